@@ -1,0 +1,58 @@
+"""The program: one thread per rank, one guard around everything, then the command."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+# Before numpy is loaded: a BLAS that starts a thread per core on every rank slows all of them down.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+from distsms import cli  # noqa: E402
+from distsms.comm import Communicator, world  # noqa: E402
+from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError  # noqa: E402
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (without the program's name) and return its exit code.
+
+    One rank that fails ends the whole job: the others would wait for it in a collective for ever.
+    """
+    args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
+    comm = Communicator()
+    try:
+        if args.mpi:
+            comm = world()
+        return args.run(args, comm)
+    except DistsmsError as error:
+        where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
+        if comm.is_root or not error.everywhere:
+            print(f"distsms {args.command}: {where}{error}", file=sys.stderr, flush=True)
+        if not error.everywhere:
+            _abort_others(comm, EXIT_ERROR)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        print(f"distsms {args.command}: interrupted", file=sys.stderr, flush=True)
+        _abort_others(comm, EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone (head, less)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abort_others(comm, EXIT_ERROR)
+        return EXIT_ERROR
+    except BaseException:
+        where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
+        print(f"distsms {args.command}: {where} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        _abort_others(comm, EXIT_ERROR)
+        return EXIT_ERROR
+
+
+def _abort_others(comm: Communicator, code: int) -> None:
+    if comm.size > 1:
+        comm.abort(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The command line: one module per command. Nothing here loads numpy, MPI or PETSc before a command runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from distsms import __version__
+from distsms.cli import evaluate, info, predict, shard, train
+
+COMMANDS = (shard, train, evaluate, predict, info)
+
+DESCRIPTION = """\
+Linear models that directly optimize ROCArea (AUC) or PRBEP (precision/recall break-even point), on data of any size,
+with a proved gap to the optimum. Every command runs as one process or under mpirun/srun on any number of ranks.
+"""
+
+EXAMPLE = """\
+example:
+  distsms shard train.svm data/train
+  mpirun -n 4 distsms train data/train --measure rocarea --lambda 1e-4 --output model.h5
+  distsms predict model.h5 new.svm --output scores.txt
+"""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line; `run` is the command's function, `mpi` whether it wants all ranks.
+
+    Raises SystemExit for --help, --version and usage errors.
+    """
+    parser = argparse.ArgumentParser(
+        prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"distsms {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        summary = (module.__doc__ or "").splitlines()[0]
+        sub = commands.add_parser(
+            module.NAME,
+            help=summary,
+            description=summary,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        sub.set_defaults(run=module.run, mpi=True, solver_options=[])
+        module.add_arguments(sub)
+    argv = list(argv)
+    options: list[str] = []
+    if argv[:1] == [train.NAME] and "--" in argv:  # what follows is PETSc's
+        at = argv.index("--")
+        argv, options = argv[:at], argv[at + 1 :]
+    args = parser.parse_args(argv)
+    args.solver_options = options
+    return args

@@ -1,0 +1,49 @@
+"""Types of command-line arguments, with messages that say what is expected."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    value = _number(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1; 1e6 is understood."""
+    value = _number(text)
+    if not (value >= 1 and value == int(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(value)
+
+
+def duration(text: str) -> float:
+    """Seconds from 90, 90s, 55m, 1.5h or 2d."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    unit = units.get(text[-1:], 0.0)
+    value = _number(text[:-1] if unit else text) * (unit or 1.0)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 55m or 1.5h")
+    return value
+
+
+def memory(text: str) -> float:
+    """Bytes from 1000000, 500MiB or 4GiB (MB and GB are powers of ten)."""
+    units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "B": 1}
+    unit = next((name for name in units if text.endswith(name)), "")
+    value = _number(text.removesuffix(unit)) * units.get(unit, 1)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount of memory such as 500MiB or 4GiB")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,230 @@
+"""Every collective of the program, over MPI or on one process; the only module that imports mpi4py.
+
+`Communicator` is one rank alone: its collectives are copies or nothing at all. `MPICommunicator` gives them their
+distributed meaning. What calls them never asks which one it has. Arrays are C-contiguous numpy arrays; buffers of more
+than `COUNT_LIMIT` elements travel in pieces, since MPI counts them in 32 bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.errors import DistsmsError, LaunchError
+
+COUNT_LIMIT = 2**30
+"""Elements per MPI message; tests lower it to see the pieces."""
+
+
+class Communicator:
+    """One rank alone. `sent` counts the bytes that this rank hands to the transport, by name of the collective."""
+
+    rank = 0
+    size = 1
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is rank 0, which steps the solver and writes the files."""
+        return self.rank == 0
+
+    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Fill every rank's `array` (same shape and dtype everywhere) with the root's. Collective, in place."""
+        return array
+
+    def sum(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Replace `array` (same shape and dtype everywhere) by its sum over ranks, on every rank. Collective, in place."""
+        return array
+
+    def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
+        """Concatenate each rank's (n_local,) array in rank order on the root; None elsewhere. Collective, n on the root."""
+        return local
+
+    def scatter_rows(self, whole: NDArray[Any] | None, n_local: int, dtype: Any = np.float64) -> NDArray[Any]:
+        """The inverse of `gather_rows`: the root's (n,) array is dealt out, n_local entries to each rank. Collective."""
+        assert whole is not None
+        return whole
+
+    def allgather(self, item: Any) -> list[Any]:
+        """Every rank's small Python object, in rank order, on every rank. Collective; for set-up, never per evaluation."""
+        return [item]
+
+    def bcast(self, item: Any) -> Any:
+        """The root's small Python object, on every rank. Collective; for set-up, never per evaluation."""
+        return item
+
+    def barrier(self) -> None:
+        """Wait for all ranks. Collective."""
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Run local work that may fail (reading files, say) and let all ranks fail if one does. Collective at the end.
+
+        The body must not communicate. An error that a user can mend (`DistsmsError`) on any rank is raised on every
+        rank, with the lowest failing rank's message, so that it is reported once and the job ends in order. Anything
+        else is a defect: it goes straight to the abort guard of `distsms.__main__`.
+        """
+        error: DistsmsError | None = None
+        try:
+            yield
+        except DistsmsError as caught:
+            error = caught
+        failures = [(rank, one) for rank, one in enumerate(self.allgather(error)) if one is not None]
+        if failures:
+            rank, first = failures[0]
+            note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
+            raise type(first)(f"{first}{note}", everywhere=True) from error
+
+    def abort(self, code: int) -> None:
+        """End the whole job at once with this exit code, whatever the other ranks are doing."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class MPICommunicator(Communicator):
+    """All ranks of an mpi4py communicator."""
+
+    def __init__(self, mpi_comm: Any) -> None:
+        super().__init__()
+        self._comm = mpi_comm
+        self.rank = mpi_comm.Get_rank()
+        self.size = mpi_comm.Get_size()
+
+    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
+        for piece in _pieces(array):
+            self._comm.Bcast(piece, root=0)
+        if self.rank == 0:
+            self.sent["broadcast"] += array.nbytes
+        return array
+
+    def sum(self, array: NDArray[Any]) -> NDArray[Any]:
+        from mpi4py import MPI
+
+        for piece in _pieces(array):
+            self._comm.Allreduce(MPI.IN_PLACE, piece, op=MPI.SUM)
+        self.sent["sum"] += array.nbytes
+        return array
+
+    def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
+        local = np.ascontiguousarray(local)
+        counts = self._comm.gather(len(local), root=0)
+        if self.rank != 0:
+            for piece in _pieces(local):
+                self._comm.Send(piece, dest=0)
+            self.sent["gather"] += local.nbytes
+            return None
+        whole = np.empty(sum(counts), local.dtype)
+        whole[: counts[0]] = local
+        for rank, part in _parts(whole, counts):
+            for piece in _pieces(part):
+                self._comm.Recv(piece, source=rank)
+        return whole
+
+    def scatter_rows(self, whole: NDArray[Any] | None, n_local: int, dtype: Any = np.float64) -> NDArray[Any]:
+        counts = self._comm.gather(n_local, root=0)
+        local = np.empty(n_local, dtype)
+        if self.rank != 0:
+            for piece in _pieces(local):
+                self._comm.Recv(piece, source=0)
+            return local
+        assert whole is not None
+        whole = np.ascontiguousarray(whole, dtype)
+        local[:] = whole[:n_local]
+        for rank, part in _parts(whole, counts):
+            for piece in _pieces(part):
+                self._comm.Send(piece, dest=rank)
+            self.sent["scatter"] += part.nbytes
+        return local
+
+    def allgather(self, item: Any) -> list[Any]:
+        return self._comm.allgather(item)
+
+    def bcast(self, item: Any) -> Any:
+        return self._comm.bcast(item, root=0)
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+    def abort(self, code: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._comm.Abort(code)
+
+
+def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Views of at most COUNT_LIMIT elements that cover a C-contiguous array; none for an empty one."""
+    flat = array.reshape(-1)
+    assert np.shares_memory(flat, array) or not flat.size
+    for start in range(0, flat.size, COUNT_LIMIT):
+        yield flat[start : start + COUNT_LIMIT]
+
+
+def _parts(whole: NDArray[Any], counts: list[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The other ranks' shares of the root's array: (rank, view)."""
+    ends = np.cumsum(counts)
+    for rank in range(1, len(counts)):
+        yield rank, whole[ends[rank] - counts[rank] : ends[rank]]
+
+
+def launched_size() -> int:
+    """How many ranks the launcher says it started, from the variables it sets; 1 if there was none."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"):
+        with contextlib.suppress(KeyError, ValueError):
+            return int(os.environ[name])
+    return 1
+
+
+def world() -> Communicator:
+    """All ranks of this job; one rank alone if mpi4py is not installed.
+
+    Raises LaunchError where the launcher started several processes but MPI sees each as "rank 0 of 1": two MPI
+    libraries are mixed, and 32 jobs would otherwise do the same work and overwrite each other's files.
+    """
+    launched = launched_size()
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        if launched > 1:
+            raise LaunchError(f"started as {launched} processes, but mpi4py cannot be imported: {error}") from error
+        return Communicator()
+    size = MPI.COMM_WORLD.Get_size()
+    if size == 1 and launched > 1:
+        library = MPI.Get_library_version().split("\0")[0].strip().splitlines()[0]
+        raise LaunchError(
+            f"the launcher started {launched} processes, but MPI sees each as rank 0 of 1. The launcher belongs to "
+            f"another MPI than mpi4py, which uses {library}. Use that library's own mpirun (or `srun --mpi=` with a "
+            "type it knows), or reinstall mpi4py and petsc4py with the launcher's MPI."
+        )
+    return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()
+
+
+def alone() -> Any:
+    """mpi4py's communicator of this process alone, for libraries that want one; None without mpi4py."""
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        return None
+    return MPI.COMM_SELF
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of mpi4py and of the MPI library behind it, without initializing MPI."""
+    try:
+        import mpi4py
+
+        if "mpi4py.MPI" not in sys.modules:
+            mpi4py.rc.initialize = False
+        from mpi4py import MPI
+    except ImportError as error:
+        return {"mpi4py": f"not usable: {error}"}
+    return {"mpi4py": mpi4py.__version__, "MPI library": MPI.Get_library_version().split("\0")[0].strip().splitlines()[0]}

@@ -1,0 +1,33 @@
+"""What goes wrong in a way that a user can mend: exceptions whose message names the place and says what to do."""
+
+from __future__ import annotations
+
+# Exit codes of the program, as the README documents them.
+EXIT_OK = 0  # train: the gap is proved to be below the target
+EXIT_ERROR = 1  # bad input, or a failure on some rank
+EXIT_USAGE = 2  # the command line is wrong (argparse's own code)
+EXIT_FLOOR = 3  # train: a fixed smoothing width (--c-mu) keeps the gap above the target
+EXIT_LIMIT = 4  # train: --max-evaluations was reached first
+EXIT_STALLED = 5  # train: the line search failed and a restart did not help
+EXIT_NONFINITE = 6  # train: the objective became NaN or infinite
+EXIT_REQUEUE = 75  # train: stopped by a signal or --time-limit; run again to go on
+EXIT_INTERRUPTED = 130  # Ctrl-C, twice in train
+
+
+class DistsmsError(Exception):
+    """Base of the errors that are shown as one message, without a traceback.
+
+    everywhere : the same error is raised on every rank, so that the root alone may report it and nobody is left waiting.
+    """
+
+    def __init__(self, message: str, everywhere: bool = False) -> None:
+        super().__init__(message)
+        self.everywhere = everywhere
+
+
+class InputError(DistsmsError):
+    """A file or an argument cannot be used; the message names the file (and line, row or column) and the remedy."""
+
+
+class LaunchError(DistsmsError):
+    """The processes do not form the MPI job that the launcher meant to start."""

@@ -1,0 +1,132 @@
+"""What a rank holds of X (its local rows): products with w and with the per-row coefficients, and nothing else.
+
+Three classes with one interface; no other module asks which one it has:
+
+    shape, nnz, nbytes      (n_local, p), stored entries, bytes of memory held
+    margins(W)              s = X w      W (p,) or (p, k)              -> (n_local,) or (n_local, k)
+    transposed_times(C)     X' c         C (n_local,) or (n_local, k)  -> (p,) or (p, k): this rank's summand
+    second_moments()        sum_i x_ij^2                               -> (p,): this rank's summand
+
+All arrays are local and float64, C-contiguous where they have two axes. Nothing communicates: the caller sums X'c and
+the second moments over ranks. Values are held as float64 whatever the file holds, since SciPy would copy a float32 matrix
+at every product with a float64 vector. n_local = 0 is an ordinary case: X'c is then zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+Floats = NDArray[np.float64]
+
+
+def index_dtype(nnz: int, p: int) -> Any:
+    """int32 if local entries and columns can be counted in it, else int64; SciPy wants one type for both."""
+    return np.int32 if max(nnz, p) <= np.iinfo(np.int32).max else np.int64
+
+
+class Sparse:
+    """Local rows in compressed form (CSR): 12 bytes per entry with int32 indices. Products cost O(nnz k)."""
+
+    def __init__(self, values: Floats, indices: NDArray[Any], indptr: NDArray[Any], p: int) -> None:
+        """values (nnz,), indices (nnz,) zero-based, strictly ascending in each row, indptr (n_local + 1,).
+
+        Nothing is copied if values are float64 and both index arrays have `index_dtype(nnz, p)`.
+        """
+        shape = (len(indptr) - 1, p)
+        values = np.asarray(values, np.float64)
+        self._rows = sparse.csr_matrix((values, indices, indptr), shape=shape, copy=False)
+        self._columns = self._rows.T  # the same arrays read as CSC: made once, it costs more than a small product
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._rows.shape
+
+    @property
+    def nnz(self) -> int:
+        return int(self._rows.nnz)
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.data.nbytes + self._rows.indices.nbytes + self._rows.indptr.nbytes
+
+    def margins(self, W: Floats) -> Floats:
+        return self._rows @ W
+
+    def transposed_times(self, C: Floats) -> Floats:
+        return self._columns @ C
+
+    def second_moments(self) -> Floats:
+        """Costs O(nnz) and, for its duration, a second array of values."""
+        squares = (np.square(self._rows.data), self._rows.indices, self._rows.indptr)
+        return sparse.csr_matrix(squares, shape=self.shape, copy=False).T @ np.ones(self.shape[0])
+
+
+class Pattern:
+    """Local rows of a 0/1 matrix: only the places of the ones are given. Products cost O(nnz k).
+
+    SciPy's products read values, so an array of ones is held inside for now (and counted in `nbytes`). Kernels that
+    need none, at 4 bytes per entry and less traffic, can replace it without any other module noticing.
+    """
+
+    def __init__(self, indices: NDArray[Any], indptr: NDArray[Any], p: int) -> None:
+        """indices (nnz,) and indptr (n_local + 1,) as for `Sparse`."""
+        self._ones = Sparse(np.ones(len(indices)), indices, indptr, p)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._ones.shape
+
+    @property
+    def nnz(self) -> int:
+        return self._ones.nnz
+
+    @property
+    def nbytes(self) -> int:
+        return self._ones.nbytes
+
+    def margins(self, W: Floats) -> Floats:
+        return self._ones.margins(W)
+
+    def transposed_times(self, C: Floats) -> Floats:
+        return self._ones.transposed_times(C)
+
+    def second_moments(self) -> Floats:
+        """The column counts, since 1^2 = 1."""
+        return self._ones.transposed_times(np.ones(self.shape[0]))
+
+
+class Dense:
+    """Local rows as one C-contiguous array: 8 bytes per entry; products by BLAS in O(n_local p k)."""
+
+    def __init__(self, array: Floats) -> None:
+        """array (n_local, p); not copied if it is float64 and C-contiguous."""
+        self._array = np.ascontiguousarray(array, np.float64)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._array.shape
+
+    @property
+    def nnz(self) -> int:
+        return self._array.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._array.nbytes
+
+    def margins(self, W: Floats) -> Floats:
+        return self._array @ W
+
+    def transposed_times(self, C: Floats) -> Floats:
+        return self._array.T @ C
+
+    def second_moments(self) -> Floats:
+        """Costs O(n_local p), without a temporary array."""
+        return np.einsum("ij,ij->j", self._array, self._array)
+
+
+Features = Sparse | Pattern | Dense

@@ -1,0 +1,111 @@
+"""The model file: HDF5, written atomically, readable with h5py alone (no pickle, no MPI, no PETSc).
+
+    w            float64 (p,)      coefficients: a row's score is <w, x>
+    attributes   format, version, complete, and `info`: one JSON object (measure, lambda, J, gap, threshold, labels, ...)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.errors import InputError
+
+FORMAT, VERSION = "distsms-model", 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """Coefficients w (p,) and everything that is known of them, by name; see the README for the names."""
+
+    w: NDArray[np.float64]
+    info: dict[str, Any]
+
+    @property
+    def p(self) -> int:
+        """The number of columns that the model knows."""
+        return len(self.w)
+
+    @property
+    def threshold(self) -> float:
+        """A row is called positive where its score is at least this."""
+        return float(self.info["threshold"])
+
+
+def save(path: str | os.PathLike[str], model: Model) -> None:
+    """Write the model so that `path` holds either the old file or the whole new one, whenever the writer is killed."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with h5py.File(temporary, "w") as file:
+            file["w"] = model.w
+            file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
+            file.attrs["info"] = json.dumps(model.info)
+            file.attrs["complete"] = True
+        with open(temporary, "rb+") as raw:
+            os.fsync(raw.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+    except OSError as error:
+        raise InputError(f"{path}: the model cannot be written: {error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise InputError now rather than after hours if no file can be written at `path`."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: the folder {folder} does not exist; create it first")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{path}: no file can be written there (a folder, or no permission)")
+
+
+def load(path: str | os.PathLike[str]) -> Model:
+    """Read a model file. Raises InputError where it is missing, of another kind, or damaged."""
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such model file")
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            if file.attrs.get("format") != FORMAT or not file.attrs.get("complete"):
+                raise InputError(f"{path}: an HDF5 file, but not a (complete) model of distsms")
+            if int(file.attrs["version"]) > VERSION:
+                raise InputError(f"{path}: written by a newer distsms (model version {file.attrs['version']})")
+            w, info = file["w"][:], json.loads(file.attrs["info"])
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: cannot be read as a model: {error}") from error
+    if w.ndim != 1 or w.dtype != np.float64 or not np.isfinite(w).all() or not isinstance(info, dict):
+        raise InputError(f"{path}: damaged model: w must be a vector of finite float64, info a JSON object")
+    return Model(w, info)
+
+
+def is_model(path: str | os.PathLike[str]) -> bool:
+    """Whether the file says that it is a model, whole or not."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return bool(file.attrs.get("format") == FORMAT)
+    except OSError:
+        return False
+
+
+def save_scores(path: str | os.PathLike[str], scores: NDArray[np.float64]) -> None:
+    """Write scores (n,) as the dataset `scores` of an HDF5 file."""
+    with h5py.File(path, "w") as file:
+        file["scores"] = scores
+
+
+def versions() -> dict[str, str]:
+    """Versions of h5py and of the HDF5 library."""
+    return {"python": sys.version.split()[0], "h5py": h5py.version.version, "HDF5": h5py.version.hdf5_version}

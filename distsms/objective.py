@@ -1,0 +1,142 @@
+"""J, J_mu, the gradient and a plane of one w, or of several in one pass over the data (JMLR, equations (1), (6), (24)).
+
+    w --Bcast--> margins s = X w on each rank --the loss orders them--> R, R_mu, d and one coefficient c_i per row
+      --> r = X'c on each rank --Allreduce--> J = Omega(w) + R,  J_mu = Omega(w) + R_mu,  grad J_mu = lam w + r
+
+The root asks (`evaluate`), the other ranks answer (`serve`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.clock import Clock
+from distsms.comm import Communicator
+from distsms.losses import Loss
+from distsms.regularizer import SquaredNorm
+
+Floats = NDArray[np.float64]
+
+
+class Features(Protocol):
+    """What the objective needs of the rows that a rank holds; see `distsms.features`."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    def margins(self, W: Floats) -> Floats: ...
+    def transposed_times(self, C: Floats) -> Floats: ...
+
+
+class Request(NamedTuple):
+    """One question: w (p,), the width nu, whose regularizer, and which of the objective's losses (one per weighting)."""
+
+    w: Floats
+    nu: float
+    regularizer: SquaredNorm
+    loss: int = 0
+
+
+class Evaluation(NamedTuple):
+    """The answer, on the root. All numbers are of the whole data set."""
+
+    w: Floats  # (p,), the request's own array
+    nu: float
+    J: float
+    J_mu: float
+    gradient: Floats  # (p,), of J_mu
+    R: float
+    R_mu: float
+    r: Floats  # (p,), grad R_mu: the plane <r, v> + d <= R(v) for every v
+    d: float
+    smoothing_gap: float  # R(w) - (<r, w> + d) >= 0: how far below R its own plane lies; only smoothing causes it
+    optimization_gap: float  # Omega*(grad J_mu) >= J_mu(w) - min J_mu; with the one above, J(w) - the plane's lower bound
+
+
+class Objective:
+    """The distributed objective of this rank's rows. Building it is local; every rank builds its own.
+
+    dot : inner product of two vectors such as w, where the vectors live (the root holds them whole).
+    Cost of one evaluation: two passes over the local nonzeros, the loss's exchange, 8 (p + 1) bytes broadcast and
+    8 (p + 1) reduced, for each w.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        losses: Sequence[Loss],
+        comm: Communicator,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+        dot: Callable[[Floats, Floats], float] = np.dot,
+    ) -> None:
+        self.features, self.losses, self.comm, self.dot = features, losses, comm, dot
+        self.p = features.shape[1]
+        self.clock = clock or Clock()
+        self.evaluations = 0
+        self.stop_requested = False
+        """True on every rank, from the same evaluation on, once `stop_wanted()` was true on any of them."""
+        self._stop_wanted = stop_wanted
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
+        """Answer the requests in one pass over the data. On the root, while the other ranks are in `serve`."""
+        k = len(requests)
+        with self.clock.phase("broadcast"):
+            self.comm.broadcast(np.array([k]))
+        questions = np.empty((k, self.p + 2))
+        for row, request in zip(questions, requests, strict=True):
+            row[:-2], row[-2], row[-1] = request.w, request.nu, request.loss
+        values, gradients = self._answer(questions)
+        return [self._evaluation(*one) for one in zip(requests, values, gradients, strict=True)]
+
+    def _evaluation(self, request: Request, value: tuple[float, float, float], r: Floats) -> Evaluation:
+        (R, R_mu, d), (w, nu, regularizer, _) = value, request
+        omega = regularizer.value(self.dot(w, w))
+        gradient = r.copy()
+        regularizer.add_gradient(w, gradient)
+        smoothing_gap = R - (self.dot(r, w) + d)
+        optimization_gap = regularizer.conjugate(self.dot(gradient, gradient))
+        return Evaluation(
+            w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap
+        )
+
+    def serve(self) -> None:
+        """Answer the root's requests until it calls `release`. On every rank but the root."""
+        header = np.zeros(1, np.int64)
+        while True:
+            with self.clock.phase("broadcast"):
+                k = int(self.comm.broadcast(header)[0])
+            if k == 0:
+                return
+            self._answer(np.empty((k, self.p + 2)))
+
+    def release(self) -> None:
+        """Let the other ranks leave `serve`. On the root."""
+        self.comm.broadcast(np.array([0]))
+
+    def _answer(self, questions: Floats) -> tuple[list[tuple[float, float, float]], Floats]:
+        """R, R_mu, d of each row [w, nu, loss] of questions, and r as (k, p). Collective."""
+        clock, k = self.clock, len(questions)
+        self.evaluations += k
+        with clock.phase("broadcast"):
+            self.comm.broadcast(questions)
+        with clock.phase("margins X w"):
+            scores = self.features.margins(np.ascontiguousarray(questions[:, :-2].T))  # (n_local, k)
+        coefficients = np.empty_like(scores)
+        values = []
+        with clock.phase("loss"):
+            for column, (nu, index) in enumerate(questions[:, -2:]):
+                value = self.losses[int(index)].evaluate(np.ascontiguousarray(scores[:, column]), float(nu))
+                coefficients[:, column] = value.coefficients
+                values.append((value.R, value.R_mu, value.d))
+        buffer = np.empty(k * self.p + 1)  # all gradients, and the stop flag
+        with clock.phase("gradient X'c"):
+            buffer[:-1].reshape(k, self.p)[:] = self.features.transposed_times(coefficients).T
+            buffer[-1] = self._stop_wanted()
+        with clock.phase("allreduce"):
+            self.comm.sum(buffer)
+        self.stop_requested = bool(buffer[-1] > 0)
+        return values, buffer[:-1].reshape(k, self.p)

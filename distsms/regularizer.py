@@ -1,0 +1,33 @@
+"""The regularizer lambda/2 ||w||^2 of equation (1), and its conjugate, which turns planes into lower bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.errors import InputError
+
+
+@dataclass(frozen=True)
+class SquaredNorm:
+    """Omega(w) = lam/2 ||w||^2, with lam > 0. Vectors enter through their inner products only."""
+
+    lam: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.lam) and self.lam > 0):
+            raise InputError(f"lambda is {self.lam}; it must be a positive number")
+
+    def value(self, norm2: float) -> float:
+        """Omega(w) from norm2 = ||w||^2."""
+        return 0.5 * self.lam * norm2
+
+    def add_gradient(self, w: NDArray[np.float64], gradient: NDArray[np.float64]) -> None:
+        """gradient += lam w, in place; both (p,)."""
+        gradient += self.lam * w
+
+    def conjugate(self, norm2: float) -> float:
+        """Omega*(-r) = max_w [ -<r, w> - Omega(w) ] = ||r||^2 / (2 lam) from norm2 = ||r||^2; attained at w = -r / lam."""
+        return 0.5 * norm2 / self.lam

@@ -1,0 +1,146 @@
+"""What a run tells: its course line by line, the trace file, and tables for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from distsms.errors import InputError
+from distsms.training import State
+
+
+class Course:
+    """Shows each evaluation: rewritten in place on a terminal, thinned plain lines in a log, nothing if quiet.
+
+    In a log the first ten evaluations have a line each, then every tenth, then every hundredth, and at the least one
+    every ten seconds.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._live = stream is not None and stream.isatty()
+        self._last_time = 0.0
+        self._pending: State | None = None
+        if stream is not None:
+            print(f"{'eval':>6} {'seconds':>9} {'J':>14} {'lower bound':>14} {'gap':>10} {'nu':>9}", file=stream)
+
+    def __call__(self, state: State) -> None:
+        """Show the state, or keep it for `close`."""
+        if self._stream is None:
+            return
+        now = time.monotonic()
+        step = 10 ** max(0, int(math.log10(state.evaluation)))
+        due = now - self._last_time > (0.1 if self._live else 10.0)
+        self._pending = state
+        if due or (not self._live and state.evaluation % step == 0):
+            self._show(state)
+            self._last_time = now
+
+    def close(self) -> None:
+        """Show the last state, if it was not, and end the live line."""
+        if self._pending is not None:
+            self._show(self._pending)
+        if self._live:
+            print(file=self._stream)
+
+    def _show(self, s: State) -> None:
+        line = (
+            f"{s.evaluation:6d} {s.seconds:9.2f} {s.best_J:14.8f} {s.lower_bound:14.8f} {s.gap:10.3g} {s.nu:9.3g}"
+        )
+        print(f"\r{line}" if self._live else line, end="" if self._live else "\n", file=self._stream, flush=True)
+        self._pending = None
+
+
+class Trace:
+    """A file of JSON lines, one for each evaluation; does nothing without a path. Raises InputError if not writable."""
+
+    def __init__(self, path: str | None) -> None:
+        self._file = None
+        if path is not None:
+            try:
+                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+            except OSError as error:
+                raise InputError(f"{path}: the trace cannot be written: {error}") from error
+
+    def __call__(self, state: State) -> None:
+        """Append the state, readable by others at once."""
+        if self._file is not None:
+            self._file.write(to_json(state._asdict()) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def to_json(thing: Any, indent: int | None = None) -> str:
+    """JSON with NaN and infinities as null, which JSON has no words for."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: clean(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [clean(one) for one in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(clean(thing), indent=indent, allow_nan=False)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Columns aligned to the right, the first to the left."""
+    cells = [list(header), *[[cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in cells]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
+    """Seconds per phase, bytes and peak memory, one row for each rank; see `usage`."""
+    phases = list(dict.fromkeys(name for one in ranks for name in one["seconds"]))
+    rows = [
+        [
+            str(rank),
+            *[f"{one['seconds'].get(name, 0.0):.3f}" for name in phases],
+            size(one["bytes_sent"]),
+            size(one["bytes_read"]),
+            size(one["peak_memory"]),
+        ]
+        for rank, one in enumerate(ranks)
+    ]
+    return table(["rank", *[f"{name} [s]" for name in phases], "sent", "read", "peak memory"], rows)
+
+
+def size(n_bytes: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.4g} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.4g} TiB"
+
+
+def peak_memory() -> int:
+    """The largest resident size of this process so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def bytes_read_so_far() -> int:
+    """Bytes that this process has asked the system for by read calls so far (Linux); 0 where that is not known."""
+    try:
+        return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def host() -> str:
+    """The name of this machine."""
+    return os.uname().nodename

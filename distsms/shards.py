@@ -1,0 +1,243 @@
+"""A data set as shards: written once, read by any number of ranks, each its own rows.
+
+`distsms.shardfile` describes one file, `distsms.manifest` what holds them together. Writing takes four steps, since p and
+the meaning of the labels are known only when all the text was read; several ranks may write, each file is one rank's:
+
+    root:  prepare(directory)             a directory without leftovers
+    any:   stage_shard(directory, k, X)   X of shard k, as soon as it is parsed
+    same:  finish_shard(staged, y, p)     labels and p; gives the shard's entry in the manifest
+    root:  publish(directory, entries)    final names, then the manifest: only now it is a data set
+
+`write_data` does them all for arrays in memory; `load` reads.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from distsms.comm import Communicator
+from distsms.errors import InputError
+from distsms.features import Dense, Features, Pattern, Sparse, index_dtype
+from distsms.manifest import Manifest, prepare, publish, read_manifest, verify
+from distsms.shardfile import OpenShard, Piece, StagedShard, finish_shard, open_shard, stage_shard
+
+__all__ = [
+    "Block",
+    "Manifest",
+    "StagedShard",
+    "finish_shard",
+    "load",
+    "prepare",
+    "publish",
+    "read_manifest",
+    "stage_shard",
+    "verify",
+    "write_data",
+]
+
+
+def write_data(
+    directory: str | os.PathLike[str],
+    X: sparse.spmatrix | NDArray[Any],
+    y: ArrayLike,
+    n_shards: int = 1,
+    weights: ArrayLike | None = None,
+    dtype: str = "float64",
+    label_map: Mapping[str, Any] | None = None,
+    zero_based: bool = True,
+    source: Iterable[Mapping[str, Any]] = (),
+    overwrite: bool = False,
+) -> Manifest:
+    """Write X (n, p), sparse or dense, and y (n,) of +1 and -1 as a data set. Local: for one process, not each rank.
+
+    Raises InputError if nothing or nonsense would be written, or if the directory holds a data set and not `overwrite`.
+    """
+    if not sparse.issparse(X):
+        X = np.asarray(X)
+    y, parts = np.asarray(y), X.tocsr() if sparse.issparse(X) else X
+    weights = None if weights is None else np.asarray(weights)
+    if X.ndim != 2 or min(X.shape) < 1:
+        raise InputError(f"{directory}: X has shape {X.shape}; a data set needs rows and columns.")
+    if y.shape != X.shape[:1] or (weights is not None and weights.shape != y.shape):
+        raise InputError(f"{directory}: X has {X.shape[0]} rows; y and weights must have as many entries.")
+    prepare(directory, overwrite)
+    entries = []
+    for number in range(n_shards):
+        rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
+        staged = stage_shard(directory, number, parts[rows], dtype)
+        entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
+    return publish(directory, entries, label_map=label_map or {"+1": 1, "-1": -1}, zero_based=zero_based, source=source)
+
+
+@dataclass(frozen=True)
+class Block:
+    """This rank's rows: consecutive ones of the data set, from `first_row` on."""
+
+    features: Features  # local, (n_local, columns)
+    labels: NDArray[np.int8]  # local, (n_local,)
+    weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
+    first_row: int  # global number of the first local row
+    n: int  # global number of rows
+    p: int  # columns of `features`: those of the data set, or as many as asked for
+    bytes_read: int  # size of what this rank read, without HDF5's own overhead
+
+
+def load(
+    data: str | os.PathLike[str] | Manifest,
+    comm: Communicator,
+    n_columns: int | None = None,
+    ignore_new_features: bool = False,
+) -> Block:
+    """Read this rank's share of the rows, and nothing else. Collective.
+
+    A row weighs 1 + its stored entries; with W the sum, rank r of P starts at the first row that has r W / P or more
+    before it. So a rank holds at most W / P plus one row; it may hold none. Cost per rank: its share of the bytes, and
+    2 log2(rows of a shard) single reads to find the two boundaries. Memory: the block, 1 byte per entry of a shard for
+    the checks.
+
+    n_columns: as many columns as a model has, instead of p; the ones that the data lack are zero. Columns beyond are
+    refused, or left out with `ignore_new_features` (which needs another 9 bytes per entry for a moment).
+
+    Raises InputError on every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or
+    different from the manifest, or rows that are not what the format says.
+    """
+    with comm.together():
+        manifest = data if isinstance(data, Manifest) else read_manifest(data)
+        width = manifest.p if n_columns is None else n_columns
+        if not ignore_new_features:
+            _refuse_new_features(manifest, width)
+        return _load_rows(manifest, comm.rank, comm.size, width)
+
+
+class _Boundary(NamedTuple):
+    """A place between two rows: how many rows and stored entries of the data set come before it."""
+
+    row: int
+    nnz: int
+    bytes_read: int  # to find it
+
+
+def _refuse_new_features(manifest: Manifest, width: int) -> None:
+    for shard in manifest.shards:
+        if shard.columns > width:
+            raise InputError(
+                f"{manifest.directory / shard.file}: uses column {manifest.column_name(shard.columns - 1)}, but the "
+                f"model has {width} columns. Were both made with the same features? New ones can be ignored on request."
+            )
+
+
+def _load_rows(manifest: Manifest, rank: int, size: int, width: int) -> Block:
+    first, last = _boundary(manifest, rank, size), _boundary(manifest, rank + 1, size)
+    pieces = list(_pieces(manifest, first.row, last.row))
+    for piece in pieces:
+        manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word
+    n_local = last.row - first.row
+    rows = (
+        _DenseRows(n_local, width) if manifest.layout == "dense" else _SparseRows(pieces, n_local, first, last, width)
+    )
+    labels = np.empty(n_local, np.int8)
+    weights = np.empty(n_local) if manifest.weights else None
+    bytes_read = first.bytes_read + last.bytes_read
+    for piece in pieces:
+        at = piece.offset + piece.start - first.row
+        local = slice(at, at + piece.stop - piece.start)
+        with open_shard(manifest, piece.shard, piece.offset) as shard:
+            shard.read_labels(piece, labels[local])
+            if weights is not None:
+                shard.read_weights(piece, weights[local])
+            rows.add(shard, piece, local)
+            bytes_read += shard.bytes_read
+    return Block(rows.features(), labels, weights, first.row, manifest.n, width, bytes_read)
+
+
+def _pieces(manifest: Manifest, first: int, last: int) -> Iterator[Piece]:
+    """The parts of shards that make up the global rows first..last."""
+    offset = 0
+    for shard in manifest.shards:
+        start, stop = max(first - offset, 0), min(last - offset, shard.rows)
+        if start < stop:
+            yield Piece(shard, offset, start, stop)
+        offset += shard.rows
+
+
+def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
+    """Where rank's rows start (rank = size: the end). Depends on the files alone, so that neighbours agree."""
+    rows = [0, *accumulate(shard.rows for shard in manifest.shards)]
+    nnz = [0, *accumulate(shard.nnz for shard in manifest.shards)]
+    before = [r + z for r, z in zip(rows, nnz, strict=True)]
+    target = -(-rank * before[-1] // size)
+    k = bisect_left(before, target)
+    if before[k] == target:
+        return _Boundary(rows[k], nnz[k], 0)
+    shard, missing = manifest.shards[k - 1], target - before[k - 1]
+    if manifest.layout == "dense":
+        row = -(-missing // (manifest.p + 1))
+        return _Boundary(rows[k - 1] + row, nnz[k - 1] + row * manifest.p, 0)
+    with open_shard(manifest, shard, rows[k - 1]) as file:
+        row, entries = file.search(missing)
+        return _Boundary(rows[k - 1] + row, nnz[k - 1] + entries, file.bytes_read)
+
+
+class _SparseRows:
+    """The local rows of CSR shards, put together in arrays of their final size and type."""
+
+    def __init__(self, pieces: list[Piece], n_local: int, first: _Boundary, last: _Boundary, width: int) -> None:
+        nnz = max(last.nnz - first.nnz, 0)  # negative only if indptr descends, which `add` will report
+        columns = max([width, *(piece.shard.columns for piece in pieces)])
+        self.indptr = np.zeros(n_local + 1, index_dtype(nnz, columns))
+        self.indices = np.empty(nnz, self.indptr.dtype)
+        self.values = np.empty(nnz) if any(piece.shard.values for piece in pieces) else None
+        self.width, self.columns = width, columns
+
+    def add(self, shard: OpenShard, piece: Piece, local: slice) -> None:
+        indptr = shard.read_indptr(piece)
+        start, stop = int(indptr[0]), int(indptr[-1])
+        at = int(self.indptr[local.start])
+        entries = slice(at, at + stop - start)
+        indptr -= start
+        self.indptr[local.start + 1 : local.stop + 1] = indptr[1:] + at
+        shard.read("X/indices", start, stop, self.indices[entries])
+        shard.check_indices(piece, indptr, self.indices[entries])
+        if piece.shard.values:
+            shard.read("X/data", start, stop, self.values[entries])
+            shard.check_finite(piece, indptr, self.values[entries])
+        elif self.values is not None:
+            self.values[entries] = 1
+
+    def features(self) -> Sparse | Pattern:
+        if self.columns > self.width:
+            self._drop_new_features()
+        if self.values is None:
+            return Pattern(self.indices, self.indptr, self.width)
+        return Sparse(self.values, self.indices, self.indptr, self.width)
+
+    def _drop_new_features(self) -> None:
+        kept = self.indices < self.width
+        kept_before = np.zeros(len(kept) + 1, self.indptr.dtype)
+        np.cumsum(kept, out=kept_before[1:])
+        self.indptr = kept_before[self.indptr]
+        self.indices = self.indices[kept]
+        self.values = None if self.values is None else self.values[kept]
+
+
+class _DenseRows:
+    """The local rows of dense shards. Columns beyond `width` are not even read."""
+
+    def __init__(self, n_local: int, width: int) -> None:
+        self.array = np.zeros((n_local, width))
+
+    def add(self, shard: OpenShard, piece: Piece, local: slice) -> None:
+        shard.read("X", piece.start, piece.stop, self.array[local])
+        shard.check_finite(piece, None, self.array[local])
+
+    def features(self) -> Dense:
+        return Dense(self.array)

@@ -1,0 +1,306 @@
+"""Minimizing J to a proved gap: the smoothing width, stopping by proof, limits, and the course of a run.
+
+Smoothing costs at most kappa nu in R. The paper fixes nu (`c_mu`); by default the width starts wide, where J_mu is easy,
+and shrinks when what smoothing costs at the present w matters more than what is left to optimize there. The solver keeps
+its memory across the change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms import errors
+from distsms.certificate import Certificate
+from distsms.errors import InputError
+from distsms.objective import Evaluation, Objective, Request
+from distsms.regularizer import SquaredNorm
+from distsms.solvers import Outcome, make_solver
+
+Floats = NDArray[np.float64]
+
+START_COST = 0.25  # the first width may cost this much of R
+SHRINK = 0.3
+EVALUATIONS_BETWEEN_SHRINKS = 5
+FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
+
+
+class Status(Enum):
+    """How a run ended: (exit code, sentence)."""
+
+    PROVED = (errors.EXIT_OK, "proved: the gap is below the target")
+    FLOOR = (errors.EXIT_FLOOR, "smoothing floor: the fixed width keeps the gap above the target")
+    LIMIT = (errors.EXIT_LIMIT, "evaluation limit reached before the gap was proved")
+    STALLED = (errors.EXIT_STALLED, "the solver can make no further progress")
+    NONFINITE = (errors.EXIT_NONFINITE, "the objective became NaN or infinite")
+    STOPPED = (errors.EXIT_REQUEUE, "stopped by a signal before the gap was proved")
+    TIME = (errors.EXIT_REQUEUE, "time limit reached before the gap was proved")
+
+    @property
+    def exit_code(self) -> int:
+        """What the program returns."""
+        return self.value[0]
+
+    @property
+    def sentence(self) -> str:
+        """What people read."""
+        return self.value[1]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is asked to do.
+
+    epsilon, relative : the gap to be proved, absolute on J and as a share of J; where both are given, either suffices.
+    c_mu : the paper's fixed smoothing width mu = c_mu epsilon / D; None lets the width shrink as the run goes on.
+    history, planes : at most so many pairs in the solver's memory and planes in the certificate; fewer where they would
+    take more than `vector_bytes` on the root, half of it each.
+    """
+
+    lam: float
+    epsilon: float | None = 1e-3
+    relative: float | None = None
+    c_mu: float | None = None
+    solver: str = "lmvm"
+    history: int = 50
+    planes: int = 40
+    vector_bytes: float = 2**31
+    max_evaluations: int = 10_000
+    time_limit: float = float("inf")
+    solver_options: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.epsilon is None and self.relative is None:
+            raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
+        for name in ("epsilon", "relative", "c_mu", "lam", "time_limit"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"{name} is {value}; it must be positive")
+        for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+
+    def history_within(self, p: int) -> int:
+        """The solver's history for vectors of length p: a pair is 16 p bytes; never below 5, TAO's own default."""
+        return int(min(self.history, max(5, self.vector_bytes / 2 // (16 * max(p, 1)))))
+
+    def planes_within(self, p: int) -> int:
+        """The certificate's planes for vectors of length p: a plane is 8 p bytes; never below 2."""
+        return int(min(self.planes, max(2, self.vector_bytes / 2 // (8 * max(p, 1)))))
+
+    def target(self, J: float) -> float:
+        """The gap to be proved where the best J so far is J."""
+        return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
+
+
+class State(NamedTuple):
+    """Where a run stands after an evaluation; a line of the trace."""
+
+    evaluation: int
+    seconds: float
+    J: float
+    lower_bound: float
+    gap: float  # best J so far - lower bound
+    best_J: float
+    J_mu: float
+    R: float
+    nu: float
+    smoothing_gap: float
+    optimization_gap: float
+
+
+class Result(NamedTuple):
+    """What a run found; the same on every rank."""
+
+    w: Floats  # (p,), of the best J
+    status: Status
+    detail: str
+    J: float
+    R: float
+    lower_bound: float
+    gap: float
+    nu: float
+    evaluations: int
+    seconds: float
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything but w, ready for JSON."""
+        return {key: value for key, value in self._asdict().items() if key not in ("w", "status")} | {
+            "status": self.status.name.lower(),
+            "exit_code": self.status.exit_code,
+        }
+
+
+class _Finished(Exception):
+    """Leaves the solver from inside an evaluation, once the run is over."""
+
+    def __init__(self, status: Status, detail: str = "") -> None:
+        super().__init__(status, detail)
+        self.status, self.detail = status, detail
+
+
+def train(
+    objective: Objective,
+    settings: Settings,
+    w: Floats | None = None,
+    watch: Callable[[State], None] = lambda state: None,
+) -> Result:
+    """Minimize J over all ranks' rows from w (p,), by default 0. Collective; the settings are the same on every rank.
+
+    watch : called on the root after every evaluation.
+    Memory on the root beyond the data: about 8 p (2 history + planes + 15) bytes.
+    """
+    comm = objective.comm
+    if not comm.is_root:
+        objective.serve()
+        result, w = comm.bcast(None), np.empty(objective.p)
+        return result._replace(w=comm.broadcast(w))
+    course = _Course(objective, settings, watch)
+    result = course.run(np.zeros(objective.p) if w is None else np.array(w, float))
+    objective.release()
+    comm.bcast(result._replace(w=None))
+    comm.broadcast(result.w)
+    return result
+
+
+class _Course:
+    """One run, on the root: what the solver sees as its problem, and who decides when it is over."""
+
+    def __init__(self, objective: Objective, settings: Settings, watch: Callable[[State], None]) -> None:
+        self.objective, self.settings, self.watch = objective, settings, watch
+        loss = objective.losses[0]
+        self.regularizer = SquaredNorm(settings.lam)
+        planes = settings.planes_within(objective.p)
+        self.certificate = Certificate(objective.p, self.regularizer, loss.nonnegative, planes)
+        self.adaptive = settings.c_mu is None
+        if settings.c_mu is None:
+            self.nu = START_COST / loss.smoothing_cost()
+        else:
+            self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
+        self.best: Evaluation | None = None
+        self.last: Evaluation | None = None
+        self.count = self.count_at_shrink = 0
+        self.start = time.perf_counter()
+
+    # What the solver sees
+
+    def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
+        """J_mu and its gradient at w; counts, certifies and records. Raises _Finished when the run is over."""
+        evaluation = self.objective.evaluate([Request(w, self.nu, self.regularizer)])[0]
+        self.count += 1
+        self.last = evaluation
+        finite = np.isfinite([evaluation.J, evaluation.J_mu, evaluation.optimization_gap, evaluation.d]).all()
+        if not finite:
+            raise _Finished(Status.NONFINITE, f"at evaluation {self.count}, where ||w|| = {np.linalg.norm(w):.3g}")
+        if self.best is None or evaluation.J < self.best.J:
+            self.best = evaluation
+        with self.objective.clock.phase("certificate"):
+            self.certificate.add(evaluation.r, evaluation.d)
+        self.watch(self._state(evaluation))
+        self._check_limits()
+        return evaluation.J_mu, evaluation.gradient
+
+    def iterated(self) -> bool:
+        """Whether the solver should pause, for a narrower width. Raises _Finished at the floor of a fixed one."""
+        assert self.last is not None and self.best is not None
+        smoothing, optimization = self.last.smoothing_gap, self.last.optimization_gap
+        target = self.settings.target(self.best.J)
+        if not self.adaptive:
+            if optimization < FLOOR_SHARE * target:
+                raise _Finished(Status.FLOOR, f"nu = {self.nu:.3g} costs {smoothing:.3g}; a smaller --c-mu gets further")
+            return False
+        return (
+            smoothing > target / 2
+            and optimization < 10 * max(smoothing, target)
+            and self.count - self.count_at_shrink >= EVALUATIONS_BETWEEN_SHRINKS
+        )
+
+    # The run
+
+    def run(self, w: Floats) -> Result:
+        history = self.settings.history_within(len(w))
+        solver = make_solver(self.settings.solver, self, w, history, self.settings.solver_options)
+        failures = 0
+        try:
+            while True:
+                before = self.best.J if self.best else np.inf
+                outcome, why = solver.run()
+                assert self.best is not None and self.last is not None
+                if outcome is Outcome.PAUSED or self._smoothing_matters():
+                    self._shrink()
+                    failures = 0
+                else:
+                    failures = failures + 1 if self.best.J >= before else 1
+                    if failures > 1:
+                        raise _Finished(Status.STALLED, why)
+                if outcome is Outcome.FAILED:
+                    solver.restart(self.best.w)
+        except _Finished as finished:
+            return self._result(finished.status, finished.detail, w)
+        finally:
+            solver.close()
+
+    def _smoothing_matters(self) -> bool:
+        assert self.last is not None and self.best is not None
+        return self.adaptive and self.best.smoothing_gap > self.settings.target(self.best.J) / 4
+
+    def _shrink(self) -> None:
+        self.nu *= SHRINK
+        self.count_at_shrink = self.count
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.best.J - self.certificate.lower_bound) if self.best else np.inf
+
+    def _check_limits(self) -> None:
+        assert self.best is not None
+        if self.gap <= self.settings.target(self.best.J):
+            raise _Finished(Status.PROVED)
+        if self.objective.stop_requested:
+            raise _Finished(Status.STOPPED)
+        if time.perf_counter() - self.start >= self.settings.time_limit:
+            raise _Finished(Status.TIME)
+        if self.count >= self.settings.max_evaluations:
+            raise _Finished(Status.LIMIT)
+
+    def _state(self, e: Evaluation) -> State:
+        assert self.best is not None
+        return State(
+            self.count,
+            time.perf_counter() - self.start,
+            e.J,
+            self.certificate.lower_bound,
+            self.gap,
+            self.best.J,
+            e.J_mu,
+            e.R,
+            e.nu,
+            e.smoothing_gap,
+            e.optimization_gap,
+        )
+
+    def _result(self, status: Status, detail: str, w: Floats) -> Result:
+        best, bound = self.best, self.certificate.lower_bound
+        return Result(
+            w=best.w if best else w,
+            status=status,
+            detail=detail,
+            J=best.J if best else np.nan,
+            R=best.R if best else np.nan,
+            lower_bound=bound,
+            gap=self.gap,
+            nu=self.nu,
+            evaluations=self.count,
+            seconds=time.perf_counter() - self.start,
+        )
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    """The settings as they are stored with a model, ready for JSON."""
+    return {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
