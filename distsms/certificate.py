@@ -5,8 +5,8 @@ negative), their mixture is a plane too, so by duality
 
     min J >= <d, alpha> - Omega*(-sum_k alpha_k r_k),        Omega* the regularizer's conjugate
 
-and the best alpha solves a small quadratic program on the planes' Gram matrix. Whatever alpha the program ends with, the
-bound it gives holds; an inexact alpha only makes it looser.
+and the best alpha solves a small quadratic program on the planes' Gram matrix. Whatever alpha the program ends with,
+the bound it gives holds; an inexact alpha only makes it looser.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Certificate:
         return self.lower_bound
 
     def _free_slot(self) -> int:
-        """Where the next plane goes: a new place, that of an idle plane, or that of two planes merged by their weights."""
+        """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""
         if self._count < len(self._planes):
             self._count += 1
             return self._count - 1
@@ -93,9 +93,9 @@ class Certificate:
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats, max_steps: int = 200) -> Floats:
     """Maximize <d, a> - a'Qa / 2 over the simplex {a >= 0, sum a = 1} by a primal active-set method.
 
-    Q : (k, k) positive semi-definite; d : (k,); alpha : (k,) a first guess (negative parts are dropped, the rest scaled).
-    Returns a point of the simplex whose value is no worse than the guess's. Each step solves one system on the support;
-    finite in exact arithmetic, bounded by max_steps in ours.
+    Q : (k, k) positive semi-definite; d : (k,); alpha : (k,) a first guess (negative parts are dropped, the rest
+    scaled). Returns a point of the simplex whose value is no worse than the guess's. Each step solves one system on
+    the support; finite in exact arithmetic, bounded by max_steps in ours.
     """
     alpha = np.maximum(alpha, 0.0)
     if not alpha.sum() > 0:

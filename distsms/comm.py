@@ -42,20 +42,20 @@ class Communicator:
         return array
 
     def sum(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Replace `array` (same shape and dtype everywhere) by its sum over ranks, on every rank. Collective, in place."""
+        """Replace `array` (same shape and dtype everywhere) by the sum over ranks. Collective, in place."""
         return array
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
-        """Concatenate each rank's (n_local,) array in rank order on the root; None elsewhere. Collective, n on the root."""
+        """Concatenate each rank's (n_local,) array in rank order on the root; None elsewhere. Collective."""
         return local
 
     def scatter_rows(self, whole: NDArray[Any] | None, n_local: int, dtype: Any = np.float64) -> NDArray[Any]:
-        """The inverse of `gather_rows`: the root's (n,) array is dealt out, n_local entries to each rank. Collective."""
+        """The inverse of `gather_rows`: the root's (n,) array is dealt out, n_local to each rank. Collective."""
         assert whole is not None
         return whole
 
     def allgather(self, item: Any) -> list[Any]:
-        """Every rank's small Python object, in rank order, on every rank. Collective; for set-up, never per evaluation."""
+        """Every rank's small Python object, in rank order. Collective; for set-up, never per evaluation."""
         return [item]
 
     def bcast(self, item: Any) -> Any:
@@ -227,4 +227,7 @@ def library_versions() -> dict[str, str]:
         from mpi4py import MPI
     except ImportError as error:
         return {"mpi4py": f"not usable: {error}"}
-    return {"mpi4py": mpi4py.__version__, "MPI library": MPI.Get_library_version().split("\0")[0].strip().splitlines()[0]}
+    return {
+        "mpi4py": mpi4py.__version__,
+        "MPI library": MPI.Get_library_version().split("\0")[0].strip().splitlines()[0],
+    }

@@ -17,7 +17,7 @@ EXIT_INTERRUPTED = 130  # Ctrl-C, twice in train
 class DistsmsError(Exception):
     """Base of the errors that are shown as one message, without a traceback.
 
-    everywhere : the same error is raised on every rank, so that the root alone may report it and nobody is left waiting.
+    everywhere : the same error is raised on every rank, so that the root alone reports it and nobody waits.
     """
 
     def __init__(self, message: str, everywhere: bool = False) -> None:

@@ -8,8 +8,8 @@ Three classes with one interface; no other module asks which one it has:
     second_moments()        sum_i x_ij^2                               -> (p,): this rank's summand
 
 All arrays are local and float64, C-contiguous where they have two axes. Nothing communicates: the caller sums X'c and
-the second moments over ranks. Values are held as float64 whatever the file holds, since SciPy would copy a float32 matrix
-at every product with a float64 vector. n_local = 0 is an ordinary case: X'c is then zero.
+the second moments over ranks. Values are held as float64 whatever the file holds, since SciPy would copy a float32
+matrix at every product with a float64 vector. n_local = 0 is an ordinary case: X'c is then zero.
 """
 
 from __future__ import annotations
@@ -43,20 +43,25 @@ class Sparse:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(n_local, p)."""
         return self._rows.shape
 
     @property
     def nnz(self) -> int:
+        """Stored entries."""
         return int(self._rows.nnz)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory held."""
         return self._rows.data.nbytes + self._rows.indices.nbytes + self._rows.indptr.nbytes
 
     def margins(self, W: Floats) -> Floats:
+        """X W: (n_local,) or (n_local, k)."""
         return self._rows @ W
 
     def transposed_times(self, C: Floats) -> Floats:
+        """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._columns @ C
 
     def second_moments(self) -> Floats:
@@ -78,20 +83,25 @@ class Pattern:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(n_local, p)."""
         return self._ones.shape
 
     @property
     def nnz(self) -> int:
+        """Stored entries."""
         return self._ones.nnz
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory held."""
         return self._ones.nbytes
 
     def margins(self, W: Floats) -> Floats:
+        """X W: (n_local,) or (n_local, k)."""
         return self._ones.margins(W)
 
     def transposed_times(self, C: Floats) -> Floats:
+        """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._ones.transposed_times(C)
 
     def second_moments(self) -> Floats:
@@ -108,20 +118,25 @@ class Dense:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self._array.shape
+        """(n_local, p)."""
+        return self._array.shape[0], self._array.shape[1]
 
     @property
     def nnz(self) -> int:
+        """Stored entries."""
         return self._array.size
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory held."""
         return self._array.nbytes
 
     def margins(self, W: Floats) -> Floats:
+        """X W: (n_local,) or (n_local, k)."""
         return self._array @ W
 
     def transposed_times(self, C: Floats) -> Floats:
+        """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._array.T @ C
 
     def second_moments(self) -> Floats:

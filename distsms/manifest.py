@@ -242,13 +242,13 @@ def _parse_shard(record: Any, where: str) -> Shard:
     return Shard(**_checked(record, kinds, where))
 
 
-def _checked(record: Any, kinds: Mapping[str, type], where: str) -> dict[str, Any]:
+def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The named fields of a JSON object, each of its type; counts are from 0 to 2^63 - 1."""
     if not isinstance(record, dict):
         raise InputError(f"{where}: must be an object.")
     for name, kind in kinds.items():
         value = record.get(name)
-        if type(value) is not kind or (kind is int and not 0 <= value < 2**63):
+        if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**63):
             raise InputError(f"{where}: field '{name}' must be {_WORDS[kind]}, not {value!r:.60}.")
     return {name: record[name] for name in kinds}
 

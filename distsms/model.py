@@ -1,7 +1,7 @@
 """The model file: HDF5, written atomically, readable with h5py alone (no pickle, no MPI, no PETSc).
 
-    w            float64 (p,)      coefficients: a row's score is <w, x>
-    attributes   format, version, complete, and `info`: one JSON object (measure, lambda, J, gap, threshold, labels, ...)
+w            float64 (p,)      coefficients: a row's score is <w, x>
+attributes   format, version, complete, and `info`: one JSON object (measure, lambda, J, gap, threshold, labels, ...)
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import h5py
 import numpy as np
@@ -41,27 +42,34 @@ class Model:
         return float(self.info["threshold"])
 
 
-def save(path: str | os.PathLike[str], model: Model) -> None:
-    """Write the model so that `path` holds either the old file or the whole new one, whenever the writer is killed."""
-    path = Path(path)
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A name to write to; afterwards `path` holds the whole new file, or the old one if anything fails or is killed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with h5py.File(temporary, "w") as file:
-            file["w"] = model.w
-            file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
-            file.attrs["info"] = json.dumps(model.info)
-            file.attrs["complete"] = True
-        with open(temporary, "rb+") as raw:
-            os.fsync(raw.fileno())
+        yield temporary
+        with open(temporary, "rb+") as written:
+            os.fsync(written.fileno())
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        folder = os.open(path.absolute().parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as error:
-        raise InputError(f"{path}: the model cannot be written: {error}") from error
+        raise InputError(f"{path}: cannot be written: {error}") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def save(path: str | os.PathLike[str], model: Model) -> None:
+    """Write the model, atomically. Raises InputError if that fails."""
+    with _replacing(Path(path)) as temporary, h5py.File(temporary, "w") as file:
+        file["w"] = model.w
+        file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
+        file.attrs["info"] = json.dumps(model.info)
+        file.attrs["complete"] = True
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -100,10 +108,24 @@ def is_model(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def save_scores(path: str | os.PathLike[str], scores: NDArray[np.float64]) -> None:
-    """Write scores (n,) as the dataset `scores` of an HDF5 file."""
-    with h5py.File(path, "w") as file:
-        file["scores"] = scores
+def write_scores(path: str, scores: NDArray[np.float64]) -> None:
+    """Write scores (n,) as text, one a line with all digits, as an HDF5 file if `path` ends in .h5; "-" is stdout."""
+    if path == "-":
+        _write_lines(sys.stdout, scores)
+        sys.stdout.flush()
+        return
+    with _replacing(Path(path)) as temporary:
+        if path.endswith((".h5", ".hdf5")):
+            with h5py.File(temporary, "w") as file:
+                file["scores"] = scores
+        else:
+            with open(temporary, "w", encoding="ascii") as text:
+                _write_lines(text, scores)
+
+
+def _write_lines(stream: TextIO, scores: NDArray[np.float64]) -> None:
+    for start in range(0, len(scores), 100_000):
+        stream.write("".join(f"{score!r}\n" for score in scores[start : start + 100_000].tolist()))
 
 
 def versions() -> dict[str, str]:

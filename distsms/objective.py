@@ -32,7 +32,7 @@ class Features(Protocol):
 
 
 class Request(NamedTuple):
-    """One question: w (p,), the width nu, whose regularizer, and which of the objective's losses (one per weighting)."""
+    """One question: w (p,), the width nu, the regularizer, and which of the objective's losses (one per weighting)."""
 
     w: Floats
     nu: float
@@ -53,7 +53,9 @@ class Evaluation(NamedTuple):
     r: Floats  # (p,), grad R_mu: the plane <r, v> + d <= R(v) for every v
     d: float
     smoothing_gap: float  # R(w) - (<r, w> + d) >= 0: how far below R its own plane lies; only smoothing causes it
-    optimization_gap: float  # Omega*(grad J_mu) >= J_mu(w) - min J_mu; with the one above, J(w) - the plane's lower bound
+    optimization_gap: (
+        float  # Omega*(grad J_mu) >= J_mu(w) - min J_mu; with the one above, J(w) - the plane's lower bound
+    )
 
 
 class Objective:
@@ -99,9 +101,7 @@ class Objective:
         regularizer.add_gradient(w, gradient)
         smoothing_gap = R - (self.dot(r, w) + d)
         optimization_gap = regularizer.conjugate(self.dot(gradient, gradient))
-        return Evaluation(
-            w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap
-        )
+        return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
     def serve(self) -> None:
         """Answer the root's requests until it calls `release`. On every rank but the root."""

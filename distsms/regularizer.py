@@ -29,5 +29,5 @@ class SquaredNorm:
         gradient += self.lam * w
 
     def conjugate(self, norm2: float) -> float:
-        """Omega*(-r) = max_w [ -<r, w> - Omega(w) ] = ||r||^2 / (2 lam) from norm2 = ||r||^2; attained at w = -r / lam."""
+        """Omega*(-r) = max_w [ -<r, w> - Omega(w) ] = ||r||^2 / (2 lam) from norm2 = ||r||^2; at w = -r / lam."""
         return 0.5 * norm2 / self.lam

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import resource
 import sys
 import time
@@ -19,13 +18,14 @@ from distsms.training import State
 class Course:
     """Shows each evaluation: rewritten in place on a terminal, thinned plain lines in a log, nothing if quiet.
 
+    stream : where to; None is quiet.  live : whether it is a terminal that a person watches.
     In a log the first ten evaluations have a line each, then every tenth, then every hundredth, and at the least one
     every ten seconds.
     """
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self, stream: TextIO | None, live: bool = False) -> None:
         self._stream = stream
-        self._live = stream is not None and stream.isatty()
+        self._live = live
         self._last_time = 0.0
         self._pending: State | None = None
         if stream is not None:
@@ -51,9 +51,7 @@ class Course:
             print(file=self._stream)
 
     def _show(self, s: State) -> None:
-        line = (
-            f"{s.evaluation:6d} {s.seconds:9.2f} {s.best_J:14.8f} {s.lower_bound:14.8f} {s.gap:10.3g} {s.nu:9.3g}"
-        )
+        line = f"{s.evaluation:6d} {s.seconds:9.2f} {s.best_J:14.8f} {s.lower_bound:14.8f} {s.gap:10.3g} {s.nu:9.3g}"
         print(f"\r{line}" if self._live else line, end="" if self._live else "\n", file=self._stream, flush=True)
         self._pending = None
 
@@ -98,7 +96,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Columns aligned to the right, the first to the left."""
     cells = [list(header), *[[cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in cells]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
@@ -133,14 +134,24 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def bytes_read_so_far() -> int:
-    """Bytes that this process has asked the system for by read calls so far (Linux); 0 where that is not known."""
-    try:
-        return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
-    except (OSError, IndexError, ValueError):
-        return 0
+class ReadCounter:
+    """Adds up, in `bytes`, what this process reads from files while it is entered, by the system's own count (Linux).
 
+    Where the system does not tell, 0. What is not counted: pages of files that are mapped rather than read.
+    """
 
-def host() -> str:
-    """The name of this machine."""
-    return os.uname().nodename
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def __enter__(self) -> None:
+        self.bytes -= self._so_far()
+
+    def __exit__(self, *failure: object) -> None:
+        self.bytes += self._so_far()
+
+    @staticmethod
+    def _so_far() -> int:
+        try:
+            return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
+        except (OSError, IndexError, ValueError):
+            return 0

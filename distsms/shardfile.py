@@ -32,6 +32,9 @@ from distsms.errors import InputError
 from distsms.features import index_dtype
 from distsms.manifest import FORMAT, PARTIAL, VERSION, Manifest, Shard, file_sha256, shard_name, sync
 
+# Of fixed length: other strings lie in a heap of the file, where HDF5 can search for ever if one byte is wrong.
+_FORMAT = np.bytes_(FORMAT)
+
 
 @dataclass(frozen=True)
 class StagedShard:
@@ -58,10 +61,10 @@ def stage_shard(
     file = shard_name(number)
     path = Path(directory) / (file + PARTIAL)
     layout = "csr" if sparse.issparse(X) else "dense"
-    rows = _canonical(X) if layout == "csr" else np.ascontiguousarray(X)
+    rows: Any = _canonical(X) if layout == "csr" else np.ascontiguousarray(X)
     values = _finite(rows.data if layout == "csr" else rows, dtype, path)
     with _hdf5(path, "w") as target:
-        target.attrs["format"] = FORMAT
+        target.attrs["format"] = _FORMAT
         target.attrs["version"] = VERSION
         if layout == "dense":
             target["X"] = values
@@ -164,7 +167,7 @@ class OpenShard:
     def __init__(self, file: h5py.File, path: Path, manifest: Manifest, shard: Shard, offset: int) -> None:
         self.file, self.path, self.shard, self.offset = file, path, shard, offset
         self.bytes_read = 0
-        if file.attrs.get("format") != FORMAT or file.attrs.get("version") != VERSION:
+        if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != VERSION:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {VERSION}.")
         if file.attrs.get("complete") != 1:
             raise InputError(
@@ -232,10 +235,12 @@ class OpenShard:
         return indptr
 
     def read_labels(self, piece: Piece, out: NDArray[np.int8]) -> None:
+        """The piece's labels, each +1 or -1."""
         self.read("y", piece.start, piece.stop, out)
         self._refuse(np.abs(out) != 1, out, piece, "label", "must be +1 or -1")
 
     def read_weights(self, piece: Piece, out: NDArray[np.float64]) -> None:
+        """The piece's weights, finite and not negative."""
         self.read("weights", piece.start, piece.stop, out)
         self._refuse(~(np.isfinite(out) & (out >= 0)), out, piece, "weight", "must be finite and not negative")
 
@@ -271,6 +276,7 @@ class OpenShard:
         raise InputError(f"{self.path}: {noun} {values[at]} at {self.row_name(piece.start + row)} {demand}.")
 
     def row_name(self, row: int) -> str:
+        """A row of this shard, as messages call it."""
         return f"row {row} of the shard (row {self.offset + row} of the data, counted from 0)"
 
 
@@ -279,7 +285,11 @@ def open_shard(manifest: Manifest, shard: Shard, offset: int) -> Iterator[OpenSh
     """A shard of the data set for reading; `offset` is the global number of its first row."""
     path = manifest.checked_path(shard)
     with _hdf5(path, "r") as file:
-        yield OpenShard(file, path, manifest, shard, offset)
+        try:
+            checked = OpenShard(file, path, manifest, shard, offset)
+        except (TypeError, ValueError) as error:  # h5py's, about types that a damaged file seems to have
+            raise InputError(f"{path}: is damaged: {error}. Copy it again, or convert again.") from error
+        yield checked
 
 
 @contextlib.contextmanager

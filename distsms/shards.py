@@ -1,7 +1,7 @@
 """A data set as shards: written once, read by any number of ranks, each its own rows.
 
-`distsms.shardfile` describes one file, `distsms.manifest` what holds them together. Writing takes four steps, since p and
-the meaning of the labels are known only when all the text was read; several ranks may write, each file is one rank's:
+`distsms.shardfile` describes one file, `distsms.manifest` what holds them together. Writing takes four steps, since p
+and the meaning of the labels are known only when all the text was read; several ranks may write, each file is one's:
 
     root:  prepare(directory)             a directory without leftovers
     any:   stage_shard(directory, k, X)   X of shard k, as soon as it is parsed
@@ -47,7 +47,7 @@ __all__ = [
 
 def write_data(
     directory: str | os.PathLike[str],
-    X: sparse.spmatrix | NDArray[Any],
+    X: Any,
     y: ArrayLike,
     n_shards: int = 1,
     weights: ArrayLike | None = None,
@@ -57,13 +57,11 @@ def write_data(
     source: Iterable[Mapping[str, Any]] = (),
     overwrite: bool = False,
 ) -> Manifest:
-    """Write X (n, p), sparse or dense, and y (n,) of +1 and -1 as a data set. Local: for one process, not each rank.
+    """Write X (n, p), SciPy sparse or array-like, and y (n,) of +1 and -1 as a data set. Local: for one process.
 
     Raises InputError if nothing or nonsense would be written, or if the directory holds a data set and not `overwrite`.
     """
-    if not sparse.issparse(X):
-        X = np.asarray(X)
-    y, parts = np.asarray(y), X.tocsr() if sparse.issparse(X) else X
+    X, y = X.tocsr() if sparse.issparse(X) else np.asarray(X), np.asarray(y)
     weights = None if weights is None else np.asarray(weights)
     if X.ndim != 2 or min(X.shape) < 1:
         raise InputError(f"{directory}: X has shape {X.shape}; a data set needs rows and columns.")
@@ -73,7 +71,7 @@ def write_data(
     entries = []
     for number in range(n_shards):
         rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
-        staged = stage_shard(directory, number, parts[rows], dtype)
+        staged = stage_shard(directory, number, X[rows], dtype)
         entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
     return publish(directory, entries, label_map=label_map or {"+1": 1, "-1": -1}, zero_based=zero_based, source=source)
 
@@ -114,7 +112,7 @@ def load(
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
-            _refuse_new_features(manifest, width)
+            check_columns(manifest, width)
         return _load_rows(manifest, comm.rank, comm.size, width)
 
 
@@ -126,7 +124,8 @@ class _Boundary(NamedTuple):
     bytes_read: int  # to find it
 
 
-def _refuse_new_features(manifest: Manifest, width: int) -> None:
+def check_columns(manifest: Manifest, width: int) -> None:
+    """InputError, naming the shard and its last column, if the data use more than `width` columns. Local."""
     for shard in manifest.shards:
         if shard.columns > width:
             raise InputError(
@@ -207,11 +206,14 @@ class _SparseRows:
         self.indptr[local.start + 1 : local.stop + 1] = indptr[1:] + at
         shard.read("X/indices", start, stop, self.indices[entries])
         shard.check_indices(piece, indptr, self.indices[entries])
+        if self.values is None:
+            return
+        values = self.values[entries]
         if piece.shard.values:
-            shard.read("X/data", start, stop, self.values[entries])
-            shard.check_finite(piece, indptr, self.values[entries])
-        elif self.values is not None:
-            self.values[entries] = 1
+            shard.read("X/data", start, stop, values)
+            shard.check_finite(piece, indptr, values)
+        else:
+            values[:] = 1
 
     def features(self) -> Sparse | Pattern:
         if self.columns > self.width:

@@ -355,6 +355,7 @@ _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35
 _PLUS, _MINUS, _POINT, _ZERO, _COLON = 43, 45, 46, 48, 58
 _UPPER_E, _LOWER_E = 69, 101
 _EXACT_INTEGERS = 2**53  # integers to here, and powers of ten to 10^22, are doubles
+_LARGEST_MANTISSA = 9 * 10**18  # its nearest double is still an int64
 _POWERS = np.array([float(f"1e{power}") for power in range(23)])
 _SPLIT = 134217729.0  # 2^27 + 1
 
@@ -415,7 +416,7 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
     if negative or byte == _PLUS:
         i += 1
         byte = text[i]
-    mantissa = np.int64(0)
+    mantissa = 0
     digits_at = i
     digit = byte - _ZERO
     while 0 <= digit <= 9:
@@ -452,11 +453,11 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
     while not _ends_field(text[i]):
         easy = False
         i += 1
-    if n_digits > 18:  # zeros in front are not part of the mantissa, which has not wrapped around if 18 digits remain
+    if n_digits > 18:  # not counting zeros in front; a mantissa of 19 digits that wrapped around is negative
         while text[digits_at] == _ZERO or text[digits_at] == _POINT:
             n_digits -= text[digits_at] == _ZERO
             digits_at += 1
-        easy = easy and n_digits <= 18
+        easy = easy and (n_digits <= 18 or (n_digits == 19 and 0 < mantissa <= _LARGEST_MANTISSA))
     value = 0.0
     if easy and mantissa:
         if exponent == 0:
@@ -511,7 +512,7 @@ def _scan(
                 if _ends_row(text, i):
                     break
                 at = i
-                index = np.int64(0)
+                index = 0
                 digit = text[i] - _ZERO
                 while 0 <= digit <= 9:
                     if index > MAX_INDEX // 10:

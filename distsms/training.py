@@ -1,15 +1,15 @@
 """Minimizing J to a proved gap: the smoothing width, stopping by proof, limits, and the course of a run.
 
-Smoothing costs at most kappa nu in R. The paper fixes nu (`c_mu`); by default the width starts wide, where J_mu is easy,
-and shrinks when what smoothing costs at the present w matters more than what is left to optimize there. The solver keeps
-its memory across the change.
+Smoothing costs at most kappa nu in R. The paper fixes nu (`c_mu`); by default the width starts wide, where J_mu is
+easy, and shrinks when what smoothing costs at the present w matters more than what is left to optimize there. The
+solver keeps its memory across the change.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -115,7 +115,8 @@ class State(NamedTuple):
     optimization_gap: float
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True)
+class Result:
     """What a run found; the same on every rank."""
 
     w: Floats  # (p,), of the best J
@@ -131,7 +132,7 @@ class Result(NamedTuple):
 
     def numbers(self) -> dict[str, Any]:
         """Everything but w, ready for JSON."""
-        return {key: value for key, value in self._asdict().items() if key not in ("w", "status")} | {
+        return {key: value for key, value in vars(self).items() if key not in ("w", "status")} | {
             "status": self.status.name.lower(),
             "exit_code": self.status.exit_code,
         }
@@ -159,12 +160,12 @@ def train(
     comm = objective.comm
     if not comm.is_root:
         objective.serve()
-        result, w = comm.bcast(None), np.empty(objective.p)
-        return result._replace(w=comm.broadcast(w))
+        result = comm.bcast(None)
+        return replace(result, w=comm.broadcast(np.empty(objective.p)))
     course = _Course(objective, settings, watch)
     result = course.run(np.zeros(objective.p) if w is None else np.array(w, float))
     objective.release()
-    comm.bcast(result._replace(w=None))
+    comm.bcast(replace(result, w=np.empty(0)))
     comm.broadcast(result.w)
     return result
 
@@ -213,7 +214,9 @@ class _Course:
         target = self.settings.target(self.best.J)
         if not self.adaptive:
             if optimization < FLOOR_SHARE * target:
-                raise _Finished(Status.FLOOR, f"nu = {self.nu:.3g} costs {smoothing:.3g}; a smaller --c-mu gets further")
+                raise _Finished(
+                    Status.FLOOR, f"nu = {self.nu:.3g} costs {smoothing:.3g}; a smaller --c-mu gets further"
+                )
             return False
         return (
             smoothing > target / 2
@@ -236,7 +239,7 @@ class _Course:
                     self._shrink()
                     failures = 0
                 else:
-                    failures = failures + 1 if self.best.J >= before else 1
+                    failures = 1 if before > self.best.J else failures + 1
                     if failures > 1:
                         raise _Finished(Status.STALLED, why)
                 if outcome is Outcome.FAILED:

@@ -79,15 +79,18 @@ def test_halfway_cases_and_their_neighbours() -> None:
         middle = (mantissa // 2 * 2 + 1) * 2 ** int(random.integers(0, 4))
         texts += [str(middle + change) for change in (-1, 0, 1)]
         texts += [f"{middle + change}e-{random.integers(1, 23)}" for change in (-1, 0, 1)]
+        texts += [f"{10 * middle + change}e-1" for change in (-1, 0, 1)]
     for value in random.random(5000):
-        texts += [f"{value:.17f}", f"{value:.18f}", f"{value:.17g}", repr(value)]
+        texts += [f"{value:.17f}", f"{value:.18f}", f"{value:.18e}", repr(value)]
+    texts += [f"{mantissa}e-7" for mantissa in (9 * 10**18, 9 * 10**18 + 1, 2**63 - 1, 2**63, 10**19 - 1, 10**19)]
     rows = parse("\n".join(texts).encode())
     assert rows.labels.tolist() == [float(text) for text in texts]
 
 
-def test_numbers_of_17_digits_do_not_need_python(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("style", ["{:.17g}", "{!r}", "{:.16e}"])
+def test_usual_numbers_do_not_need_python(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(1).uniform(1e-4, 1e4, 2000)
-    text = "\n".join(f"{value:.17g}" for value in values).encode()
+    text = "\n".join(style.format(value) for value in values.tolist()).encode()
     calls = []
     monkeypatch.setattr(svmlight, "_number", lambda *arguments: calls.append(arguments) or 0.0)
     parse(text)

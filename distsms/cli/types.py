@@ -34,7 +34,17 @@ def duration(text: str) -> float:
 
 def memory(text: str) -> float:
     """Bytes from 1000000, 500MiB or 4GiB (MB and GB are powers of ten)."""
-    units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "B": 1}
+    units = {
+        "KiB": 2**10,
+        "MiB": 2**20,
+        "GiB": 2**30,
+        "TiB": 2**40,
+        "kB": 1e3,
+        "MB": 1e6,
+        "GB": 1e9,
+        "TB": 1e12,
+        "B": 1,
+    }
     unit = next((name for name in units if text.endswith(name)), "")
     value = _number(text.removesuffix(unit)) * units.get(unit, 1)
     if not (value > 0 and math.isfinite(value)):

@@ -1,7 +1,7 @@
 """The contract of a loss: from this rank's margins to R, R_mu, the plane's d and one coefficient per local row.
 
-A loss is built once for a data set (and once per weighting of its rows, for cross-validation) and then evaluated at many
-w. What it returns is enough for everything above it (JMLR, section 3; A is the paper's linear transform):
+A loss is built once for a data set (and once per weighting of its rows, for cross-validation) and then evaluated at
+many w. What it returns is enough for everything above it (JMLR, section 3; A is the paper's linear transform):
 
     r = A beta^ = X' c = grad R_mu(w)          with c the coefficients
     R(v) >= <r, v> + d   for every v           since beta^ is feasible: the plane that proves the gap
@@ -33,8 +33,8 @@ class LossValue(NamedTuple):
 class Loss(ABC):
     """A convex risk R of the margins and its smoothing R_mu of width nu, in units of the margins.
 
-    labels : (n_local,) int8, +1 or -1.  weights : (n_local,) float64 or None; a row of weight 0 is left out of n, of the
-    risk and of the gradient (a fold held out); other weights than 0 and 1 are refused.  Building it is collective.
+    labels : (n_local,) int8, +1 or -1.  weights : (n_local,) float64 or None; a row of weight 0 is left out of n, of
+    the risk and of the gradient (a fold held out); other weights than 0 and 1 are refused.  Building it is collective.
     """
 
     name: ClassVar[str]
@@ -63,8 +63,8 @@ class Loss(ABC):
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """R, R_mu, d and the coefficients at this rank's margins.
 
-        scores : (n_local,), s_i = <w, x_i>; nu : width > 0. Collective. If a margin of any rank is not finite, the three
-        numbers are NaN on every rank and the coefficients zero.
+        scores : (n_local,), s_i = <w, x_i>; nu : width > 0. Collective. If a margin of any rank is not finite, the
+        three numbers are NaN on every rank and the coefficients zero.
         """
 
     @abstractmethod

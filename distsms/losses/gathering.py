@@ -34,10 +34,14 @@ class GatheringLoss(Loss):
         # The labels never change: they travel once. None on the other ranks.
         self._all_positive = comm.gather_rows(self.positive)
         self._all_negative = comm.gather_rows(self.negative)
+        if comm.is_root:  # compiles the kernels, or loads them, now: not in the first evaluation
+            one = np.zeros(1)
+            pair_sums(one, one, 1.0, one.copy())
+            root_of_ramps(one, 1.0, 0.5)
 
     @abstractmethod
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """The exact solution from all (finite) scores of the two classes, (n_pos,) and (n_neg,), in any order. Local."""
+        """The exact solution from all (finite) scores of the classes, (n_pos,) and (n_neg,), in any order. Local."""
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. Collective."""
@@ -51,12 +55,13 @@ class GatheringLoss(Loss):
                 numbers[:] = solution[:3]
                 coefficients[positive], coefficients[negative] = solution.positive, solution.negative
         self.comm.broadcast(numbers)
-        return LossValue(*map(float, numbers), self.comm.scatter_rows(coefficients, len(scores)))
+        R, R_mu, d = map(float, numbers)
+        return LossValue(R, R_mu, d, self.comm.scatter_rows(coefficients, len(scores)))
 
 
 @numba.njit(cache=True, nogil=True)
 def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, float]:
-    """Algorithm 4: for each q_i, sums over all x_j of functions of t_ij = x_j - q_i, by one walk down two sorted arrays.
+    """Algorithm 4: for each q_i, sums over all x_j of functions of t_ij = x_j - q_i, by one walk down both.
 
     q : (n_q,), x : (n_x,), both sorted decreasingly; nu : the width.
     gamma : (n_q,), set to sum_j clip(t_ij / nu, 0, 1).

@@ -1,10 +1,10 @@
 """PRBEP, the precision/recall break-even point (JMLR, equations (3) and (4), sections 3.1 and 4.1).
 
-    R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ],   Delta = b/n+ if as many positives as negatives are swapped
+    R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ],   Delta = b/n+ where b positives and b negatives swap
 
 In units of the margins, with tau = -n theta+ / 2 (Theorem 7), nu = mu n / 2 and a = n / (2 n+):
 
-    t_i = tau - s_i on P,  t_j = s_j + a - tau on N,   beta = clip(t / nu, 0, 1),   tau such that sum_P beta = sum_N beta
+    t_i = tau - s_i on P,  t_j = s_j + a - tau on N,  beta = clip(t / nu, 0, 1),  tau such that sum_P beta = sum_N beta
     R_mu = 2/n sum of the Huber hinges of t,    R = the least such sum over tau at nu = 0
     coefficients  c_i = -2/n beta_i on P,  c_j = 2/n beta_j on N,      d = 1/n+ sum_P beta.
 
@@ -64,10 +64,25 @@ class Prbep(GatheringLoss):
             if abs(trial[2]) >= abs(excess):
                 break
             tau, (pos, neg, excess) = polished, trial
-        # The plane is valid only if the sums are equal. Where nu is below the resolution of the scores no tau makes them
-        # so; shrinking the larger side does, and keeps beta feasible.
-        if excess > 0:
-            pos *= np.sum(neg) / np.sum(pos)
-        elif excess < 0:
-            neg *= np.sum(pos) / np.sum(neg)
+        _settle(pos, neg, tau - positive, shifted - tau, nu + 8 * np.spacing(abs(tau)))
         return tau, pos, neg
+
+
+def _settle(pos: Floats, neg: Floats, t_pos: Floats, t_neg: Floats, near: float) -> None:
+    """Make sum pos = sum neg, in place: the plane is valid only if beta is feasible, whatever rounding did to tau.
+
+    Only rows with |t| <= near change, those that a shift of tau within its rounding changes: J_mu hardly does. Where
+    nu is below the resolution of the scores these are the rows tied at tau, and no tau would do.
+    """
+    excess = float(np.sum(pos) - np.sum(neg))
+    falling, t_falling, rising, t_rising = (pos, t_pos, neg, t_neg) if excess > 0 else (neg, t_neg, pos, t_pos)
+    room_down = np.where(np.abs(t_falling) <= near, falling, 0)
+    room_up = np.where(np.abs(t_rising) <= near, 1 - rising, 0)
+    room = float(np.sum(room_down) + np.sum(room_up))
+    if room > 0:
+        share = min(1.0, abs(excess) / room)
+        falling -= share * room_down
+        rising += share * room_up
+    surplus = float(np.sum(falling) - np.sum(rising))
+    if surplus > 0:  # not met in practice; a smaller beta is feasible, too
+        falling *= np.sum(rising) / np.sum(falling)

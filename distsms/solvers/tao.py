@@ -1,14 +1,13 @@
-"""LMVM, the limited-memory variable metric method of PETSc/TAO (JMLR, section 5.2); the only module that imports petsc4py.
+"""LMVM, TAO's limited-memory variable metric method (JMLR, section 5.2); the only module that imports petsc4py.
 
-It runs on the process that holds the vectors whole, with that process alone as PETSc's world: no other rank loads PETSc.
+It runs on the process that holds the vectors whole, with that process alone as PETSc's world: no other rank loads
+PETSc.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from distsms.comm import alone
 from distsms.errors import InputError
@@ -49,8 +48,8 @@ class Solver:
     """TAO's LMVM on a `Problem`, from w (p,), which is copied.
 
     history : how many pairs of steps and gradient changes the method keeps; 16 history p bytes.
-    options : words of PETSc's command line ("-tao_ls_type", "armijo", ...); they hold for this process from here on, and
-    PETSc names those that nothing asked for when the process ends.
+    options : words of PETSc's command line ("-tao_ls_type", "armijo", ...); they hold for this process from here on,
+    and PETSc names those that nothing asked for when the process ends.
     TAO's own tolerances are off: it stops when the problem asks, or when its line search fails.
     """
 

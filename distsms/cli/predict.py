@@ -1,0 +1,48 @@
+"""Score rows with a model, in the order of the input."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from distsms.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from distsms.comm import Communicator
+
+NAME = "predict"
+EPILOG = """\
+The score of a row is <w, x>; higher is more positive. Text output has one score a line, with all its digits; a name
+that ends in .h5 gives an HDF5 file with the dataset `scores`. Labels in the input are ignored, but must be there (0
+will do).
+
+examples:
+  distsms predict model.h5 new.svm --output scores.txt
+  mpirun -n 8 distsms predict model.h5 data/new --output scores.h5
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms predict` takes."""
+    parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
+    parser.add_argument("data", metavar="DATA|FILE", help="a data set made by `distsms shard`, or an svmlight file")
+    parser.add_argument(
+        "--output", default="-", metavar="FILE", help="scores.txt or scores.h5; - is standard output (default)"
+    )
+    parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
+
+
+def run(args: argparse.Namespace, comm: Communicator) -> int:
+    """Score. Collective; the root holds all n scores while it writes them."""
+    from distsms import inputs, model
+
+    with comm.together():
+        judge = model.load(args.model)
+        if args.output != "-":
+            model.check_writable(args.output)
+    rows = inputs.rows_for(judge, args.data, comm, args.ignore_new_features, labelled=False)
+    scores = comm.gather_rows(rows.features.margins(judge.w))
+    with comm.together():
+        if scores is not None:
+            model.write_scores(args.output, scores)
+    return EXIT_OK

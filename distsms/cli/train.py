@@ -1,0 +1,261 @@
+"""Train a linear model to a proved gap."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+from distsms.cli.types import count, duration, memory, positive
+
+if TYPE_CHECKING:
+    from distsms.comm import Communicator
+    from distsms.training import Result, Settings
+
+NAME = "train"
+EPILOG = """\
+The objective is J(w) = lambda/2 ||w||^2 + R(w), R the exact risk of the measure over all rows of all ranks. The run
+ends when best J - lower bound is below --epsilon (or --relative): the model is proved to be that near to the optimum.
+
+exit codes:
+  0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
+  6 NaN or infinity in the objective   75 stopped by a signal or --time-limit   130 interrupted twice
+With all but 1, 2 and 130 the best model so far is written, with its proved gap.
+
+Words after -- go to PETSc, for example: -- -tao_ls_type armijo -tao_monitor
+
+examples:
+  distsms train data/train --measure rocarea --lambda 1e-4 --test data/test
+  mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms train` takes."""
+    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    parser.add_argument(
+        "--measure", choices=("rocarea", "prbep"), default="rocarea", help="what to optimize (%(default)s)"
+    )
+    parser.add_argument(
+        "--lambda", dest="lam", type=positive, default=1e-4, help="weight of the regularizer (%(default)g)"
+    )
+    parser.add_argument("--test", metavar="DATA2", help="a data set to evaluate the model on at the end")
+    parser.add_argument("--output", default="model.h5", metavar="FILE", help="where the model goes (%(default)s)")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="one JSON line per evaluation: J, lower_bound, gap, seconds, ..."
+    )
+    parser.add_argument("--init", metavar="MODEL", help="start from this model's coefficients")
+    stop = parser.add_argument_group("stopping")
+    stop.add_argument(
+        "--epsilon", type=positive, help="gap to prove, absolute on J (default 1e-3, unless --relative is given)"
+    )
+    stop.add_argument("--relative", type=positive, metavar="SHARE", help="gap to prove as a share of J; 0.01 is 1 %%")
+    stop.add_argument(
+        "--max-evaluations", type=count, default=10_000, metavar="N", help="of J and its gradient (%(default)s)"
+    )
+    stop.add_argument(
+        "--time-limit", type=duration, default=float("inf"), metavar="TIME", help="such as 55m; then stop in order"
+    )
+    how = parser.add_argument_group("method")
+    how.add_argument(
+        "--c-mu",
+        type=positive,
+        metavar="C",
+        help="fixed smoothing, mu = C epsilon/D, as in the paper (10); default: adaptive",
+    )
+    how.add_argument("--solver", choices=("lmvm",), default="lmvm", help="PETSc/TAO's LMVM")
+    how.add_argument(
+        "--ordering", choices=("gather",), default="gather", help="how the margins are brought into global order"
+    )
+    how.add_argument(
+        "--history", type=count, default=50, metavar="N", help="pairs in the solver's memory (%(default)s)"
+    )
+    how.add_argument(
+        "--planes", type=count, default=40, metavar="N", help="planes in the proof of the gap (%(default)s)"
+    )
+    how.add_argument(
+        "--vector-memory",
+        type=memory,
+        default=2**31,
+        metavar="SIZE",
+        help="history and planes on the root are cut to this (2GiB)",
+    )
+    parser.add_argument(
+        "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
+
+
+def run(args: argparse.Namespace, comm: Communicator) -> int:
+    """Load, train, evaluate, write. Collective."""
+    from distsms import inputs, measures, model, report, shards
+    from distsms.clock import Clock
+    from distsms.comm import launched_size
+    from distsms.interrupts import StopSignals
+    from distsms.losses import make_loss
+    from distsms.objective import Objective
+    from distsms.training import train
+
+    say = print if comm.is_root and not args.quiet else _silent
+    clock, reading = Clock(), report.ReadCounter()
+    with comm.together():  # everything that can be refused before the data are read
+        settings = _settings(args)
+        manifest = shards.read_manifest(args.data)
+        start = None if args.init is None else _start(args.init, manifest.p)
+        if args.test and not args.ignore_new_features:
+            shards.check_columns(shards.read_manifest(args.test), manifest.p)
+        if comm.is_root:
+            model.check_writable(args.output)
+    with clock.phase("load"), reading:
+        block = shards.load(manifest, comm)
+    loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
+    _summarize(say, args, settings, manifest, block, comm)
+
+    with comm.together():
+        trace = report.Trace(args.trace if comm.is_root else None)
+    stream = sys.stdout if comm.is_root and not args.quiet else None
+    # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
+    course = report.Course(stream, live=sys.stdout.isatty() and launched_size() == 1)
+
+    def watch(state: Any) -> None:
+        course(state)
+        trace(state)
+
+    with StopSignals() as signals:
+        objective = Objective(block.features, [loss], comm, signals.wanted, clock)
+        result = train(objective, settings, start, watch)
+        course.close()
+        trace.close()
+        with clock.phase("threshold"):
+            on_training = measures.ranking(block.features.margins(result.w), block.labels, comm)
+        trained = model.Model(result.w, _info(args, settings, manifest, result, on_training, comm))
+        with comm.together():
+            if comm.is_root:
+                model.save(args.output, trained)
+    if args.test:
+        with clock.phase("test"):
+            with reading:
+                test = inputs.rows_for(trained, args.test, comm, args.ignore_new_features)
+            tested = measures.ranking(test.features.margins(result.w), test.labels, comm)
+    say(f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}")
+    say(
+        f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
+        f" (target {settings.target(result.J):.3g})"
+    )
+    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s, final width nu {result.nu:.3g}")
+    say(
+        f"  training  ROCArea {on_training.rocarea:.6f}   PRBEP {on_training.prbep:.6f}"
+        f"   threshold {on_training.threshold:.6g}"
+    )
+    if args.test:
+        say(f"  test      ROCArea {tested.rocarea:.6f}   PRBEP {tested.prbep:.6f}   ({args.test})")
+    say(f"  model     {args.output}" + (f"   trace {args.trace}" if args.trace else ""))
+    usage = comm.allgather(
+        {
+            "seconds": dict(clock.seconds),
+            "bytes_sent": sum(comm.sent.values()),
+            "bytes_read": reading.bytes,
+            "peak_memory": report.peak_memory(),
+        }
+    )
+    say("\n" + report.usage_table(usage))
+    comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
+    return result.status.exit_code
+
+
+def _silent(*args: object) -> None:
+    """Print nothing: for all ranks but the root, and for --quiet."""
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    from distsms.training import Settings
+
+    return Settings(
+        lam=args.lam,
+        epsilon=1e-3 if args.epsilon is None and args.relative is None else args.epsilon,
+        relative=args.relative,
+        c_mu=args.c_mu,
+        solver=args.solver,
+        history=args.history,
+        planes=args.planes,
+        vector_bytes=args.vector_memory,
+        max_evaluations=args.max_evaluations,
+        time_limit=args.time_limit,
+        solver_options=tuple(args.solver_options),
+    )
+
+
+def _start(path: str, p: int) -> Any:
+    """The coefficients of a model, widened to p columns."""
+    import numpy as np
+
+    from distsms import model
+    from distsms.errors import InputError
+
+    w = model.load(path).w
+    if len(w) > p:
+        raise InputError(
+            f"{path}: has {len(w)} columns, the data {p}; --init wants a model of the same features or fewer"
+        )
+    return np.pad(w, (0, p - len(w)))
+
+
+def _summarize(
+    say: Any, args: argparse.Namespace, settings: Settings, manifest: Any, block: Any, comm: Communicator
+) -> None:
+    """What is about to be solved, on what. Collective."""
+    from distsms.report import size
+
+    held = comm.allgather((len(block.labels), block.features.nnz, block.features.nbytes))
+    rows, nnz, n_bytes = (f"{min(one)} to {max(one)}" for one in zip(*held, strict=True))
+    n_bytes = f"{size(min(h[2] for h in held))} to {size(max(h[2] for h in held))}"
+    history, planes = settings.history_within(block.p), settings.planes_within(block.p)
+    fixed = f"fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "adaptive"
+    target = [f"{settings.epsilon:g}"] if settings.epsilon else []
+    target += [f"{settings.relative:g} J"] if settings.relative else []
+    say(
+        f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
+        f" {len(manifest.shards)} shards"
+    )
+    say(
+        f"          {manifest.n_pos} positive, {manifest.n_neg} negative rows"
+        f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)"
+    )
+    say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
+    say(f"problem   {args.measure}, lambda {settings.lam:g}; gap to prove: {' or '.join(target)}")
+    say(f"method    {settings.solver}, history {history}, {planes} planes, smoothing {fixed}, ordering {args.ordering}")
+    say(
+        f"          vectors on the root: {size(8 * block.p * (2 * history + planes + 15))};"
+        f" margins there: {size(60 * manifest.n)}\n"
+    )
+
+
+def _info(
+    args: argparse.Namespace, settings: Settings, manifest: Any, result: Result, on_training: Any, comm: Communicator
+) -> dict[str, Any]:
+    """Everything that the model file says besides w."""
+    from datetime import datetime
+
+    from distsms.cli.info import versions
+    from distsms.training import describe
+
+    return {
+        "measure": args.measure,
+        "lambda": settings.lam,
+        **result.numbers(),
+        "threshold": on_training.threshold,
+        "training": {"rocarea": on_training.rocarea, "prbep": on_training.prbep},
+        "label_map": manifest.label_map,
+        "zero_based": manifest.zero_based,
+        "settings": describe(settings),
+        "ordering": args.ordering,
+        "ranks": comm.size,
+        "data": {
+            "directory": str(args.data),
+            "fingerprint": manifest.fingerprint,
+            **{name: getattr(manifest, name) for name in ("n", "p", "nnz", "n_pos", "n_neg")},
+        },
+        "versions": versions(),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,69 @@
+"""Fixtures, and what pytest needs to run as one of several ranks.
+
+Under mpirun every rank runs the same tests in the same order. The root reports; a rank on which a test fails prints it
+and ends the job, since the others would wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from distsms.comm import Communicator, world
+
+# The same examples on every rank and in every run; no deadlines, since nothing is timed.
+settings.register_profile("distsms", derandomize=True, deadline=None, max_examples=60)
+settings.load_profile("distsms")
+
+WORLD = world()
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def comm() -> Communicator:
+    """All ranks of this run."""
+    return WORLD
+
+
+@pytest.fixture
+def shared_dir(comm: Communicator):
+    """A fresh directory, the same on every rank."""
+    path = comm.bcast(tempfile.mkdtemp(prefix="distsms-") if comm.is_root else None)
+    yield Path(path)
+    comm.barrier()
+    if comm.is_root:
+        shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """The unpacked text of a file of real data, by name; the test is skipped where these data are not at hand."""
+    import lzma
+
+    def text(name: str) -> bytes:
+        path = DATA / f"{name}.xz"
+        if not path.exists():
+            pytest.skip(f"no {path.name} beside the project")
+        return lzma.decompress(path.read_bytes())
+
+    return text
+
+
+@pytest.hookimpl(trylast=True)  # after the terminal reporter is there
+def pytest_configure(config: pytest.Config) -> None:
+    if WORLD.rank:
+        config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    report = (yield).get_result()
+    if report.failed and WORLD.size > 1:
+        sys.__stderr__.write(f"rank {WORLD.rank} of {WORLD.size}: {item.nodeid} failed\n{report.longreprtext}\n")
+        WORLD.abort(1)

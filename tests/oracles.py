@@ -1,0 +1,113 @@
+"""The definitions, by brute force: slow, short and independent of the package.
+
+`exact=True` computes in rational numbers, so that nothing rounds however large the scores are.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+
+
+def rational(values):
+    """The exact rational value of each float, as an object array."""
+    return np.array([Fraction(float(v)) for v in np.ravel(values)], dtype=object)
+
+
+def rocarea_pairs(positive, negative):
+    """t_ij = 1 - (s_i - s_j), (n+, n-)."""
+    return 1 - (np.asarray(positive)[:, None] - np.asarray(negative)[None, :])
+
+
+def rocarea_risk(positive, negative):
+    """R by all pairs."""
+    t = rocarea_pairs(positive, negative)
+    return np.sum(np.where(t > 0, t, 0)) / t.size
+
+
+def rocarea_smoothed(positive, negative, nu):
+    """(R_mu, d, coefficients of P, coefficients of N) by all pairs, from the definition with beta_ij explicit."""
+    t = rocarea_pairs(positive, negative)
+    beta = np.where(t <= 0, 0 * t, np.where(t >= nu, 0 * t + 1, t / nu))
+    m = t.size
+    value = np.sum(beta * t - nu * beta * beta / 2) / m
+    return value, np.sum(beta) / m, -np.sum(beta, axis=1) / m, np.sum(beta, axis=0) / m
+
+
+def prbep_risk(positive, negative):
+    """R by all k: swap the k lowest positives with the k highest negatives."""
+    n_pos, n = len(positive), len(positive) + len(negative)
+    low, high = sorted(positive), sorted(negative, reverse=True)
+    one = low[0] * 0 + 1
+    return max(
+        one * k / n_pos + (sum(high[:k], 0 * one) - sum(low[:k], 0 * one)) * 2 / n
+        for k in range(min(n_pos, len(negative)) + 1)
+    )
+
+
+def prbep_risk_by_labelings(positive, negative):
+    """R by every labeling z with as many positives as negatives swapped (tiny n)."""
+    scores = np.concatenate([positive, negative])
+    y = np.concatenate([np.ones(len(positive)), -np.ones(len(negative))])
+    n, n_pos = len(y), len(positive)
+    best = -np.inf
+    for called in combinations(range(n), n_pos):  # b = c means that n+ rows are called positive
+        z = -np.ones(n)
+        z[list(called)] = 1
+        b = np.sum((y > 0) & (z < 0))
+        best = max(best, b / n_pos + np.sum(scores * (z - y)) / n)
+    return best
+
+
+def prbep_smoothed(positive, negative, nu):
+    """(R_mu, d, coefficients of P, coefficients of N): the concave problem in beta, solved by bisection on its dual.
+
+    max over beta in [0, 1]^n with sum_P beta = sum_N beta of
+    1/n+ sum_P beta - 2/n sum_i y_i s_i beta_i - mu/2 sum beta^2, with mu = 2 nu / n; the multiplier of the constraint
+    is found by bisection in rational arithmetic between kinks, then exactly on the linear piece.
+    """
+    n_pos, n = len(positive), len(positive) + len(negative)
+    mu = nu * 2 / n
+    one = mu * 0 + 1
+    gain_pos = [one / n_pos - s * 2 / n for s in positive]  # of a unit of beta on P
+    gain_neg = [s * 2 / n for s in negative]
+
+    def beta(gain, price):
+        return [min(one, max(0 * one, (g - price) / mu)) for g in gain]
+
+    def excess(price):  # falls as the price of P (paid back to N) rises
+        return sum(beta(gain_pos, price)) - sum(beta(gain_neg, -price))
+
+    kinks = sorted({g - e for g in gain_pos for e in (0, mu)} | {-(g - e) for g in gain_neg for e in (0, mu)})
+    low, high = 0, len(kinks) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if excess(kinks[middle]) >= 0 else (low, middle)
+    a, b = kinks[low], kinks[high]
+    e_a, e_b = excess(a), excess(b)
+    price = a if e_a == e_b else a + (b - a) * e_a / (e_a - e_b)
+    beta_pos, beta_neg = beta(gain_pos, price), beta(gain_neg, -price)
+    linear = sum(x * g for x, g in zip(beta_pos, gain_pos, strict=True))
+    linear += sum(x * g for x, g in zip(beta_neg, gain_neg, strict=True))
+    value = linear - mu / 2 * (sum(x * x for x in beta_pos) + sum(x * x for x in beta_neg))
+    d = sum(beta_pos) / n_pos
+    return value, d, [-x * 2 / n for x in beta_pos], [x * 2 / n for x in beta_neg]
+
+
+def rocarea(positive, negative):
+    """The reported measure by all pairs, a tie counting one half."""
+    difference = np.asarray(positive)[:, None] - np.asarray(negative)[None, :]
+    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+
+
+def prbep(positive, negative):
+    """The reported measure: the mean precision among the n+ highest over all orders of the tied rows."""
+    scores = np.concatenate([positive, negative])
+    y = np.concatenate([np.ones(len(positive)), np.zeros(len(negative))])
+    at = np.sort(scores)[::-1][len(positive) - 1]
+    sure, tied = y[scores > at], y[scores == at]
+    wanted = len(positive) - len(sure)
+    ways = [np.sum(sure) + np.sum(tied[list(chosen)]) for chosen in combinations(range(len(tied)), wanted)]
+    return float(np.mean(ways)) / len(positive)

@@ -1,0 +1,42 @@
+"""Small data sets for tests, and a rank's share of one."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from distsms.features import Sparse
+from distsms.losses import make_loss
+from distsms.objective import Objective
+
+
+def data(n=200, p=12, seed=0, positive=0.25):
+    """X (n, p) sparse and y (n,) with signal, noise and both classes."""
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(n) < positive, 1, -1).astype(np.int8)
+    y[:2] = 1, -1
+    X = sparse.random(n, p, 0.5, format="csr", random_state=seed, data_rvs=rng.standard_normal)
+    return (X + sparse.csr_matrix(np.outer(y > 0, np.linspace(0, 1, p)))).tocsr(), y
+
+
+def share(comm, n):
+    """This rank's rows of n, of uneven sizes; the last of several ranks has none."""
+    ends = [n * r // max(1, comm.size - 1) for r in range(comm.size)] + [n] if comm.size > 1 else [0, n]
+    return slice(ends[comm.rank], ends[comm.rank + 1])
+
+
+def objective(X, y, comm, measure="rocarea", weights=None, **more):
+    """The objective of this rank's share of X and y."""
+    rows = share(comm, len(y))
+    loss = make_loss(measure, "gather", y[rows], None if weights is None else weights[rows], comm)
+    part = X[rows].tocsr()
+    return Objective(Sparse(part.data, part.indices, part.indptr, X.shape[1]), [loss], comm, **more)
+
+
+def asked(objective, requests):
+    """Evaluations on the root, None elsewhere. Collective."""
+    if not objective.comm.is_root:
+        return objective.serve()
+    found = objective.evaluate(requests)
+    objective.release()
+    return found

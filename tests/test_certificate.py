@@ -1,0 +1,95 @@
+"""Lower bounds: never above the truth, as tight as an independent solver makes them, and never looser with more planes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from distsms.certificate import Certificate, simplex_qp
+from distsms.regularizer import SquaredNorm
+
+pytestmark = pytest.mark.serial
+
+
+def value(Q, d, alpha):
+    return d @ alpha - alpha @ Q @ alpha / 2
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(-4, 4), st.booleans(), st.integers(0, 10**6))
+def test_the_program_is_solved(k, rank, size, doubled, seed):
+    """Optimality: no vertex of the simplex is a direction of ascent."""
+    rng = np.random.default_rng(seed)
+    B = rng.normal(size=(rank, k))
+    if doubled and k > 1:
+        B[:, 1] = B[:, 0]  # equal planes
+    Q, d = B.T @ B * 10.0**size, rng.random(k)
+    alpha = simplex_qp(Q, d, rng.normal(size=k))
+    assert alpha.min() >= 0
+    assert alpha.sum() == pytest.approx(1, abs=1e-12)
+    slope = d - Q @ alpha
+    assert slope.max() - alpha @ slope <= 1e-9 * (np.abs(Q).max() + 1)
+
+
+@given(st.integers(2, 6), st.integers(0, 10**6))
+def test_as_good_as_an_independent_solver(k, seed):
+    rng = np.random.default_rng(seed)
+    B = rng.normal(size=(4, k))
+    Q, d = B.T @ B, rng.random(k)
+    other = minimize(
+        lambda a: -value(Q, d, a),
+        np.full(k, 1 / k),
+        jac=lambda a: Q @ a - d,
+        bounds=[(0, 1)] * k,
+        constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": lambda a: np.ones(k)},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert value(Q, d, simplex_qp(Q, d, np.zeros(k))) >= -other.fun - 1e-9
+
+
+@pytest.mark.parametrize("capacity", [2, 3, 10, 100])
+@pytest.mark.parametrize("nonnegative", [True, False])
+def test_bounds_hold_and_grow(capacity, nonnegative):
+    """Planes of R(w) = max_k <a_k, w> + b_k with min J known from an independent solver of the primal."""
+    rng = np.random.default_rng(capacity)
+    A, b, lam = rng.normal(size=(8, 5)), rng.normal(size=8), 0.3
+    if nonnegative:
+        A, b = np.vstack([A, np.zeros(5)]), np.append(b, 0.0)
+    primal = minimize(
+        lambda u: lam / 2 * u[:5] @ u[:5] + u[5],
+        np.append(np.zeros(5), b.max()),
+        constraints={"type": "ineq", "fun": lambda u: u[5] - A @ u[:5] - b},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 1000},
+    )
+    certificate = Certificate(5, SquaredNorm(lam), nonnegative, capacity)
+    bounds = []
+    for step in range(400):
+        w = primal.x[:5] + rng.normal(size=5) / (1 + step)
+        k = np.argmax(A @ w + b)
+        bounds.append(certificate.add(A[k], b[k]))
+    assert np.all(np.diff(bounds) >= 0)
+    assert bounds[-1] <= primal.fun + 1e-9
+    if capacity >= 10:  # room for every plane there is
+        assert bounds[-1] == pytest.approx(primal.fun, abs=1e-7)
+
+
+def test_one_plane_gives_the_formula():
+    """min J >= d - ||r||^2 / (2 lam), and the zero plane mixes in where R >= 0."""
+    r, d, lam = np.array([3.0, 4.0]), 1.0, 100.0
+    assert Certificate(2, SquaredNorm(lam), False, 2).add(r, d) == pytest.approx(1 - 25 / 200)
+    assert Certificate(2, SquaredNorm(lam), True, 2).add(r, d) == pytest.approx(1 - 25 / 200)
+    # with a small lam the best mixture a r, a d has a = lam d / ||r||^2, the bound a d / 2
+    assert Certificate(2, SquaredNorm(1.0), True, 2).add(r, d) == pytest.approx(1 / 50)
+
+
+def test_merging_keeps_the_gram_matrix_true():
+    rng = np.random.default_rng(0)
+    certificate = Certificate(6, SquaredNorm(1e-3), True, 4)
+    for _ in range(50):
+        certificate.add(rng.normal(size=6) * 0.1 + 0.3, rng.random())
+    planes = certificate._planes
+    np.testing.assert_allclose(certificate._gram, planes @ planes.T, rtol=1e-10, atol=1e-12)

@@ -1,0 +1,169 @@
+"""Whole runs: proofs that hold, an independent solver that agrees, every way to end, the same on any ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from distsms.comm import Communicator
+from distsms.errors import InputError
+from distsms.objective import Request
+from distsms.regularizer import SquaredNorm
+from distsms.training import Settings, Status, train
+from tests.problems import data, objective
+
+MEASURES = ("rocarea", "prbep")
+
+
+def least(X, y, measure, lam):
+    """min J by SciPy's L-BFGS-B on ever narrower smoothings: another solver on the same objective."""
+    problem, w = objective(X, y, Communicator(), measure), np.zeros(X.shape[1])
+    best = np.inf
+    for nu in (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5):
+
+        def both(v, nu=nu):
+            one = problem.evaluate([Request(v, nu, SquaredNorm(lam))])[0]
+            return one.J_mu, one.gradient
+
+        w = minimize(both, w, jac=True, method="L-BFGS-B", options={"maxiter": 500, "maxcor": 30}).x
+        best = min(best, problem.evaluate([Request(w, nu, SquaredNorm(lam))])[0].J)
+    return best
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-4])
+def test_what_is_proved_is_true(measure, lam, epsilon, comm):
+    X, y = data(seed=7)
+    states = []
+    result = train(objective(X, y, comm, measure), Settings(lam=lam, epsilon=epsilon), watch=states.append)
+    assert result.status is Status.PROVED
+    assert result.gap <= epsilon
+    assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
+    if comm.is_root:
+        J = least(X, y, measure, lam)
+        assert result.lower_bound <= J + 1e-9
+        assert J - 1e-9 <= result.J <= J + epsilon
+        at = objective(X, y, Communicator(), measure).evaluate([Request(result.w, 1.0, SquaredNorm(lam))])[0]
+        assert at.J == pytest.approx(result.J, abs=1e-12)
+        assert len(states) == result.evaluations
+        assert np.all(np.diff([s.lower_bound for s in states]) >= 0)
+        assert np.all(np.diff([s.best_J for s in states]) <= 0)
+        assert all(s.lower_bound <= J + 1e-9 and s.smoothing_gap >= -1e-12 for s in states)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_relative_target(measure, comm):
+    X, y = data(seed=8)
+    result = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=None, relative=0.05))
+    assert result.status is Status.PROVED
+    assert result.gap <= 0.05 * result.J
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_papers_width_may_end_at_its_floor(measure, comm):
+    X, y = data(seed=8)
+    result = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1000.0))
+    assert result.status is Status.FLOOR
+    assert result.gap > 1e-3
+    assert "c-mu" in result.detail
+    assert result.status.exit_code == 3
+    narrow = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1.0))
+    assert narrow.status is Status.PROVED
+
+
+@pytest.mark.parametrize(
+    "settings, status, code",
+    [({"max_evaluations": 3}, Status.LIMIT, 4), ({"time_limit": 1e-9}, Status.TIME, 75)],
+)
+def test_limits(settings, status, code, comm):
+    X, y = data()
+    result = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, **settings))
+    assert result.status is status
+    assert result.status.exit_code == code
+    assert np.isfinite([result.J, result.gap]).all()
+    assert result.evaluations <= 3
+
+
+def test_a_signal_on_any_rank_stops_in_order(comm):
+    X, y = data()
+    problem = objective(X, y, comm, stop_wanted=lambda: comm.rank == comm.size - 1 and problem.evaluations >= 4)
+    result = train(problem, Settings(lam=1e-4, epsilon=1e-9))
+    assert result.status is Status.STOPPED
+    assert result.evaluations == 4
+    assert result.status.exit_code == 75
+
+
+def test_not_a_number_is_named(comm):
+    X, y = data()
+    start = np.full(X.shape[1], 1e300)
+    result = train(objective(X * 1e300, y, comm), Settings(lam=1e-4), start)
+    assert result.status is Status.NONFINITE
+    assert "evaluation 1" in result.detail
+    assert result.status.exit_code == 6
+
+
+def test_beyond_what_floats_can_tell_is_no_success(comm):
+    """A gap of 1e-17 cannot be proved: the run ends by itself and says that it did not."""
+    X, y = data(n=60)
+    result = train(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
+    assert result.status in (Status.STALLED, Status.LIMIT)
+    assert result.gap < 1e-6
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_warm_start_is_quicker(measure, comm):
+    X, y = data(n=400, p=40, seed=9)
+    first = train(objective(X, y, comm, measure), Settings(lam=1e-4, epsilon=1e-4))
+    again = train(objective(X, y, comm, measure), Settings(lam=1e-4, epsilon=1e-2), first.w)
+    assert again.evaluations < first.evaluations
+    assert again.J <= first.J + 1e-2
+
+
+@pytest.mark.parametrize("planes, history", [(2, 1), (3, 100)])
+def test_small_and_large_memories(planes, history, comm):
+    X, y = data(seed=11)
+    settings = Settings(lam=1e-2, epsilon=1e-3, planes=planes, history=history, max_evaluations=2000)
+    assert train(objective(X, y, comm), settings).status is Status.PROVED
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_single_positive(measure, comm):
+    X, y = data(seed=12)
+    y[:] = -1
+    y[5] = 1
+    result = train(objective(X, y, comm, measure), Settings(lam=1e-3))
+    assert result.status is Status.PROVED
+    if comm.is_root:
+        assert result.lower_bound <= least(X, y, measure, 1e-3) + 1e-9 <= result.J + 2e-9
+
+
+@pytest.mark.serial
+def test_memory_is_kept_within_bounds():
+    settings = Settings(lam=1.0, vector_bytes=2**30)
+    assert settings.history_within(1000) == 50
+    assert settings.planes_within(1000) == 40
+    assert settings.history_within(10**7) == 5  # never below TAO's own default
+    assert settings.planes_within(10**7) == 6
+    assert settings.planes_within(10**9) == 2
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "bad", [{"lam": 0.0}, {"epsilon": None}, {"epsilon": -1.0}, {"history": 0}, {"planes": 1}, {"c_mu": np.nan}]
+)
+def test_settings_are_checked(bad):
+    with pytest.raises(InputError):
+        Settings(**{"lam": 1.0, **bad})
+
+
+@pytest.mark.serial
+def test_options_reach_tao(capfd):
+    X, y = data()
+    train(objective(X, y, Communicator()), Settings(lam=1e-2, solver_options=("-tao_view",)))
+    assert "lmvm" in capfd.readouterr().out
+    from petsc4py import PETSc
+
+    for name in ("tao_view", "options_left"):
+        PETSc.Options().delValue(name)
