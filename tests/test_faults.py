@@ -1,0 +1,205 @@
+"""Bad input and broken processes: a clear message, an exit code, nothing lost, nobody left waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.program import TIME_LIMIT, finish, run, run_json, start, write_svmlight
+
+pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+SOON = 20  # seconds within which a broken job must be gone
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data set of two shards, and its text."""
+    write_svmlight(tmp_path / "train.svm")
+    run("shard", tmp_path / "train.svm", tmp_path / "data", "--shards", 2)
+    return tmp_path / "data"
+
+
+def train(data, *words, **more):
+    return run("train", data, "--output", data.parent / "model.h5", *words, **more)
+
+
+@pytest.mark.parametrize("ranks", [None, 3])
+class TestInput:
+    """Refused before or while it is read, by all ranks together, once."""
+
+    def refuse(self, data, ranks, *parts):
+        err = train(data, code=1, ranks=ranks)
+        for part in parts:
+            assert part in err
+        assert "Traceback" not in err
+        assert err.count("distsms train:") == 1
+        assert not (data.parent / "model.h5").exists()
+
+    def test_no_such_data(self, tmp_path, ranks):
+        self.refuse(tmp_path / "nowhere", ranks, "nowhere", "manifest.json")
+
+    def test_truncated_shard(self, data, ranks):
+        shard = data / "shard-00001.h5"
+        os.truncate(shard, shard.stat().st_size // 2)
+        self.refuse(data, ranks, "shard-00001.h5", "bytes where manifest.json says")
+
+    def test_missing_shard(self, data, ranks):
+        (data / "shard-00000.h5").unlink()
+        self.refuse(data, ranks, "shard-00000.h5", "missing")
+
+    def test_nan_in_a_shard(self, data, ranks):
+        with h5py.File(data / "shard-00001.h5", "r+") as file:
+            file["X/data"][7] = np.nan
+        self.refuse(data, ranks, "shard-00001.h5", "nan", "row")
+
+    def test_one_class(self, tmp_path, ranks):
+        (tmp_path / "one.svm").write_text("1 1:1\n1 2:1\n")
+        assert "only one class" in run("shard", tmp_path / "one.svm", tmp_path / "one", ranks=ranks)
+        self.refuse(tmp_path / "one", ranks, "2 positive and 0 negative")
+
+    def test_bad_text(self, tmp_path, ranks):
+        lines = [f"{1 if i % 2 else -1} 1:{i} 2:3\n" for i in range(400)]
+        lines[333] = "1 1:nan\n"
+        (tmp_path / "bad.svm").write_text("".join(lines))
+        err = run("shard", tmp_path / "bad.svm", tmp_path / "bad", ranks=ranks, code=1)
+        assert "bad.svm:334:" in err
+        assert err.count("distsms shard:") == 1
+        assert not (tmp_path / "bad").exists()
+
+    def test_no_place_for_the_model(self, data, ranks):
+        err = run("train", data, "--output", data / "no" / "folder" / "m.h5", code=1, ranks=ranks)
+        assert "does not exist" in err
+
+    def test_a_model_that_is_none(self, data, ranks):
+        (data.parent / "junk.h5").write_bytes(b"junk")
+        assert "junk.h5" in run("evaluate", data.parent / "junk.h5", data, code=1, ranks=ranks)
+        assert "not a (complete) model" in run("evaluate", data / "shard-00000.h5", data, code=1, ranks=ranks)
+
+
+def test_a_flipped_byte_is_found_on_request(data):
+    shard = data / "shard-00001.h5"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    code, out, err = finish(start("info", data, "--verify"))
+    assert code == 1
+    assert "shard-00001.h5" in out
+    assert "shard-00000.h5" not in out
+
+
+def test_a_data_set_is_not_overwritten_unasked(data):
+    before = run_json("info", data)["fingerprint"]
+    assert "--overwrite" in run("shard", data.parent / "train.svm", data, code=1)
+    assert run_json("info", data)["fingerprint"] == before
+    run("shard", data.parent / "train.svm", data, "--overwrite", "--shards", 1)
+    assert sorted(path.name for path in data.iterdir()) == ["manifest.json", "shard-00000.h5"]
+
+
+def test_a_failed_conversion_leaves_the_old_data_set(data):
+    before = run_json("info", data)["fingerprint"]
+    (data.parent / "bad.svm").write_text("1 1:1\n-1 junk\n")
+    assert "bad.svm:2:" in run("shard", data.parent / "bad.svm", data, "--overwrite", code=1, ranks=2)
+    assert run_json("info", data)["fingerprint"] == before
+
+
+FAULTS = """
+import os, signal, sys
+from distsms import objective
+from distsms.__main__ import main
+
+answer = objective.Objective._answer
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+
+def broken(self, questions):
+    if self.evaluations == 5 and rank == int(sys.argv[2]):
+        {deed}
+    return answer(self, questions)
+
+objective.Objective._answer = broken
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    "deed, word",
+    [
+        ("raise RuntimeError('a defect')", "RuntimeError: a defect"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "signal 9"),
+    ],
+)
+def test_one_rank_breaks_inside_the_objective(data, rank, deed, word):
+    """The job ends within seconds with the reason, non-zero, and without a model."""
+    script = data.parent / "broken.py"
+    script.write_text(FAULTS.format(deed=deed))
+    began = time.monotonic()
+    words = ["train", data, "--output", data.parent / "model.h5", "--epsilon", "1e-9"]
+    code, out, err = finish(start("x", rank, *words, ranks=3, program=(str(script),)))
+    assert time.monotonic() - began < SOON
+    assert code != 0
+    assert word in out + err
+    if "defect" in word:
+        assert f"rank {rank} of 3" in err
+        assert "Traceback" in err
+    assert not (data.parent / "model.h5").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_stops_in_order(tmp_path, number):
+    """The evaluation under way ends, the model so far is written with its gap, exit code 75."""
+    write_svmlight(tmp_path / "t.svm", n=3000, p=60)
+    run("shard", tmp_path / "t.svm", tmp_path / "d")
+    trace = tmp_path / "trace.jsonl"
+    words = ("train", tmp_path / "d", "--epsilon", "1e-15", "--lambda", "1e-7", "--trace", trace)
+    process = start(*words, "--max-evaluations", "1000000", "--output", tmp_path / "m.h5")
+    _wait_for(trace)
+    process.send_signal(number)
+    code, out, err = finish(process)
+    assert code == 75, out + err
+    assert "stopped by a signal" in out
+    assert run_json("info", tmp_path / "m.h5")["status"] == "stopped"
+
+
+def test_a_signal_to_one_rank_stops_all(tmp_path):
+    write_svmlight(tmp_path / "t.svm", n=3000, p=60)
+    run("shard", tmp_path / "t.svm", tmp_path / "d")
+    trace = tmp_path / "trace.jsonl"
+    words = ("train", tmp_path / "d", "--epsilon", "1e-15", "--lambda", "1e-7", "--trace", trace)
+    process = start(*words, "--max-evaluations", "1000000", "--output", tmp_path / "m.h5", ranks=3)
+    _wait_for(trace)
+    ranks = [pid for pid in _children(process.pid) if _rank(pid) == 2]
+    os.kill(ranks[0], signal.SIGUSR1)
+    code, out, err = finish(process)
+    assert code == 75, out + err
+    assert run_json("info", tmp_path / "m.h5")["status"] == "stopped"
+    assert json.loads(trace.read_text().splitlines()[-1])["gap"] == run_json("info", tmp_path / "m.h5")["gap"]
+
+
+def test_another_mpis_launcher_is_refused(data):
+    err = train(data, code=1, env={"PMI_SIZE": "32", "PMI_RANK": "3"})
+    assert "started 32 processes, but MPI sees each as rank 0 of 1" in err
+    assert "mpirun" in err
+
+
+def _wait_for(trace, lines=5):
+    end = time.monotonic() + TIME_LIMIT
+    while not trace.exists() or len(trace.read_text().splitlines()) < lines:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def _rank(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        variables = dict(one.split(b"=", 1) for one in file.read().split(b"\0") if b"=" in one)
+    return int(variables.get(b"OMPI_COMM_WORLD_RANK", -1))

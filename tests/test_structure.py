@@ -1,0 +1,78 @@
+"""Rules of the house: where the libraries come in, and what starts when."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import distsms
+
+pytestmark = pytest.mark.serial
+PACKAGE = Path(distsms.__file__).parent
+
+
+def importers(library):
+    statement = re.compile(rf"^\s*(?:import|from) {library}\b", re.M)
+    files = PACKAGE.rglob("*.py")
+    return {str(path.relative_to(PACKAGE)) for path in files if statement.search(path.read_text())}
+
+
+@pytest.mark.parametrize(
+    "library, modules",
+    [
+        ("mpi4py", {"comm.py"}),
+        ("petsc4py", {"solvers/tao.py"}),
+        ("h5py", {"shardfile.py", "model.py"}),
+    ],
+)
+def test_libraries_come_in_at_one_place(library, modules):
+    assert importers(library) == modules
+
+
+def loaded(code):
+    """Which modules a fresh Python has loaded after some code."""
+    program = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    return set(subprocess.check_output([sys.executable, "-c", program], text=True).split("\n")[-2].split())
+
+
+def test_importing_the_package_starts_nothing():
+    assert not loaded("import distsms") & {"numpy", "mpi4py", "petsc4py", "h5py"}
+
+
+def test_help_starts_nothing():
+    code = "from distsms.__main__ import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass"
+    assert not loaded(code) & {"mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba"}
+
+
+def test_information_starts_neither_mpi_nor_petsc(tmp_path):
+    code = (
+        "from distsms.__main__ import main\nassert main(['info']) == 0\n"
+        "from mpi4py import MPI\nassert not MPI.Is_initialized()"
+    )
+    assert "petsc4py.PETSc" not in loaded(code)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "info", "shard"])
+def test_only_training_needs_petsc(command):
+    """With petsc4py made unimportable, the command comes as far as its missing file."""
+    words = {"shard": ["x", "y"], "info": ["x"]}.get(command, ["x", "y"])
+    code = (
+        "import sys\nsys.modules['petsc4py'] = None\n"
+        f"from distsms.__main__ import main\nassert main([{command!r}, *{words!r}]) == 1"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "petsc" not in done.stderr
+
+
+def test_one_thread_per_rank_unless_told_otherwise(monkeypatch):
+    code = "import os, distsms.__main__\nprint(os.environ['OMP_NUM_THREADS'])"
+    for given, expected in ((None, "1"), ("3", "3")):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if given:
+            monkeypatch.setenv("OMP_NUM_THREADS", given)
+        assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == expected
