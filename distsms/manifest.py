@@ -131,9 +131,7 @@ def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
     except OSError as error:
         raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
     if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(
-            f"{directory}: holds a data set already; name another directory, or replace it with --overwrite."
-        )
+        raise InputError(f"{directory}: holds a data set already; name another one, or replace it with --overwrite.")
     for path in directory.glob(f"*{PARTIAL}"):
         if _SHARD.fullmatch(path.stem) or path.stem == MANIFEST:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Lower bounds: never above the truth, as tight as an independent solver makes them, and never looser with more planes."""
+"""Lower bounds: never above the truth, as tight as an independent solver's, never looser with more planes."""
 
 from __future__ import annotations
 
