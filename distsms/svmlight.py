@@ -28,17 +28,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
+from distsms.svmlight_kernel import BASE, LARGE, MAX_INDEX, ORDER, count_lines, scan
 
 BLOCK_BYTES = 2**24
 """Text parsed at a time: large against the cost of a call, small against memory."""
 EXPANSION = 4
 """Text bytes per compressed byte, assumed where files are balanced over ranks; only the balance depends on it."""
-MAX_INDEX = 2**62
-"""The largest index accepted, so that no sum of two of them overflows."""
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -144,11 +142,11 @@ def parse(text: bytes, zero_based: bool = False, where: Where | None = None) -> 
     if not text.endswith(b"\n"):
         text += b"\n"  # the kernel relies on it: no loop over a token has to look for the end of the text
     buffer = np.frombuffer(text, np.uint8)
-    max_rows, max_entries = _count(buffer)
+    max_rows, max_entries = count_lines(buffer)
     labels, indptr = np.empty(max_rows), np.zeros(max_rows + 1, np.int64)
     indices, data = np.empty(max_entries, np.int64), np.empty(max_entries)
     hard = np.empty((max_rows + max_entries, 2), np.int64)  # pages that are not written cost nothing
-    fault, at, n, nnz, n_hard, n_columns = _scan(
+    fault, at, n, nnz, n_hard, n_columns = scan(
         buffer, first, 0 if zero_based else 1, labels, indptr, indices, data, hard
     )
     # Every number left to Python lies before the fault of the kernel, if any: the first fault of the text comes first.
@@ -271,8 +269,6 @@ _FIELD = re.compile(rb"[^ \t\r\n#]*")
 _DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
-_BAD_ENTRY, _BASE, _ORDER, _LARGE = 1, 2, 3, 4  # faults that the kernel finds
-
 
 def _number(text: bytes, position: int, is_label: bool, where: Where) -> float:
     """The number that is written at a position, or InputError."""
@@ -298,11 +294,11 @@ def _number(text: bytes, position: int, is_label: bool, where: Where) -> float:
 def _refuse(fault: int, text: bytes, position: int, where: Where) -> NoReturn:
     """Turn a fault of the kernel, found in the field at `position`, into InputError."""
     field = _field(text, position)
-    if fault == _BASE:
+    if fault == BASE:
         problem = "indices begin at 1; use --zero-based if those of this file begin at 0"
-    elif fault == _LARGE:
+    elif fault == LARGE:
         problem = f"the index is too large; expected at most 2^62 = {MAX_INDEX}"
-    elif fault == _ORDER:
+    elif fault == ORDER:
         problem = _explain_order(text, position)
     elif text.startswith(b"\r", position):
         problem = "a carriage return within a line; expected lines that end in LF or CR LF"
@@ -345,204 +341,3 @@ def _fail(text: bytes, position: int, problem: str, where: Where) -> NoReturn:
 def _field(text: bytes, position: int) -> bytes:
     match = _FIELD.match(text, position)
     return match.group() if match else b""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The kernel. Texts end in a newline, at which every loop over a field stops.
-# ---------------------------------------------------------------------------------------------------------------------
-
-_TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35
-_PLUS, _MINUS, _POINT, _ZERO, _COLON = 43, 45, 46, 48, 58
-_UPPER_E, _LOWER_E = 69, 101
-_EXACT_INTEGERS = 2**53  # integers to here, and powers of ten to 10^22, are doubles
-_LARGEST_MANTISSA = 9 * 10**18  # its nearest double is still an int64
-_POWERS = np.array([float(f"1e{power}") for power in range(23)])
-_SPLIT = 134217729.0  # 2^27 + 1
-
-
-@njit(cache=True, nogil=True)
-def _count(text: NDArray[np.uint8]) -> tuple[int, int]:
-    """Upper bounds of the numbers of rows and of entries: newlines and colons."""
-    newlines = 0
-    colons = 0
-    for byte in text:
-        newlines += byte == _NEWLINE
-        colons += byte == _COLON
-    return newlines, colons
-
-
-@njit(cache=True, nogil=True)
-def _ends_field(byte: int) -> bool:
-    return byte in (_SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
-
-
-@njit(cache=True, nogil=True)
-def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
-    """Whether nothing but a comment follows; a carriage return counts only where a newline follows it."""
-    return text[i] in (_NEWLINE, _HASH) or (text[i] == _RETURN and text[i + 1] == _NEWLINE)
-
-
-@njit(cache=True, nogil=True)
-def _divide(mantissa: int, power: float) -> tuple[bool, float]:
-    """mantissa / power for an int64 above 2^53 and an exact power of ten: (whether proved correctly rounded, value).
-
-    high + low is the mantissa and high = q power + r, all of them exactly (Dekker's product), so that the quotient is
-    q + (r + low) / power. The last term carries a relative error below 2^-51: if a change of 2^-48 either way does not
-    change the rounded sum, that sum is the correctly rounded quotient.
-    """
-    high = float(mantissa)
-    low = float(mantissa - np.int64(high))
-    q = high / power
-    scaled = q * _SPLIT
-    q1 = scaled - (scaled - q)
-    q2 = q - q1
-    scaled = power * _SPLIT
-    p1 = scaled - (scaled - power)
-    p2 = power - p1
-    product = q * power
-    error = ((q1 * p1 - product) + q1 * p2 + q2 * p1) + q2 * p2
-    term = (((high - product) - error) + low) / power
-    change = abs(term) * 2.0**-48
-    value = q + term
-    return (q + (term - change)) == value and (q + (term + change)) == value, value
-
-
-@njit(cache=True, nogil=True)
-def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
-    """Read the number at `start`: (whether that could be done here, exactly as `float` does; value; end of field)."""
-    i = start
-    byte = text[i]
-    negative = byte == _MINUS
-    if negative or byte == _PLUS:
-        i += 1
-        byte = text[i]
-    mantissa = 0
-    digits_at = i
-    digit = byte - _ZERO
-    while 0 <= digit <= 9:
-        mantissa = mantissa * 10 + digit
-        i += 1
-        digit = text[i] - _ZERO
-    n_digits = i - digits_at
-    exponent = 0
-    if text[i] == _POINT:
-        i += 1
-        point_at = i
-        digit = text[i] - _ZERO
-        while 0 <= digit <= 9:
-            mantissa = mantissa * 10 + digit
-            i += 1
-            digit = text[i] - _ZERO
-        exponent = point_at - i
-        n_digits -= exponent
-    easy = n_digits > 0
-    if text[i] == _LOWER_E or text[i] == _UPPER_E:
-        i += 1
-        sinks = text[i] == _MINUS
-        if sinks or text[i] == _PLUS:
-            i += 1
-        power_at = i
-        power = 0
-        digit = text[i] - _ZERO
-        while 0 <= digit <= 9:
-            power = min(power * 10 + digit, 10000)  # out of reach of the fast path, and no overflow
-            i += 1
-            digit = text[i] - _ZERO
-        easy = easy and i > power_at
-        exponent += -power if sinks else power
-    while not _ends_field(text[i]):
-        easy = False
-        i += 1
-    if n_digits > 18:  # not counting zeros in front; a mantissa of 19 digits that wrapped around is negative
-        while text[digits_at] == _ZERO or text[digits_at] == _POINT:
-            n_digits -= text[digits_at] == _ZERO
-            digits_at += 1
-        easy = easy and (n_digits <= 18 or (n_digits == 19 and 0 < mantissa <= _LARGEST_MANTISSA))
-    value = 0.0
-    if easy and mantissa:
-        if exponent == 0:
-            value = float(mantissa)
-        elif exponent < -22 or exponent > 22:
-            easy = False
-        elif mantissa <= _EXACT_INTEGERS:
-            value = mantissa / _POWERS[-exponent] if exponent < 0 else mantissa * _POWERS[exponent]
-        elif exponent < 0:
-            easy, value = _divide(mantissa, _POWERS[-exponent])
-        else:
-            easy = False
-    return easy, -value if negative else value, i
-
-
-@njit(cache=True, nogil=True)
-def _scan(
-    text: NDArray[np.uint8],
-    first: int,
-    base: int,
-    labels: NDArray[np.float64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    data: NDArray[np.float64],
-    hard: NDArray[np.int64],
-) -> tuple[int, int, int, int, int, int]:
-    """Fill the arrays from `text[first:]`, whose indices begin at `base`, to its end or to the first fault.
-
-    `hard` receives (position, slot) of each number that is left to Python, slot being a place in `data`, or -1 - row
-    for a label. Returns fault (0: none) and its position; rows; entries; numbers in `hard`; columns.
-    """
-    n = 0
-    nnz = 0
-    n_hard = 0
-    last = base - 1
-    i = first
-    while i < text.size:
-        while text[i] == _SPACE or text[i] == _TAB:
-            i += 1
-        if not _ends_row(text, i):
-            easy, value, end = _decimal(text, i)
-            labels[n] = value
-            if not easy:
-                hard[n_hard, 0] = i
-                hard[n_hard, 1] = -1 - n
-                n_hard += 1
-            i = end
-            previous = base - 1
-            while True:
-                while text[i] == _SPACE or text[i] == _TAB:
-                    i += 1
-                if _ends_row(text, i):
-                    break
-                at = i
-                index = 0
-                digit = text[i] - _ZERO
-                while 0 <= digit <= 9:
-                    if index > MAX_INDEX // 10:
-                        return _LARGE, at, n, nnz, n_hard, 0
-                    index = index * 10 + digit
-                    i += 1
-                    digit = text[i] - _ZERO
-                if index > MAX_INDEX:
-                    return _LARGE, at, n, nnz, n_hard, 0
-                if i == at or text[i] != _COLON:
-                    return _BAD_ENTRY, at, n, nnz, n_hard, 0
-                if index <= previous:
-                    return _BASE if index < base else _ORDER, at, n, nnz, n_hard, 0
-                previous = index
-                i += 1
-                easy, value, end = _decimal(text, i)
-                indices[nnz] = index - base
-                data[nnz] = value
-                if easy:
-                    nnz += value != 0
-                else:
-                    hard[n_hard, 0] = i
-                    hard[n_hard, 1] = nnz
-                    n_hard += 1
-                    nnz += 1
-                i = end
-            last = max(last, previous)
-            n += 1
-            indptr[n] = nnz
-        while text[i] != _NEWLINE:
-            i += 1
-        i += 1
-    return 0, i, n, nnz, n_hard, last - base + 1

@@ -87,7 +87,7 @@ def test_a_flipped_byte_is_found_on_request(data):
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    code, out, err = finish(start("info", data, "--verify"))
+    code, out, _ = finish(start("info", data, "--verify"))
     assert code == 1
     assert "shard-00001.h5" in out
     assert "shard-00000.h5" not in out
