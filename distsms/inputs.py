@@ -53,6 +53,6 @@ def _signs(labels: np.ndarray, model: Model, path: str | os.PathLike[str]) -> np
     unknown = labels[~(positive | negative)]
     if len(unknown):
         raise InputError(
-            f"{path}: has the label {unknown[0]:g}; the model knows {meaning['+1']:g} (positive) and {meaning['-1']:g}"
+            f"{path}: has the label {unknown[0]:g}; the model knows {meaning['+1']} (positive) and {meaning['-1']}"
         )
     return np.where(positive, 1, -1).astype(np.int8)

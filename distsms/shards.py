@@ -130,7 +130,8 @@ def check_columns(manifest: Manifest, width: int) -> None:
         if shard.columns > width:
             raise InputError(
                 f"{manifest.directory / shard.file}: uses column {manifest.column_name(shard.columns - 1)}, but the "
-                f"model has {width} columns. Were both made with the same features? New ones can be ignored on request."
+                f"model has {width} columns. Were both made with the same features? "
+                "--ignore-new-features leaves new ones out."
             )
 
 

@@ -1,0 +1,129 @@
+"""Model files: round trip, atomic replacement, and every way in which a file is not a model."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+from distsms import model
+from distsms.errors import InputError
+from distsms.model import Model
+
+pytestmark = pytest.mark.serial
+INFO = {"threshold": 0.5, "measure": "prbep", "nested": {"n": 3}}
+
+
+def test_round_trip(tmp_path):
+    w = np.array([1.0, -0.0, 1e-300, np.pi])
+    model.save(tmp_path / "m.h5", Model(w, INFO))
+    found = model.load(tmp_path / "m.h5")
+    assert found.w.tobytes() == w.tobytes()
+    assert found.info == INFO
+    assert found.threshold == 0.5
+    assert found.p == 4
+    assert os.listdir(tmp_path) == ["m.h5"]
+
+
+@pytest.mark.parametrize("broken", ["replace", "fsync"])
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, broken):
+    path = tmp_path / "m.h5"
+    model.save(path, Model(np.ones(3), INFO))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, broken, full)
+    with pytest.raises(InputError, match=r"m\.h5: cannot be written: .*No space"):
+        model.save(path, Model(np.zeros(3), INFO))
+    monkeypatch.undo()
+    assert model.load(path).w.tolist() == [1, 1, 1]
+    assert os.listdir(tmp_path) == ["m.h5"]
+
+
+def test_killed_at_any_moment_the_file_is_old_or_new(tmp_path):
+    """A child that rewrites a model without pause is killed many times; the file is whole every time."""
+    import random
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    path = tmp_path / "m.h5"
+    code = (
+        "import itertools, sys, numpy as np\nfrom distsms import model\n"
+        "for k in itertools.count():\n"
+        "    model.save(sys.argv[1], model.Model(np.full(5000, float(k)), {'threshold': k}))\n"
+        "    print(k, flush=True)"
+    )
+    for seed in range(8):
+        child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+        child.stdout.readline()  # it writes now
+        time.sleep(random.Random(seed).random() * 0.05)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        found = model.load(path)
+        assert set(found.w) == {found.threshold}
+
+
+def damage(path, how):
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    elif how == "text":
+        path.write_text("hello")
+    else:
+        with h5py.File(path, "r+") as file:
+            if how == "nan":
+                file["w"][1] = np.nan
+            elif how == "no w":
+                del file["w"]
+            elif how == "matrix":
+                del file["w"]
+                file["w"] = np.ones((2, 2))
+            elif how == "no json":
+                file.attrs["info"] = "{"
+            elif how == "incomplete":
+                del file.attrs["complete"]
+            elif how == "newer":
+                file.attrs["version"] = 99
+            elif how == "other":
+                file.attrs["format"] = "something else"
+
+
+@pytest.mark.parametrize(
+    "how", ["missing", "cut", "text", "nan", "no w", "matrix", "no json", "incomplete", "newer", "other"]
+)
+def test_what_is_no_model_is_refused_by_name(tmp_path, how):
+    path = tmp_path / "m.h5"
+    model.save(path, Model(np.ones(3), INFO))
+    damage(path, how)
+    with pytest.raises(InputError, match=r"m\.h5"):
+        model.load(path)
+
+
+def test_scores(tmp_path, capsys):
+    scores = np.array([0.1, 1e-300, -3.0, 1 / 3])
+    model.write_scores(str(tmp_path / "s.txt"), scores)
+    assert [float(line) for line in (tmp_path / "s.txt").read_text().splitlines()] == scores.tolist()
+    model.write_scores(str(tmp_path / "s.h5"), scores)
+    with h5py.File(tmp_path / "s.h5") as file:
+        assert file["scores"][:].tolist() == scores.tolist()
+    model.write_scores("-", scores)
+    assert [float(line) for line in capsys.readouterr().out.split()] == scores.tolist()
+
+
+def test_a_place_that_cannot_be_written_is_found_before(tmp_path):
+    model.check_writable(tmp_path / "new.h5")
+    for path in (tmp_path / "no" / "m.h5", tmp_path):
+        with pytest.raises(InputError):
+            model.check_writable(path)
+
+
+def test_versions_are_strings():
+    assert json.dumps(model.versions())
