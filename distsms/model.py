@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,19 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
         file.attrs["info"] = json.dumps(model.info)
         file.attrs["complete"] = True
+
+
+def save_somewhere(path: str | os.PathLike[str], model: Model) -> None:
+    """Write the model to `path`, or, so that a long run is not lost, to the directory for temporary files.
+
+    Raises InputError if `path` could not be written, saying where the model is instead.
+    """
+    try:
+        save(path, model)
+    except InputError as error:
+        rescue = Path(tempfile.mkdtemp(prefix="distsms-")) / Path(path).name
+        save(rescue, model)
+        raise InputError(f"{error}; the model was written to {rescue} instead") from error
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

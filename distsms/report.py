@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import resource
@@ -45,15 +46,18 @@ class Course:
 
     def close(self) -> None:
         """Show the last state, if it was not, and end the live line."""
-        if self._pending is not None:
+        if self._stream is not None and self._pending is not None:
             self._show(self._pending)
-        if self._live:
+        if self._stream is not None and self._live:
             print(file=self._stream)
 
     def _show(self, s: State) -> None:
         line = f"{s.evaluation:6d} {s.seconds:9.2f} {s.best_J:14.8f} {s.lower_bound:14.8f} {s.gap:10.3g} {s.nu:9.3g}"
-        print(f"\r{line}" if self._live else line, end="" if self._live else "\n", file=self._stream, flush=True)
         self._pending = None
+        try:
+            print(f"\r{line}" if self._live else line, end="" if self._live else "\n", file=self._stream, flush=True)
+        except OSError:  # the reader has gone; the run goes on
+            self._stream = None
 
 
 class Trace:
@@ -68,10 +72,16 @@ class Trace:
                 raise InputError(f"{path}: the trace cannot be written: {error}") from error
 
     def __call__(self, state: State) -> None:
-        """Append the state, readable by others at once."""
+        """Append the state, readable by others at once. A disk that fills up costs the trace, not the run."""
         if self._file is not None:
-            self._file.write(to_json(state._asdict()) + "\n")
-            self._file.flush()
+            try:
+                self._file.write(to_json(state._asdict()) + "\n")
+                self._file.flush()
+            except OSError as error:
+                print(f"warning: the trace ends at evaluation {state.evaluation}: {error}", file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                self._file = None
 
     def close(self) -> None:
         """Close the file."""

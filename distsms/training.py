@@ -199,7 +199,7 @@ class _Course:
         finite = np.isfinite([evaluation.J, evaluation.J_mu, evaluation.optimization_gap, evaluation.d]).all()
         if not finite:
             raise _Finished(Status.NONFINITE, f"at evaluation {self.count}, where ||w|| = {np.linalg.norm(w):.3g}")
-        if self.best is None or evaluation.J < self.best.J:
+        if self.best is None or evaluation.J <= self.best.J:  # at the same w, the one of the present width
             self.best = evaluation
         with self.objective.clock.phase("certificate"):
             self.certificate.add(evaluation.r, evaluation.d)

@@ -44,6 +44,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, broken):
     assert os.listdir(tmp_path) == ["m.h5"]
 
 
+def test_a_model_that_finds_no_place_is_rescued(tmp_path, monkeypatch):
+    monkeypatch.setattr(model.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError, match=r"the model was written to .*m\.h5 instead"):
+        model.save_somewhere(tmp_path / "gone" / "m.h5", Model(np.ones(3), INFO))
+    assert model.load(tmp_path / "m.h5").p == 3
+
+
 def test_killed_at_any_moment_the_file_is_old_or_new(tmp_path):
     """A child that rewrites a model without pause is killed many times; the file is whole every time."""
     import random

@@ -81,3 +81,22 @@ def test_bytes_read_are_counted(tmp_path):
     assert 100_000 <= counter.bytes < 110_000
     (tmp_path / "x").read_bytes()
     assert counter.bytes < 110_000
+
+
+def test_a_full_disk_costs_the_trace_and_a_gone_reader_the_lines(tmp_path, capsys):
+    trace = report.Trace("/dev/full")
+    trace(state(1))
+    trace(state(2))
+    trace.close()
+    assert capsys.readouterr().err.count("the trace ends at evaluation 1") == 1
+
+    class Gone(io.StringIO):
+        def write(self, text):
+            if "eval" not in text and text.strip():
+                raise BrokenPipeError
+            return len(text)
+
+    course = report.Course(Gone())
+    course(state(1))
+    course(state(2))
+    course.close()

@@ -11,7 +11,9 @@ from distsms.cli.types import count, duration, memory, positive
 
 if TYPE_CHECKING:
     from distsms.comm import Communicator
-    from distsms.training import Result, Settings
+    from distsms.interrupts import StopSignals
+    from distsms.measures import Ranking
+    from distsms.training import Result, Settings, State
 
 NAME = "train"
 EPILOG = """\
@@ -88,11 +90,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Load, train, evaluate, write. Collective."""
+    """Load, train, write, evaluate. Collective."""
+    from distsms.interrupts import StopSignals
+
+    with StopSignals() as signals:
+        return _run(args, comm, signals)
+
+
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
     from distsms import inputs, measures, model, report, shards
     from distsms.clock import Clock
     from distsms.comm import launched_size
-    from distsms.interrupts import StopSignals
     from distsms.losses import make_loss
     from distsms.objective import Objective
     from distsms.training import train
@@ -107,50 +115,37 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             shards.check_columns(shards.read_manifest(args.test), manifest.p)
         if comm.is_root:
             model.check_writable(args.output)
+        trace = report.Trace(args.trace if comm.is_root else None)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
     _summarize(say, args, settings, manifest, block, comm)
 
-    with comm.together():
-        trace = report.Trace(args.trace if comm.is_root else None)
-    stream = sys.stdout if comm.is_root and not args.quiet else None
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
+    stream = sys.stdout if comm.is_root and not args.quiet else None
     course = report.Course(stream, live=sys.stdout.isatty() and launched_size() == 1)
 
-    def watch(state: Any) -> None:
+    def watch(state: State) -> None:
         course(state)
         trace(state)
 
-    with StopSignals() as signals:
-        objective = Objective(block.features, [loss], comm, signals.wanted, clock)
-        result = train(objective, settings, start, watch)
-        course.close()
-        trace.close()
-        with clock.phase("threshold"):
-            on_training = measures.ranking(block.features.margins(result.w), block.labels, comm)
-        trained = model.Model(result.w, _info(args, settings, manifest, result, on_training, comm))
-        with comm.together():
-            if comm.is_root:
-                model.save(args.output, trained)
+    objective = Objective(block.features, [loss], comm, signals.wanted, clock)
+    result = train(objective, settings, start, watch)
+    course.close()
+    trace.close()
+    with clock.phase("threshold"):
+        on_training = measures.ranking(block.features.margins(result.w), block.labels, comm)
+    trained = model.Model(result.w, _info(args, settings, manifest, result, on_training, comm))
+    with comm.together():
+        if comm.is_root:
+            model.save_somewhere(args.output, trained)
+    _conclude(say, args, settings, result, on_training)
     if args.test:
         with clock.phase("test"):
             with reading:
                 test = inputs.rows_for(trained, args.test, comm, args.ignore_new_features)
             tested = measures.ranking(test.features.margins(result.w), test.labels, comm)
-    say(f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}")
-    say(
-        f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
-        f" (target {settings.target(result.J):.3g})"
-    )
-    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s, final width nu {result.nu:.3g}")
-    say(
-        f"  training  ROCArea {on_training.rocarea:.6f}   PRBEP {on_training.prbep:.6f}"
-        f"   threshold {on_training.threshold:.6g}"
-    )
-    if args.test:
         say(f"  test      ROCArea {tested.rocarea:.6f}   PRBEP {tested.prbep:.6f}   ({args.test})")
-    say(f"  model     {args.output}" + (f"   trace {args.trace}" if args.trace else ""))
     usage = comm.allgather(
         {
             "seconds": dict(clock.seconds),
@@ -162,6 +157,19 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     say("\n" + report.usage_table(usage))
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return result.status.exit_code
+
+
+def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Result, on_training: Ranking) -> None:
+    """What was proved, and where it is."""
+    say(f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}")
+    target = settings.target(result.J)
+    say(f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g} (target {target:.3g})")
+    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s, final width nu {result.nu:.3g}")
+    say(f"  model     {args.output}" + (f"   trace {args.trace}" if args.trace else ""))
+    say(
+        f"  training  ROCArea {on_training.rocarea:.6f}   PRBEP {on_training.prbep:.6f}"
+        f"   threshold {on_training.threshold:.6g}"
+    )
 
 
 def _silent(*args: object) -> None:
