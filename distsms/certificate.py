@@ -44,7 +44,7 @@ class Certificate:
         if capacity < 2:
             raise ValueError("a bundle needs room for two planes at least")
         self.regularizer = regularizer
-        self.lower_bound = 0.0 if nonnegative else -np.inf
+        self.lower_bound = 0.0 if nonnegative else -float("inf")
         self._nonnegative = nonnegative
         self._dots = dots
         self._planes = np.empty((capacity, p))
@@ -69,7 +69,7 @@ class Certificate:
         self._alpha[:k] = alpha[:k]
         bound = float(constant @ alpha) - self.regularizer.conjugate(max(0.0, float(alpha @ gram @ alpha)))
         terms = float(np.abs(constant) @ alpha) + self.regularizer.conjugate(float(alpha @ np.abs(gram) @ alpha))
-        self.lower_bound = max(self.lower_bound, bound - ROUNDING * terms)
+        self.lower_bound = max(self.lower_bound, float(bound - ROUNDING * terms))
         return self.lower_bound
 
     def _free_slot(self) -> int:
