@@ -177,11 +177,11 @@ def _parts(whole: NDArray[Any], counts: list[int]) -> Iterator[tuple[int, NDArra
 
 
 def launched_size() -> int:
-    """How many ranks the launcher says it started, from the variables it sets; 1 if there was none."""
+    """How many ranks the launcher says it started, from the variables it sets; 0 if there was none."""
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"):
         with contextlib.suppress(KeyError, ValueError):
             return int(os.environ[name])
-    return 1
+    return 0
 
 
 def world() -> Communicator:

@@ -45,7 +45,9 @@ def interpret(found: Iterable[float], positive: float | None = None) -> Labels:
     values = sorted(set(found))
     shown = ", ".join(f"{value:g}" for value in values[:10])
     if len(values) > 2:
-        raise InputError(f"found {len(values)} different labels ({shown}, ...); exactly two classes are expected")
+        raise InputError(
+            f"found {len(values)} different labels ({shown}, ...); two are expected (one class 1, the others -1)"
+        )
     if positive is None:
         if not any(set(values) <= known for known in KNOWN_LABELS):
             raise InputError(
@@ -80,7 +82,9 @@ def convert(
     with comm.together():
         sizes = [_size(path) for path in inputs]
         n_shards = n_shards or max(comm.size, -(-sum(sizes) // SHARD_TEXT_BYTES))
-        shares = svmlight.plan(inputs, n_shards)
+        # A compressed file falls into one share whole and may leave others without any.
+        shares = [share for share in svmlight.plan(inputs, n_shards) if share] or [[]]
+        n_shards = len(shares)
         if comm.is_root:
             shards.prepare(directory, overwrite)
     comm.barrier()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -15,29 +16,44 @@ from distsms.features import Sparse
 from distsms.model import Model
 
 
+def check(path: str | os.PathLike[str], p: int, ignore_new_features: bool) -> None:
+    """Raise InputError for what is wrong with rows for a model of p columns, as far as seen without reading. Local."""
+    if not Path(path).is_dir():
+        svmlight.plan([path], 1)
+    elif not ignore_new_features:
+        shards.check_columns(shards.read_manifest(path), p)
+
+
 def rows_for(
     model: Model,
     path: str | os.PathLike[str],
     comm: Communicator,
     ignore_new_features: bool = False,
     labelled: bool = True,
+    zero_based: bool | None = None,
 ) -> shards.Block:
     """This rank's rows of a data set or svmlight file, with the model's columns. Collective.
 
-    Text is read as the model's training data were: columns counted from the same number, the same positive label.
-    labelled : whether the text's labels are wanted; if not, they may be anything and come back as 0.
-    Raises InputError where the rows use columns that the model does not have, naming file and column.
+    zero_based : whether the text counts columns from 0; None means as the text did that the model was trained on.
+    labelled : whether labels are wanted; if not, those of text may be anything and come back as 0.
+    Raises InputError where the rows use columns that the model does not have, naming file and column, or where their
+    labels contradict the model's.
     """
     if Path(path).is_dir():
-        return shards.load(path, comm, model.p, ignore_new_features)
+        with comm.together():
+            manifest = shards.read_manifest(path)
+            if labelled:
+                _check_labels(manifest.label_map, model, path)
+        return shards.load(manifest, comm, model.p, ignore_new_features)
+    base = 0 if (model.info["zero_based"] if zero_based is None else zero_based) else 1
     with comm.together():
         share = svmlight.plan([path], comm.size)[comm.rank]
-        rows = svmlight.concatenate(svmlight.read(share, model.info["zero_based"]))
+        rows = svmlight.concatenate(svmlight.read(share, base == 0))
         if rows.n_columns > model.p and not ignore_new_features:
-            base = 0 if model.info["zero_based"] else 1
+            other = " Or does this text count columns from 1 (--one-based)?" if base == 0 else ""
             raise InputError(
                 f"{path}: uses column {rows.n_columns - 1 + base} (counted from {base}), but the model has {model.p} "
-                "columns. Were both made with the same features? --ignore-new-features leaves new ones out"
+                f"columns. Were both made with the same features? --ignore-new-features leaves new ones out.{other}"
             )
         labels = _signs(rows.labels, model, path) if labelled else np.zeros(len(rows.labels), np.int8)
     width = max(rows.n_columns, model.p)
@@ -45,6 +61,17 @@ def rows_for(
     counts = comm.allgather(len(labels))
     features = Sparse(X.data, X.indices, X.indptr, model.p)
     return shards.Block(features, labels, None, sum(counts[: comm.rank]), sum(counts), model.p, 0)
+
+
+def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:
+    """Raise InputError if what is positive in a data set was negative in the model's training data, or the reverse."""
+    theirs, ours = label_map, model.info["label_map"]
+    swapped = [theirs[a] for a, b in (("+1", "-1"), ("-1", "+1")) if theirs[a] is not None and theirs[a] == ours[b]]
+    if swapped:
+        raise InputError(
+            f"{path}: the label {swapped[0]} has the other sign in the model's training data (there {ours['+1']} "
+            "was positive). Convert again with the same --positive"
+        )
 
 
 def _signs(labels: np.ndarray, model: Model, path: str | os.PathLike[str]) -> np.ndarray:

@@ -106,7 +106,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     path = directory / MANIFEST
     if directory.exists() and not directory.is_dir():
         raise InputError(
-            f"{directory}: is a file; a data set is a directory with a {MANIFEST}. Convert the text first."
+            f"{directory}: is a file; a data set is a directory with a {MANIFEST}. Make one by distsms shard"
         )
     try:
         record = json.loads(path.read_bytes())
@@ -131,7 +131,7 @@ def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
     except OSError as error:
         raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
     if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(f"{directory}: holds a data set already; name another one, or replace it with --overwrite.")
+        raise InputError(f"{directory}: holds a data set already; name another one, or replace it (--overwrite).")
     for path in directory.glob(f"*{PARTIAL}"):
         if _SHARD.fullmatch(path.stem) or path.stem == MANIFEST:
             path.unlink(missing_ok=True)

@@ -97,6 +97,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str]) -> Model:
     """Read a model file. Raises InputError where it is missing, of another kind, or damaged."""
+    if Path(path).is_dir():
+        raise InputError(f"{path}: is a directory, not a model; were the arguments swapped? MODEL comes first")
     if not Path(path).is_file():
         raise InputError(f"{path}: no such model file")
     try:

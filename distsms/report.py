@@ -30,7 +30,7 @@ class Course:
         self._last_time = 0.0
         self._pending: State | None = None
         if stream is not None:
-            print(f"{'eval':>6} {'seconds':>9} {'J':>14} {'lower bound':>14} {'gap':>10} {'nu':>9}", file=stream)
+            print(f"{'eval':>6} {'seconds':>9} {'best J':>14} {'lower bound':>14} {'gap':>10} {'nu':>9}", file=stream)
 
     def __call__(self, state: State) -> None:
         """Show the state, or keep it for `close`."""

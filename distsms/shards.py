@@ -53,7 +53,7 @@ def write_data(
     weights: ArrayLike | None = None,
     dtype: str = "float64",
     label_map: Mapping[str, Any] | None = None,
-    zero_based: bool = True,
+    zero_based: bool = False,
     source: Iterable[Mapping[str, Any]] = (),
     overwrite: bool = False,
 ) -> Manifest:
@@ -67,6 +67,9 @@ def write_data(
         raise InputError(f"{directory}: X has shape {X.shape}; a data set needs rows and columns.")
     if y.shape != X.shape[:1] or (weights is not None and weights.shape != y.shape):
         raise InputError(f"{directory}: X has {X.shape[0]} rows; y and weights must have as many entries.")
+    if not np.isin(y, (-1, 1)).all():
+        found = ", ".join(map(str, np.unique(y)[:5]))
+        raise InputError(f"{directory}: labels must be +1 and -1, found {found}. For labels 0 and 1 give 2 * y - 1.")
     prepare(directory, overwrite)
     entries = []
     for number in range(n_shards):

@@ -281,7 +281,7 @@ def _number(text: bytes, position: int, is_label: bool, where: Where) -> float:
     elif _NOT_FINITE.fullmatch(field):
         problem = f"the {what} is not finite; expected a decimal number"
     elif is_label and b":" in field:
-        problem = "the line begins without a label; expected 'label index:value ...'"
+        problem = "the line begins without a label; expected 'label index:value ...' (0 where there is none)"
     elif is_label:
         problem = "expected a decimal number as label, then index:value ..."
     elif not field:

@@ -76,6 +76,8 @@ class Settings:
     solver_options: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        if self.relative is not None and self.relative >= 1:
+            raise InputError(f"relative is {self.relative}; it must be below 1 (0.01 is 1 %)")
         if self.epsilon is None and self.relative is None:
             raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
         for name in ("epsilon", "relative", "c_mu", "lam", "time_limit"):
@@ -126,9 +128,15 @@ class Result:
     R: float
     lower_bound: float
     gap: float
+    J_at_zero: float
     nu: float
     evaluations: int
     seconds: float
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether w is proved to be hardly better than w = 0, which says nothing: J within the gap of J(0)."""
+        return self.J_at_zero - max(self.gap, 1e-3 * self.J_at_zero) <= self.J
 
     def numbers(self) -> dict[str, Any]:
         """Everything but w, ready for JSON."""
@@ -299,6 +307,7 @@ class _Course:
             R=best.R if best else np.nan,
             lower_bound=bound,
             gap=self.gap,
+            J_at_zero=self.objective.losses[0].at_zero(),
             nu=self.nu,
             evaluations=self.count,
             seconds=time.perf_counter() - self.start,

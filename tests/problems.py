@@ -20,8 +20,9 @@ def data(n=200, p=12, seed=0, positive=0.25):
 
 
 def share(comm, n):
-    """This rank's rows of n, of uneven sizes; the last of several ranks has none."""
-    ends = [n * r // max(1, comm.size - 1) for r in range(comm.size)] + [n] if comm.size > 1 else [0, n]
+    """This rank's rows of n: ever more from rank to rank, and from three ranks on none on the last."""
+    full = comm.size - (comm.size > 2)
+    ends = [n * min(r, full) ** 2 // full**2 for r in range(comm.size + 1)]
     return slice(ends[comm.rank], ends[comm.rank + 1])
 
 

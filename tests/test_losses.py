@@ -11,6 +11,7 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses import MEASURES, make_loss
 from tests import oracles
+from tests.problems import share
 
 ALL = sorted(MEASURES)
 RISK = {"rocarea": oracles.rocarea_risk, "prbep": oracles.prbep_risk}
@@ -26,10 +27,8 @@ def evaluate(measure, scores, labels, nu):
 
 
 def local_part(array, comm):
-    """This rank's contiguous share; uneven on purpose, and empty on the last rank where there are several."""
-    ends = [len(array) * r * r // max(1, (comm.size - 1) ** 2) for r in range(comm.size)] if comm.size > 1 else [0]
-    ends.append(len(array))
-    return array[ends[comm.rank] : ends[comm.rank + 1]]
+    """This rank's share of an array over all rows."""
+    return array[share(comm, len(array))]
 
 
 @st.composite
@@ -112,6 +111,9 @@ def test_at_zero(measure):
         for shift in (0.0, -17.5, 1e8):
             value = evaluate(measure, np.full(n_pos + n_neg, shift), labels, 1e-6)
             assert pytest.approx(1.0 if measure[0] == "rocarea" else min(n_pos, n_neg) / n_pos, abs=1e-6) == value.R
+        assert build(measure, labels).at_zero() == pytest.approx(
+            evaluate(measure, np.zeros(len(labels)), labels, 1e-6).R
+        )
 
 
 @pytest.mark.serial

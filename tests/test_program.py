@@ -110,6 +110,14 @@ def test_32_ranks_on_40_rows(tmp_path):
     assert judged[0] == judged[1]
 
 
+def test_on_seven_ranks():
+    """The tests of the losses and the objective once more, on a number of ranks that divides nothing."""
+    out = run(
+        "-q", "tests/test_losses.py", "tests/test_objective.py", "-m", "not serial", ranks=7, program=("-m", "pytest")
+    )
+    assert "passed" in out
+
+
 def test_gzip_and_several_files(text, tmp_path):
     """Parts, one of them compressed, are the whole: the same numbers in the same order."""
     lines = (text / "train.svm").read_bytes().splitlines(keepends=True)
@@ -142,8 +150,8 @@ def test_labels(tmp_path, labels, words, fails):
     run("shard", tmp_path / "x.svm", tmp_path / "d", *words, ranks=2)
     told = run_json("info", tmp_path / "d")
     positive = labels[1] if "--positive" in words else labels[0]
-    assert (told["positive"], told["negative"]) == ((6, 3) if "--positive" in words else (3, 6))
-    assert f"+1 was {float(positive)}" in told["labels"]
+    assert (told["n_pos"], told["n_neg"]) == ((6, 3) if "--positive" in words else (3, 6))
+    assert told["label_map"]["+1"] == float(positive)
 
 
 def test_columns_of_the_test_data(text, tmp_path):
@@ -190,7 +198,14 @@ def test_help_and_usage():
     assert "mpirun" in run("--help")
     for command in ("shard", "train", "evaluate", "predict", "info"):
         assert "example" in run(command, "--help")
-    for words in (("train",), ("train", "x", "--lambda", "-1"), ("nonsense",), ("train", "x", "--time-limit", "soon")):
+    for words in (
+        (),
+        ("train",),
+        ("train", "x", "-tao_monitor"),
+        ("train", "x", "--lambda", "-1"),
+        ("nonsense",),
+        ("train", "x", "--time-limit", "soon"),
+    ):
         assert run(*words, code=2) == ""
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from distsms import __version__
 from distsms.cli import evaluate, info, predict, shard, train
+from distsms.errors import EXIT_USAGE
 
 COMMANDS = (shard, train, evaluate, predict, info)
 
@@ -32,7 +34,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"distsms {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    parsers = {}
     for module in COMMANDS:
         summary = (module.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(
@@ -42,7 +45,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             epilog=module.EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+            usage=f"distsms {module.NAME} {module.USAGE}",
         )
+        parsers[module.NAME] = sub
         sub.set_defaults(run=module.run, mpi=True, solver_options=[])
         module.add_arguments(sub)
     argv = list(argv)
@@ -50,6 +55,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if argv[:1] == [train.NAME] and "--" in argv:  # what follows is PETSc's
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        parser.exit(EXIT_USAGE)
+    if unknown:
+        hint = "; PETSc's options go after --" if any(word.startswith("-tao") for word in unknown) else ""
+        parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
     args.solver_options = options
     return args

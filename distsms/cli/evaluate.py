@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from distsms.comm import Communicator
 
 NAME = "evaluate"
+USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
 All figures are exact over all rows of all ranks. ROCArea counts a tied pair one half; PRBEP is the precision among the
 n+ highest scores, its expected value where scores tie there. A row is called positive where its score is at least the
@@ -28,17 +29,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`, or an svmlight file")
     parser.add_argument("--threshold", type=float, help="call a row positive from this score on (default: the model's)")
     parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
+    base = parser.add_mutually_exclusive_group()
+    text = "the svmlight file counts columns from %d (default: as the model's training data did)"
+    base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
+    base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate. Collective."""
+    import os
+
     from distsms import inputs, measures, model, report
 
     with comm.together():
         judged = model.load(args.model)
     threshold = judged.threshold if args.threshold is None else args.threshold
-    rows = inputs.rows_for(judged, args.data, comm, args.ignore_new_features)
+    rows = inputs.rows_for(judged, args.data, comm, args.ignore_new_features, zero_based=args.zero_based)
     scores = rows.features.margins(judged.w)
     ranked = measures.ranking(scores, rows.labels, comm)
     table = measures.contingency(scores, rows.labels, threshold, comm)
@@ -59,6 +66,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(report.to_json(found))
         return EXIT_OK
     print(f"{args.model} on {args.data}: {rows.n} rows, {ranked.n_pos} positive, {ranked.n_neg} negative")
+    if not os.path.isdir(args.data):
+        zero_based = judged.info["zero_based"] if args.zero_based is None else args.zero_based
+        positive = judged.info["label_map"]["+1"]
+        print(f"  text with columns counted from {0 if zero_based else 1}, positive label {positive}")
     if not (ranked.n_pos and ranked.n_neg):
         print("  only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
     print(f"  ROCArea    {ranked.rocarea:.6f}\n  PRBEP      {ranked.prbep:.6f}")

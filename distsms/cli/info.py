@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.errors import EXIT_ERROR, EXIT_OK
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from distsms.comm import Communicator
 
 NAME = "info"
+USAGE = "[DATA|MODEL] [options]"
 EPILOG = """\
 Starts neither MPI nor PETSc: safe on a login node.
 
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     else:
         width = max(len(name) for name in found)
         for name, value in found.items():
-            print(f"{name:<{width}}  {value}")
+            print(f"{name:<{width}}  {_shown(name, value)}")
     if not args.verify:
         return EXIT_OK
     from distsms.shards import verify
@@ -77,37 +78,42 @@ def versions() -> dict[str, str]:
     }
 
 
-def _data(path: str) -> dict[str, object]:
-    from distsms.report import size
+def _data(path: str) -> dict[str, Any]:
+    """The manifest, with sums over the shards in place of their list."""
+    from dataclasses import asdict
+
     from distsms.shards import read_manifest
 
-    m = read_manifest(path)
-    rows = [shard.rows for shard in m.shards]
-    return {
-        "data set": path,
-        "rows": m.n,
-        "columns": m.p,
-        "nonzeros": m.nnz,
-        "positive": m.n_pos,
-        "negative": m.n_neg,
-        "labels": ", ".join(f"{sign} was {label}" for sign, label in m.label_map.items()),
-        "columns counted": "from 0" if m.zero_based else "from 1",
-        "layout": m.layout,
-        "values": m.dtype if any(shard.values for shard in m.shards) else "all 1, none stored",
-        "row weights": "yes" if m.weights else "no",
-        "shards": f"{len(m.shards)}, of {min(rows)} to {max(rows)} rows",
-        "size": size(sum(shard.bytes for shard in m.shards)),
-        "source": ", ".join(str(one.get("name")) for one in m.source),
-        "fingerprint": m.fingerprint,
-        "written by": m.creator,
+    manifest = read_manifest(path)
+    found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
+    del found["shards"]
+    rows = [shard.rows for shard in manifest.shards]
+    return found | {
+        "shards": len(rows),
+        "rows_per_shard": [min(rows), max(rows)],
+        "values_stored": any(shard.values for shard in manifest.shards),
+        "bytes": sum(shard.bytes for shard in manifest.shards),
     }
 
 
-def _model(path: str) -> dict[str, object]:
+def _model(path: str) -> dict[str, Any]:
     import numpy as np
 
     from distsms import model
 
     found = model.load(path)
-    norm = {"||w||": float(np.linalg.norm(found.w)), "nonzero coefficients": int(np.count_nonzero(found.w))}
-    return {"model": path, "columns": found.p, **norm, **found.info}
+    size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
+    return {"model": path, **size, **found.info}
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value for people."""
+    from distsms.report import size
+
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(key, one)}" for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_shown("", one) for one in value)
+    if name == "bytes":
+        return size(value)
+    return f"{value:.8g}" if isinstance(value, float) else str(value)

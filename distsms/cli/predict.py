@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from distsms.comm import Communicator
 
 NAME = "predict"
+USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
 The score of a row is <w, x>; higher is more positive. Text output has one score a line, with all its digits; a name
 that ends in .h5 gives an HDF5 file with the dataset `scores`. Labels in the input are ignored, but must be there (0
@@ -30,6 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", default="-", metavar="FILE", help="scores.txt or scores.h5; - is standard output (default)"
     )
     parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
+    base = parser.add_mutually_exclusive_group()
+    text = "the svmlight file counts columns from %d (default: as the model's training data did)"
+    base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
+    base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -40,7 +45,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         judge = model.load(args.model)
         if args.output != "-":
             model.check_writable(args.output)
-    rows = inputs.rows_for(judge, args.data, comm, args.ignore_new_features, labelled=False)
+    rows = inputs.rows_for(judge, args.data, comm, args.ignore_new_features, False, args.zero_based)
     scores = comm.gather_rows(rows.features.margins(judge.w))
     with comm.together():
         if scores is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distsms.comm import Communicator
 
 NAME = "shard"
+USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
 Labels +1/-1, 1/0 and 1/2 are understood (1 is positive); any other two with --positive. Columns are counted from 1
 unless --zero-based. Compressed files (.gz, .bz2, .xz) are read as they are, but by one rank each; plain files by all.
@@ -72,12 +73,12 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if talks:
         seconds = time.perf_counter() - start
         n_bytes = sum(one["bytes"] for one in manifest.source)
-        labels = ", ".join(f"{sign} is {label}" for sign, label in manifest.label_map.items() if label is not None)
+        labels = ", ".join(f"{sign} is {label:g}" for sign, label in manifest.label_map.items() if label is not None)
         print(f"{args.output}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
         print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
         stored = "none, all are 1" if not any(s.values for s in manifest.shards) else manifest.dtype
         print(
-            f"  files     {len(manifest.shards)} shards, "
+            f"  files     {len(manifest.shards)} shard(s), "
             f"{size(sum(s.bytes for s in manifest.shards))}, values: {stored}"
         )
         print(f"  from      {size(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), {size(n_bytes / seconds)}/s")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from distsms.training import Result, Settings, State
 
 NAME = "train"
+USAGE = "DATA [options] [-- PETSC OPTIONS]"
 EPILOG = """\
 The objective is J(w) = lambda/2 ||w||^2 + R(w), R the exact risk of the measure over all rows of all ranks. The run
 ends when best J - lower bound is below --epsilon (or --relative): the model is proved to be that near to the optimum.
@@ -42,29 +43,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lambda", dest="lam", type=positive, default=1e-4, help="weight of the regularizer (%(default)g)"
     )
-    parser.add_argument("--test", metavar="DATA2", help="a data set to evaluate the model on at the end")
+    parser.add_argument(
+        "--test", metavar="DATA2", help="a data set or svmlight file to evaluate the model on at the end"
+    )
     parser.add_argument("--output", default="model.h5", metavar="FILE", help="where the model goes (%(default)s)")
     parser.add_argument(
         "--trace", metavar="FILE", help="one JSON line per evaluation: J, lower_bound, gap, seconds, ..."
     )
     parser.add_argument("--init", metavar="MODEL", help="start from this model's coefficients")
     stop = parser.add_argument_group("stopping")
+    stop.add_argument("--epsilon", type=positive, help="gap to prove, absolute on J (1e-3, unless --relative is given)")
     stop.add_argument(
-        "--epsilon", type=positive, help="gap to prove, absolute on J (default 1e-3, unless --relative is given)"
+        "--relative",
+        type=positive,
+        metavar="SHARE",
+        help="gap to prove as a share of J, 0.01 being 1 %%; with both, the larger will do",
     )
-    stop.add_argument("--relative", type=positive, metavar="SHARE", help="gap to prove as a share of J; 0.01 is 1 %%")
     stop.add_argument(
         "--max-evaluations", type=count, default=10_000, metavar="N", help="of J and its gradient (%(default)s)"
     )
     stop.add_argument(
-        "--time-limit", type=duration, default=float("inf"), metavar="TIME", help="such as 55m; then stop in order"
+        "--time-limit",
+        type=duration,
+        default=float("inf"),
+        metavar="TIME",
+        help="such as 90s, 55m or 1.5h; then stop in order",
     )
     how = parser.add_argument_group("method")
     how.add_argument(
         "--c-mu",
         type=positive,
         metavar="C",
-        help="fixed smoothing, mu = C epsilon/D, as in the paper (10); default: adaptive",
+        help="fixed smoothing, mu = C epsilon/D; the paper takes 10 (default: adaptive)",
     )
     how.add_argument("--solver", choices=("lmvm",), default="lmvm", help="PETSc/TAO's LMVM")
     how.add_argument(
@@ -111,8 +121,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         settings = _settings(args)
         manifest = shards.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest.p)
-        if args.test and not args.ignore_new_features:
-            shards.check_columns(shards.read_manifest(args.test), manifest.p)
+        if args.test:
+            inputs.check(args.test, manifest.p, args.ignore_new_features)
         if comm.is_root:
             model.check_writable(args.output)
         trace = report.Trace(args.trace if comm.is_root else None)
@@ -123,7 +133,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
-    course = report.Course(stream, live=sys.stdout.isatty() and launched_size() == 1)
+    course = report.Course(stream, live=sys.stdout.isatty() and not launched_size())
 
     def watch(state: State) -> None:
         course(state)
@@ -155,6 +165,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         }
     )
     say("\n" + report.usage_table(usage))
+    if comm.size > 1:
+        say("waiting for other ranks counts as broadcast, loss and allreduce")
+    if args.quiet and comm.is_root and result.status.exit_code:
+        print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return result.status.exit_code
 
@@ -162,10 +176,18 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
 def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Result, on_training: Ranking) -> None:
     """What was proved, and where it is."""
     say(f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}")
-    target = settings.target(result.J)
-    say(f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g} (target {target:.3g})")
+    share = f"{100 * result.gap / result.J:.3g} % of J" if result.J > 0 else "J is 0"
+    say(
+        f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
+        f" ({share}; target {settings.target(result.J):.3g})   J at w = 0: {result.J_at_zero:.6g}"
+    )
     say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s, final width nu {result.nu:.3g}")
     say(f"  model     {args.output}" + (f"   trace {args.trace}" if args.trace else ""))
+    if result.vacuous:
+        say(
+            "  warning   hardly better than w = 0: at this lambda the convex risk sees next to nothing in these"
+            "\n            data. Try a smaller lambda or, for PRBEP, --measure rocarea, also as --init for PRBEP"
+        )
     say(
         f"  training  ROCArea {on_training.rocarea:.6f}   PRBEP {on_training.prbep:.6f}"
         f"   threshold {on_training.threshold:.6g}"

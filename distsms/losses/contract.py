@@ -71,6 +71,10 @@ class Loss(ABC):
     def smoothing_cost(self) -> float:
         """kappa with 0 <= R - R_mu <= kappa nu everywhere: mu times the largest prox value that is attained."""
 
+    @abstractmethod
+    def at_zero(self) -> float:
+        """R(0), the risk where all scores are equal: what a model must get below to say anything."""
+
     @classmethod
     @abstractmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:

@@ -29,6 +29,10 @@ class Prbep(GatheringLoss):
         """sum_P beta = sum_N beta <= min(n+, n-), so the prox 1/2 ||beta||^2 is at most that, and mu = 2 nu / n."""
         return 2.0 * min(self.n_pos, self.n_neg) / self.n
 
+    def at_zero(self) -> float:
+        """Delta alone, with as many rows swapped as can be."""
+        return min(self.n_pos, self.n_neg) / self.n_pos
+
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
         """D = n / 2, so nu = mu n / 2 = c_mu epsilon."""

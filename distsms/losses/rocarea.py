@@ -27,6 +27,10 @@ class RocArea(GatheringLoss):
         """mu D = nu / m * m / 2."""
         return 0.5
 
+    def at_zero(self) -> float:
+        """Every pair has t = 1."""
+        return 1.0
+
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
         """D = m / 2, so nu = mu m = 2 c_mu epsilon."""
