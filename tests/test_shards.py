@@ -349,7 +349,7 @@ def test_nothing_to_write(own_dir):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"y": [1, 0, -1]}, r"labels must be \+1 or -1"),
+        ({"y": [1, 0, -1]}, r"labels must be \+1 and -1"),
         ({"y": [1, -1]}, "3 rows"),
         ({"weights": [1, -1, 0]}, "weights"),
         ({"weights": [1, np.nan, 0]}, "weights"),
