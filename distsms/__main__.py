@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -21,12 +22,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     One rank that fails ends the whole job: the others would wait for it in a collective for ever.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream := getattr(sys, name), "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # names of files may hold what the terminal cannot show
     args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
     comm = Communicator()
     try:
         if args.mpi:
             comm = world()
-        return args.run(args, comm)
+        code = args.run(args, comm)
+        sys.stdout.flush()
+        return code
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
@@ -38,11 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"distsms {args.command}: interrupted", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone (head, less)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except MemoryError as error:
+        where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
+        print(f"distsms {args.command}: {where} is out of memory: {error}. More ranks hold less each", file=sys.stderr)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC):
+            # Standard output has no reader any more (head, less), or no room.
+            print(f"distsms {args.command}: standard output cannot be written: {error}", file=sys.stderr, flush=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _abort_others(comm, EXIT_ERROR)
+            return EXIT_ERROR
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
         print(f"distsms {args.command}: {where} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_ERROR)

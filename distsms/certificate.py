@@ -72,6 +72,11 @@ class Certificate:
         self.lower_bound = max(self.lower_bound, float(bound - ROUNDING * terms))
         return self.lower_bound
 
+    def minimizer(self) -> Floats:
+        """(p,): the w at which the present mixture of planes takes its bound, -sum alpha_k r_k / lam."""
+        k = self._count
+        return -(self._alpha[:k] @ self._planes[:k]) / self.regularizer.lam
+
     def _free_slot(self) -> int:
         """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""
         if self._count < len(self._planes):
@@ -107,6 +112,7 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats, max_steps: int = 200) -> Flo
         alpha[np.argmax(d - 0.5 * np.diag(Q))] = 1.0
     alpha /= alpha.sum()
     support = alpha > 0
+    first = alpha
     tolerance = 1e-13 * (np.abs(d).max() + np.abs(Q).max())
     for _ in range(max_steps):
         target = _on_support(Q, d, support)
@@ -127,7 +133,8 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats, max_steps: int = 200) -> Flo
         if support.all() or slope[best] <= slope[support].max() + tolerance:
             break
         support[best] = True
-    return alpha / alpha.sum()
+    total = alpha.sum()
+    return alpha / total if np.isfinite(total) and total > 0 else first
 
 
 def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_]) -> Floats:
@@ -137,7 +144,7 @@ def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_]) -> Floats:
     if k == 1:
         found = np.ones(1)
     else:
-        scale = max(np.abs(Q[np.ix_(S, S)]).max(), 1e-300)
+        scale = max(np.abs(Q[np.ix_(S, S)]).max(), np.abs(d[S]).max(), 1e-300)
         kkt = np.ones((k + 1, k + 1))
         kkt[:k, :k] = Q[np.ix_(S, S)] / scale
         kkt[np.arange(k), np.arange(k)] += 1e-13  # equal planes would make the system singular

@@ -15,6 +15,7 @@ from scipy import sparse
 from distsms import shards, svmlight
 from distsms.comm import Communicator
 from distsms.errors import InputError
+from distsms.files import LOCK, exclusive
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Text per shard where the number of shards is not given."""
@@ -83,11 +84,29 @@ def convert(
         sizes = [_size(path) for path in inputs]
         n_shards = n_shards or max(comm.size, -(-sum(sizes) // SHARD_TEXT_BYTES))
         # A compressed file falls into one share whole and may leave others without any.
-        shares = [share for share in svmlight.plan(inputs, n_shards) if share] or [[]]
-        n_shards = len(shares)
-        if comm.is_root:
-            shards.prepare(directory, overwrite)
-    comm.barrier()
+        shares = [share for share in svmlight.plan(inputs, min(n_shards, sum(sizes) + 1)) if share] or [[]]
+    with contextlib.ExitStack() as held:
+        with comm.together():
+            if comm.is_root:
+                shards.prepare(directory, overwrite)
+                held.enter_context(exclusive(Path(directory)))
+        return _convert(shares, sizes, inputs, directory, comm, positive, zero_based, n_features, dtype, progress)
+
+
+def _convert(
+    shares: list[list[svmlight.Piece]],
+    sizes: list[int],
+    inputs: Sequence[str | os.PathLike[str]],
+    directory: str | os.PathLike[str],
+    comm: Communicator,
+    positive: float | None,
+    zero_based: bool,
+    n_features: int | None,
+    dtype: str,
+    progress: Callable[[int, int], None],
+) -> shards.Manifest:
+    """Parse, write and publish the shares, one shard each. Collective."""
+    n_shards = len(shares)
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
     try:
         staged, labels = {}, {}
@@ -142,4 +161,5 @@ def _tidy(directory: str | os.PathLike[str]) -> None:
     """Remove what a failed conversion wrote, and the directory if nothing else is in it."""
     with contextlib.suppress(OSError, InputError):
         shards.prepare(directory, overwrite=True)
+        (Path(directory) / LOCK).unlink(missing_ok=True)
         os.rmdir(directory)

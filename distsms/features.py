@@ -28,6 +28,9 @@ def index_dtype(nnz: int, p: int) -> Any:
     return np.int32 if max(nnz, p) <= np.iinfo(np.int32).max else np.int64
 
 
+_TERMS = 2**22  # entries of which absolute values are held at a time
+
+
 class Sparse:
     """Local rows in compressed form (CSR): 12 bytes per entry with int32 indices. Products cost O(nnz k)."""
 
@@ -63,6 +66,19 @@ class Sparse:
     def transposed_times(self, C: Floats) -> Floats:
         """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._columns @ C
+
+    def largest_terms(self, W: Floats) -> Floats:
+        """See `Dense`; costs a copy of a few rows at a time."""
+        indptr, best = self._rows.indptr, np.zeros((2, W.shape[1]))
+        W = np.abs(W)
+        start = 0
+        while start < self.shape[0]:
+            stop = max(start + 1, int(np.searchsorted(indptr, indptr[start] + _TERMS, side="right")) - 1)
+            sums = abs(self._rows[start:stop]) @ W
+            lengths = np.diff(indptr[start : stop + 1])[:, None] + 2
+            best = np.maximum(best, [sums.max(axis=0), (lengths * sums).max(axis=0)])
+            start = stop
+        return best
 
     def second_moments(self) -> Floats:
         """Costs O(nnz) and, for its duration, a second array of values."""
@@ -104,6 +120,10 @@ class Pattern:
         """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._ones.transposed_times(C)
 
+    def largest_terms(self, W: Floats) -> Floats:
+        """See `Dense`."""
+        return self._ones.largest_terms(W)
+
     def second_moments(self) -> Floats:
         """The column counts, since 1^2 = 1."""
         return self._ones.transposed_times(np.ones(self.shape[0]))
@@ -138,6 +158,17 @@ class Dense:
     def transposed_times(self, C: Floats) -> Floats:
         """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._array.T @ C
+
+    def largest_terms(self, W: Floats) -> Floats:
+        """For each column of W (p, k): the largest row sum of |x_ij w_j|, and of that times its terms + 2; (2, k).
+
+        What rounding can do to the margins and to gradient sums follows from these. Zero where there are no rows.
+        """
+        best, W = np.zeros(W.shape[1]), np.abs(W)
+        step = max(1, _TERMS // max(1, self.shape[1]))
+        for start in range(0, self.shape[0], step):
+            best = np.maximum(best, (np.abs(self._array[start : start + step]) @ W).max(axis=0))
+        return np.array([best, best * (self.shape[1] + 2)])
 
     def second_moments(self) -> Floats:
         """Costs O(n_local p), without a temporary array."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms import shards, svmlight
@@ -22,6 +23,14 @@ def check(path: str | os.PathLike[str], p: int, ignore_new_features: bool) -> No
         svmlight.plan([path], 1)
     elif not ignore_new_features:
         shards.check_columns(shards.read_manifest(path), p)
+
+
+def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str] | None) -> None:
+    """Raise InputError if writing `output` would replace, or fall into, something that is in use. Local."""
+    target = Path(output).resolve()
+    for one in used:
+        if one is not None and (target == (path := Path(one).resolve()) or (path.is_dir() and path in target.parents)):
+            raise InputError(f"{output}: would overwrite {one}, which is in use; name another file")
 
 
 def rows_for(
@@ -63,6 +72,19 @@ def rows_for(
     return shards.Block(features, labels, None, sum(counts[: comm.rank]), sum(counts), model.p, 0)
 
 
+def scores(model: Model, rows: shards.Block, path: str | os.PathLike[str], comm: Communicator) -> NDArray[np.float64]:
+    """The scores <w, x> of this rank's rows, (n_local,). Collective; raises InputError where one is not finite."""
+    with comm.together():
+        found = rows.features.margins(model.w)
+        bad = np.flatnonzero(~np.isfinite(found))
+        if len(bad):
+            raise InputError(
+                f"{path}: row {rows.first_row + bad[0]} (counted from 0) has the score {found[bad[0]]}: its values are "
+                "too large for this model"
+            )
+        return found
+
+
 def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:
     """Raise InputError if what is positive in a data set was negative in the model's training data, or the reverse."""
     theirs, ours = label_map, model.info["label_map"]
@@ -76,7 +98,9 @@ def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLi
 
 def _signs(labels: np.ndarray, model: Model, path: str | os.PathLike[str]) -> np.ndarray:
     meaning = model.info["label_map"]
-    positive, negative = labels == meaning["+1"], labels == meaning["-1"]
+    positive, negative = (
+        np.isin(labels, np.atleast_1d([] if meaning[sign] is None else meaning[sign])) for sign in ("+1", "-1")
+    )
     unknown = labels[~(positive | negative)]
     if len(unknown):
         raise InputError(

@@ -6,7 +6,6 @@ manifest is written last and atomically, so a directory without one is not a dat
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 from distsms import __version__
 from distsms.errors import InputError
+from distsms.files import replacing, sync
 
 FORMAT = "distsms-shards"
 VERSION = 1
@@ -165,7 +165,8 @@ def publish(
         if _SHARD.fullmatch(path.name) and path.name not in names:
             path.unlink()
     sync(directory)
-    _write_atomically(manifest.path, json.dumps(record, indent=1).encode())
+    with replacing(manifest.path) as partial:
+        partial.write_bytes(json.dumps(record, indent=1).encode())
     return manifest
 
 
@@ -291,25 +292,3 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
         raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")
     if not re.fullmatch("[0-9a-f]{64}", shard.sha256):
         raise InputError(f"{where}: sha256 must be 64 hex digits.")
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    """Either the whole file is there under its name, on the disk, or none."""
-    partial = path.with_name(path.name + PARTIAL)
-    with open(partial, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Flush a directory's entries, or a closed file, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        # Some file systems know no fsync of a directory.
-        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
-            os.fsync(handle)
-    finally:
-        os.close(handle)

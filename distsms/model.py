@@ -6,12 +6,10 @@ attributes   format, version, complete, and `info`: one JSON object (measure, la
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
+from distsms.files import replacing, require_regular, require_space
 
 FORMAT, VERSION = "distsms-model", 1
 
@@ -43,30 +42,10 @@ class Model:
         return float(self.info["threshold"])
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A name to write to; afterwards `path` holds the whole new file, or the old one if anything fails or is killed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.absolute().parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
 def save(path: str | os.PathLike[str], model: Model) -> None:
     """Write the model, atomically. Raises InputError if that fails."""
-    with _replacing(Path(path)) as temporary, h5py.File(temporary, "w") as file:
+    require_space(Path(os.path.realpath(path)).parent, model.w.nbytes)
+    with replacing(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
         file["w"] = model.w
         file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
         file.attrs["info"] = json.dumps(model.info)
@@ -80,7 +59,7 @@ def save_somewhere(path: str | os.PathLike[str], model: Model) -> None:
     """
     try:
         save(path, model)
-    except InputError as error:
+    except (InputError, OSError) as error:
         rescue = Path(tempfile.mkdtemp(prefix="distsms-")) / Path(path).name
         save(rescue, model)
         raise InputError(f"{error}; the model was written to {rescue} instead") from error
@@ -91,8 +70,16 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
-    if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"{path}: no file can be written there (a folder, or no permission)")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{path}: no permission to write in {folder}")
+    require_regular(Path(path))
+
+
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Raise InputError if there is a file at `path` that is not a model: something else would be lost."""
+    check_writable(path)
+    if Path(path).exists() and os.path.getsize(path) and not is_model(path):
+        raise InputError(f"{path}: exists and is not a model; name another file, or remove it first")
 
 
 def load(path: str | os.PathLike[str]) -> Model:
@@ -110,6 +97,14 @@ def load(path: str | os.PathLike[str]) -> Model:
             w, info = file["w"][:], json.loads(file.attrs["info"])
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
+    labels = info.get("label_map") if isinstance(info, dict) else None
+    if (
+        not isinstance(labels, dict)
+        or not {"+1", "-1"} <= set(labels)
+        or not isinstance(info.get("threshold"), float)
+        or not isinstance(info.get("zero_based"), bool)
+    ):
+        raise InputError(f"{path}: damaged model: threshold, label_map or zero_based is missing")
     if w.ndim != 1 or w.dtype != np.float64 or not np.isfinite(w).all() or not isinstance(info, dict):
         raise InputError(f"{path}: damaged model: w must be a vector of finite float64, info a JSON object")
     return Model(w, info)
@@ -130,9 +125,9 @@ def write_scores(path: str, scores: NDArray[np.float64]) -> None:
         _write_lines(sys.stdout, scores)
         sys.stdout.flush()
         return
-    with _replacing(Path(path)) as temporary:
+    with replacing(path) as temporary:
         if path.endswith((".h5", ".hdf5")):
-            with h5py.File(temporary, "w") as file:
+            with h5py.File(temporary, "w", locking=False) as file:
                 file["scores"] = scores
         else:
             with open(temporary, "w", encoding="ascii") as text:

@@ -21,6 +21,9 @@ from distsms.regularizer import SquaredNorm
 
 Floats = NDArray[np.float64]
 
+RELEASE, TERMS = 0, -1
+"""What the root may ask for besides a number of evaluations."""
+
 
 class Features(Protocol):
     """What the objective needs of the rows that a rank holds; see `distsms.features`."""
@@ -29,6 +32,7 @@ class Features(Protocol):
     def shape(self) -> tuple[int, int]: ...
     def margins(self, W: Floats) -> Floats: ...
     def transposed_times(self, C: Floats) -> Floats: ...
+    def largest_terms(self, W: Floats) -> Floats: ...
 
 
 class Request(NamedTuple):
@@ -103,19 +107,41 @@ class Objective:
         optimization_gap = regularizer.conjugate(self.dot(gradient, gradient))
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
+    def rounding(self, evaluation: Evaluation, dual: Floats) -> float:
+        """How much rounding can have changed the gap between J at an evaluation and a lower bound attained at `dual`.
+
+        To first order: each margin is a sum of L terms, wrong by at most L eps/2 sum_j |x_ij w_j|, and J by twice the
+        largest such error, since the coefficients of either loss sum to at most 2 in absolute value; the bound is wrong
+        by what summing n rows did to <r, dual>; R and d are means of n terms. On the root, while the others serve.
+        """
+        self.comm.broadcast(np.array([TERMS]))
+        (_, at_dual), (scores, _) = self._largest_terms(np.stack([evaluation.w, dual]))
+        n = self.losses[0].n
+        return float(np.finfo(float).eps * (2 * scores + 2 * n * at_dual + n * (evaluation.R + 1)))
+
     def serve(self) -> None:
         """Answer the root's requests until it calls `release`. On every rank but the root."""
         header = np.zeros(1, np.int64)
         while True:
             with self.clock.phase("broadcast"):
                 k = int(self.comm.broadcast(header)[0])
-            if k == 0:
+            if k == RELEASE:
                 return
-            self._answer(np.empty((k, self.p + 2)))
+            if k == TERMS:
+                self._largest_terms(np.empty((2, self.p)))
+            else:
+                self._answer(np.empty((k, self.p + 2)))
 
     def release(self) -> None:
         """Let the other ranks leave `serve`. On the root."""
-        self.comm.broadcast(np.array([0]))
+        self.comm.broadcast(np.array([RELEASE]))
+
+    def _largest_terms(self, W: Floats) -> Floats:
+        """`Features.largest_terms` of the rows of W (k, p) over all ranks, (2, k). Collective."""
+        with self.clock.phase("rounding"):
+            self.comm.broadcast(W)
+            local = self.features.largest_terms(np.ascontiguousarray(W.T))
+            return np.max(self.comm.allgather(local), axis=0)
 
     def _answer(self, questions: Floats) -> tuple[list[tuple[float, float, float]], Floats]:
         """R, R_mu, d of each row [w, nu, loss] of questions, and r as (k, p). Collective."""

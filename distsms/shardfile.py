@@ -30,7 +30,8 @@ from scipy import sparse
 
 from distsms.errors import InputError
 from distsms.features import index_dtype
-from distsms.manifest import FORMAT, PARTIAL, VERSION, Manifest, Shard, file_sha256, shard_name, sync
+from distsms.files import require_space, sync
+from distsms.manifest import FORMAT, PARTIAL, VERSION, Manifest, Shard, file_sha256, shard_name
 
 # Of fixed length: other strings lie in a heap of the file, where HDF5 can search for ever if one byte is wrong.
 _FORMAT = np.bytes_(FORMAT)
@@ -63,6 +64,7 @@ def stage_shard(
     layout = "csr" if sparse.issparse(X) else "dense"
     rows: Any = _canonical(X) if layout == "csr" else np.ascontiguousarray(X)
     values = _finite(rows.data if layout == "csr" else rows, dtype, path)
+    require_space(path.parent, values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0))
     with _hdf5(path, "w") as target:
         target.attrs["format"] = _FORMAT
         target.attrs["version"] = VERSION
@@ -84,6 +86,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     labels = _signs(y, staged)
     if p < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p}.")
+    require_space(staged.path.parent, 9 * staged.rows)
     with _hdf5(staged.path, "r+") as target:
         if staged.layout == "csr":
             target["X"].attrs["shape"] = np.array([staged.rows, p], np.int64)
@@ -183,6 +186,8 @@ class OpenShard:
         self.expect("X/indices", (shard.nnz,), "int32", "int64")
         if shard.values:
             self.expect("X/data", (shard.nnz,), manifest.dtype)
+        elif "X/data" in file:
+            raise InputError(f"{path}: has values where {manifest.path.name} says that all are 1. Convert again.")
         shape = file["X"].attrs.get("shape")
         if not np.array_equal(shape, [shard.rows, manifest.p]):
             raise InputError(f"{path}: X has shape {shape}, the manifest says [{shard.rows}, {manifest.p}].")

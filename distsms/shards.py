@@ -91,6 +91,11 @@ class Block:
     p: int  # columns of `features`: those of the data set, or as many as asked for
     bytes_read: int  # size of what this rank read, without HDF5's own overhead
 
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """(n_local,): the rows that count, all but those of weight 0."""
+        return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
+
 
 def load(
     data: str | os.PathLike[str] | Manifest,

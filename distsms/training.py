@@ -38,6 +38,7 @@ class Status(Enum):
     FLOOR = (errors.EXIT_FLOOR, "smoothing floor: the fixed width keeps the gap above the target")
     LIMIT = (errors.EXIT_LIMIT, "evaluation limit reached before the gap was proved")
     STALLED = (errors.EXIT_STALLED, "the solver can make no further progress")
+    ROUNDING = (errors.EXIT_STALLED, "rounding errors of the scores are too large for this target")
     NONFINITE = (errors.EXIT_NONFINITE, "the objective became NaN or infinite")
     STOPPED = (errors.EXIT_REQUEUE, "stopped by a signal before the gap was proved")
     TIME = (errors.EXIT_REQUEUE, "time limit reached before the gap was proved")
@@ -94,7 +95,13 @@ class Settings:
 
     def planes_within(self, p: int) -> int:
         """The certificate's planes for vectors of length p: a plane is 8 p bytes; never below 2."""
-        return int(min(self.planes, max(2, self.vector_bytes / 2 // (8 * max(p, 1)))))
+        by_length = self.vector_bytes / 2 // (8 * max(p, 1))
+        by_products = (self.vector_bytes / 32) ** 0.5  # the planes' Gram matrix
+        return int(min(self.planes, max(2, min(by_length, by_products))))
+
+    def root_bytes(self, p: int) -> int:
+        """Memory of the vectors on the root: the solver's memory, the planes, and about 15 more."""
+        return 8 * p * (2 * self.history_within(p) + self.planes_within(p) + 15)
 
     def target(self, J: float) -> float:
         """The gap to be proved where the best J so far is J."""
@@ -126,8 +133,8 @@ class Result:
     detail: str
     J: float
     R: float
-    lower_bound: float
-    gap: float
+    lower_bound: float  # less what rounding can have done
+    gap: float  # J - lower_bound
     J_at_zero: float
     nu: float
     evaluations: int
@@ -140,7 +147,9 @@ class Result:
 
     def numbers(self) -> dict[str, Any]:
         """Everything but w, ready for JSON."""
-        return {key: value for key, value in vars(self).items() if key not in ("w", "status")} | {
+        known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
+        finite = {key: None if isinstance(one, float) and not np.isfinite(one) else one for key, one in known.items()}
+        return finite | {
             "status": self.status.name.lower(),
             "exit_code": self.status.exit_code,
         }
@@ -252,6 +261,7 @@ class _Course:
                     if failures > 1:
                         raise _Finished(Status.STALLED, why)
                 if outcome is Outcome.FAILED:
+                    self._checked_rounding()
                     solver.restart(self.best.w)
         except _Finished as finished:
             return self._result(finished.status, finished.detail, w)
@@ -272,7 +282,8 @@ class _Course:
 
     def _check_limits(self) -> None:
         assert self.best is not None
-        if self.gap <= self.settings.target(self.best.J):
+        target = self.settings.target(self.best.J)
+        if self.gap <= target and self.gap + self._checked_rounding() <= target:
             raise _Finished(Status.PROVED)
         if self.objective.stop_requested:
             raise _Finished(Status.STOPPED)
@@ -280,6 +291,19 @@ class _Course:
             raise _Finished(Status.TIME)
         if self.count >= self.settings.max_evaluations:
             raise _Finished(Status.LIMIT)
+
+    def _rounding(self) -> float:
+        """What rounding can have done to the gap: one pass over the data."""
+        assert self.best is not None
+        return self.objective.rounding(self.best, self.certificate.minimizer())
+
+    def _checked_rounding(self) -> float:
+        """The same; raises _Finished where it alone takes half of the target."""
+        rounding, target = self._rounding(), self.settings.target(self.best.J if self.best else 0.0)
+        if not rounding <= target / 2:
+            hint = "centre or scale columns of large values, or ask for a larger gap"
+            raise _Finished(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
+        return rounding
 
     def _state(self, e: Evaluation) -> State:
         assert self.best is not None
@@ -298,7 +322,12 @@ class _Course:
         )
 
     def _result(self, status: Status, detail: str, w: Floats) -> Result:
-        best, bound = self.best, self.certificate.lower_bound
+        best = self.best
+        if best is not None:
+            bound = self.certificate.lower_bound - self._rounding()
+            gap = max(best.J, self.certificate.lower_bound) - bound
+        else:
+            bound, gap = self.certificate.lower_bound, np.inf
         return Result(
             w=best.w if best else w,
             status=status,
@@ -306,7 +335,7 @@ class _Course:
             J=best.J if best else np.nan,
             R=best.R if best else np.nan,
             lower_bound=bound,
-            gap=self.gap,
+            gap=gap,
             J_at_zero=self.objective.losses[0].at_zero(),
             nu=self.nu,
             evaluations=self.count,

@@ -93,3 +93,24 @@ def test_merging_keeps_the_gram_matrix_true():
         certificate.add(rng.normal(size=6) * 0.1 + 0.3, rng.random())
     planes = certificate._planes
     np.testing.assert_allclose(certificate._gram, planes @ planes.T, rtol=1e-10, atol=1e-12)
+
+
+def test_a_plane_without_slope_beside_the_zero_plane():
+    """Contradictory rows give r = 0 with d > 0; at a tiny lam the program's terms differ by ten orders of magnitude."""
+    certificate = Certificate(1, SquaredNorm(1e-8), True, 3)
+    for r, d in ((0.0, 0.5), (-999.0, 0.5), (0.0, 0.5), (3.0, 0.7), (-1e-9, 0.1), (0.0, 0.2)):
+        certificate.add(np.array([r]), d)
+        assert np.isfinite(certificate._alpha).all()
+    assert certificate.lower_bound == pytest.approx(0.5, abs=1e-9)
+    np.testing.assert_array_equal(simplex_qp(np.zeros((2, 2)), np.array([1.0, 0.0]), np.array([0.3, 0.7])), [1, 0])
+
+
+def test_the_minimizer_attains_the_bound():
+    rng = np.random.default_rng(4)
+    certificate, omega = Certificate(5, SquaredNorm(0.1), True, 20), SquaredNorm(0.1)
+    planes = rng.normal(size=(12, 5)), rng.random(12)
+    for r, d in zip(*planes, strict=True):
+        certificate.add(r, d)
+    w = certificate.minimizer()
+    model = omega.value(w @ w) + max(0.0, float((planes[0] @ w + planes[1]).max()))
+    assert model == pytest.approx(certificate.lower_bound, abs=1e-9)

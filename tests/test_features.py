@@ -135,3 +135,18 @@ def test_indices_are_as_small_as_possible(nnz, p, dtype):
 def test_columns_beyond_int32():
     features = Sparse(np.array([2.0]), np.array([2**31]), np.array([0, 1]), 2**31 + 1)
     assert features.shape == (1, 2**31 + 1) and features.nnz == 1
+
+
+@settings(derandomize=True, deadline=None)
+@given(cases, st.integers(1, 9))
+def test_largest_terms(case, held_at_a_time):
+    """The largest row sum of |x w|, and of (terms + 2) times it, whatever part of X is held at a time."""
+    features, array, rng = build(case)
+    W = rng.normal(size=(array.shape[1], 2))
+    sums = np.abs(array) @ np.abs(W)
+    terms = array.shape[1] if case[0] == "dense" else np.count_nonzero(array, axis=1)[:, None]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distsms.features._TERMS", held_at_a_time)
+        found = features.largest_terms(W)
+    expected = [sums.max(axis=0, initial=0), ((terms + 2) * sums).max(axis=0, initial=0)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -14,7 +14,7 @@ from distsms.errors import InputError
 from distsms.model import Model
 
 pytestmark = pytest.mark.serial
-INFO = {"threshold": 0.5, "measure": "prbep", "nested": {"n": 3}}
+INFO = {"threshold": 0.5, "zero_based": False, "label_map": {"+1": 1.0, "-1": None}, "nested": {"n": 3}}
 
 
 def test_round_trip(tmp_path):
@@ -65,7 +65,8 @@ def test_killed_at_any_moment_the_file_is_old_or_new(tmp_path):
     code = (
         "import itertools, sys, numpy as np\nfrom distsms import model\n"
         "for k in itertools.count():\n"
-        "    model.save(sys.argv[1], model.Model(np.full(5000, float(k)), {'threshold': k}))\n"
+        "    info = {'threshold': float(k), 'zero_based': True, 'label_map': {'+1': 1, '-1': -1}}\n"
+        "    model.save(sys.argv[1], model.Model(np.full(5000, float(k)), info))\n"
         "    print(k, flush=True)"
     )
     for seed in range(8):
@@ -95,6 +96,8 @@ def damage(path, how):
             elif how == "matrix":
                 del file["w"]
                 file["w"] = np.ones((2, 2))
+            elif how == "no threshold":
+                file.attrs["info"] = json.dumps({**INFO, "threshold": None})
             elif how == "no json":
                 file.attrs["info"] = "{"
             elif how == "incomplete":
@@ -106,7 +109,8 @@ def damage(path, how):
 
 
 @pytest.mark.parametrize(
-    "how", ["missing", "cut", "text", "nan", "no w", "matrix", "no json", "incomplete", "newer", "other"]
+    "how",
+    ["missing", "cut", "text", "nan", "no w", "matrix", "no json", "no threshold", "incomplete", "newer", "other"],
 )
 def test_what_is_no_model_is_refused_by_name(tmp_path, how):
     path = tmp_path / "m.h5"
@@ -136,3 +140,24 @@ def test_a_place_that_cannot_be_written_is_found_before(tmp_path):
 
 def test_versions_are_strings():
     assert json.dumps(model.versions())
+
+
+def test_devices_and_links(tmp_path):
+    """What is no regular file is left alone; a link is followed."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="regular"):
+        model.check_writable(tmp_path / "pipe")
+    with pytest.raises(InputError, match="regular"):
+        model.save(tmp_path / "pipe", Model(np.ones(2), INFO))
+    (tmp_path / "link.h5").symlink_to("real.h5")
+    model.save(tmp_path / "link.h5", Model(np.ones(2), INFO))
+    assert (tmp_path / "link.h5").is_symlink()
+    assert model.load(tmp_path / "real.h5").p == 2
+
+
+def test_what_is_no_model_is_not_replaced(tmp_path):
+    (tmp_path / "thesis.h5").write_text("years of work")
+    with pytest.raises(InputError, match="not a model"):
+        model.check_replaceable(tmp_path / "thesis.h5")
+    model.save(tmp_path / "m.h5", Model(np.ones(2), INFO))
+    model.check_replaceable(tmp_path / "m.h5")

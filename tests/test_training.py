@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.sparse import csr_matrix
 
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.objective import Request
 from distsms.regularizer import SquaredNorm
 from distsms.training import Settings, Status, train
+from tests import oracles
 from tests.problems import data, objective
 
 MEASURES = ("rocarea", "prbep")
@@ -108,7 +112,7 @@ def test_beyond_what_floats_can_tell_is_no_success(comm):
     """A gap of 1e-17 cannot be proved: the run ends by itself and says that it did not."""
     X, y = data(n=60)
     result = train(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
-    assert result.status in (Status.STALLED, Status.LIMIT)
+    assert result.status is Status.ROUNDING
     assert result.gap < 1e-6
 
 
@@ -167,3 +171,53 @@ def test_options_reach_tao(capfd):
 
     for name in ("tao_view", "options_left"):
         PETSc.Options().delValue(name)
+
+
+def exact_J(w, X, y, measure, lam):
+    """J at a w of floats, in rational numbers."""
+    w = oracles.rational(w)
+    scores = [sum((a * b for a, b in zip(oracles.rational(row), w, strict=True)), w[0] * 0) for row in X]
+    positive, negative = (
+        [s for s, sign in zip(scores, y, strict=True) if (sign > 0) == kind] for kind in (True, False)
+    )
+    risk = oracles.rocarea_risk if measure == "rocarea" else oracles.prbep_risk
+    return float(risk(np.array(positive), np.array(negative)) + oracles.rational([lam])[0] / 2 * sum(v * v for v in w))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e9, 1e13, 1e18])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_proof_that_rounding_could_have_made(measure, offset, seed):
+    """Columns of huge values (time stamps, say): what is called proved is true of the exact J."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([offset + rng.integers(-2, 3, 12), rng.normal(size=12), offset * rng.integers(0, 2, 12)])
+    y = np.where(rng.random(12) < 0.4, 1, -1).astype(np.int8)
+    y[:2] = 1, -1
+    settings = Settings(lam=1e-4, epsilon=1e-6, max_evaluations=300)
+    result = train(objective(csr_matrix(X), y, Communicator(), measure), settings)
+    if offset == 0:
+        assert result.status is Status.PROVED
+    J = exact_J(result.w, X, y, measure, 1e-4)
+    assert abs(result.J - J) <= result.gap + 1e-15
+    assert result.lower_bound <= J
+    if result.status is Status.PROVED:
+        assert J - result.lower_bound <= 1e-6 + 1e-15
+    else:
+        assert result.status in (Status.ROUNDING, Status.LIMIT, Status.STALLED)
+
+
+def test_contradictory_rows(comm):
+    """The same row with both labels, and a far outlier, at a tiny lambda."""
+    X, y = csr_matrix([[2000.0], [1.0], [1.0]]), np.array([-1, 1, -1], np.int8)
+    result = train(objective(X, y, comm), Settings(lam=1e-8, epsilon=1e-6))
+    assert result.status is Status.PROVED
+    assert result.J == pytest.approx(0.5, abs=1e-5)
+
+
+def test_what_a_result_says_is_json(comm):
+    X, y = data()
+    start = np.full(X.shape[1], 1e300)
+    numbers = train(objective(X * 1e300, y, comm), Settings(lam=1e-4), start).numbers()
+    assert numbers["J"] is None
+    json.dumps(numbers, allow_nan=False)

@@ -62,5 +62,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         hint = "; PETSc's options go after --" if any(word.startswith("-tao") for word in unknown) else ""
         parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
+    if options and not options[0].startswith("-"):
+        parsers[args.command].error(f"after -- PETSc's options are expected, found {options[0]!r}")
     args.solver_options = options
     return args

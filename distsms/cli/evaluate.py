@@ -46,15 +46,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         judged = model.load(args.model)
     threshold = judged.threshold if args.threshold is None else args.threshold
     rows = inputs.rows_for(judged, args.data, comm, args.ignore_new_features, zero_based=args.zero_based)
-    scores = rows.features.margins(judged.w)
-    ranked = measures.ranking(scores, rows.labels, comm)
-    table = measures.contingency(scores, rows.labels, threshold, comm)
+    scores = inputs.scores(judged, rows, args.data, comm)[rows.counted]
+    ranked = measures.ranking(scores, rows.labels[rows.counted], comm)
+    table = measures.contingency(scores, rows.labels[rows.counted], threshold, comm)
     if not comm.is_root:
         return EXIT_OK
     found: dict[str, Any] = {
         "model": args.model,
         "data": args.data,
-        "n": rows.n,
+        "n": ranked.n_pos + ranked.n_neg,
         "n_pos": ranked.n_pos,
         "n_neg": ranked.n_neg,
         "rocarea": ranked.rocarea,
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if args.json:
         print(report.to_json(found))
         return EXIT_OK
-    print(f"{args.model} on {args.data}: {rows.n} rows, {ranked.n_pos} positive, {ranked.n_neg} negative")
+    print(f"{args.model} on {args.data}: {found['n']} rows, {ranked.n_pos} positive, {ranked.n_neg} negative")
     if not os.path.isdir(args.data):
         zero_based = judged.info["zero_based"] if args.zero_based is None else args.zero_based
         positive = judged.info["label_map"]["+1"]

@@ -45,8 +45,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         judge = model.load(args.model)
         if args.output != "-":
             model.check_writable(args.output)
+            inputs.check_distinct(args.output, args.data, args.model)
     rows = inputs.rows_for(judge, args.data, comm, args.ignore_new_features, False, args.zero_based)
-    scores = comm.gather_rows(rows.features.margins(judge.w))
+    scores = comm.gather_rows(inputs.scores(judge, rows, args.data, comm))
     with comm.together():
         if scores is not None:
             model.write_scores(args.output, scores)

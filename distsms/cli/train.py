@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Callable
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,9 @@ from distsms.cli.types import count, duration, memory, positive
 if TYPE_CHECKING:
     from distsms.comm import Communicator
     from distsms.interrupts import StopSignals
+    from distsms.losses.contract import Floats
     from distsms.measures import Ranking
+    from distsms.shards import Block
     from distsms.training import Result, Settings, State
 
 NAME = "train"
@@ -108,14 +112,14 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
-    from distsms import inputs, measures, model, report, shards
+    from distsms import inputs, model, report, shards
     from distsms.clock import Clock
     from distsms.comm import launched_size
     from distsms.losses import make_loss
     from distsms.objective import Objective
     from distsms.training import train
 
-    say = print if comm.is_root and not args.quiet else _silent
+    say = _speaker(comm.is_root and not args.quiet)
     clock, reading = Clock(), report.ReadCounter()
     with comm.together():  # everything that can be refused before the data are read
         settings = _settings(args)
@@ -124,7 +128,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         if args.test:
             inputs.check(args.test, manifest.p, args.ignore_new_features)
         if comm.is_root:
-            model.check_writable(args.output)
+            model.check_replaceable(args.output)
+            inputs.check_distinct(args.output, args.data, args.test, args.trace)
+        if comm.is_root and args.trace:
+            inputs.check_distinct(args.trace, args.data, args.test, args.init)
+        _check_memory(settings, manifest.p)
         trace = report.Trace(args.trace if comm.is_root else None)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
@@ -144,7 +152,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     course.close()
     trace.close()
     with clock.phase("threshold"):
-        on_training = measures.ranking(block.features.margins(result.w), block.labels, comm)
+        on_training = _measured(block.features.margins(result.w), block, comm)
     trained = model.Model(result.w, _info(args, settings, manifest, result, on_training, comm))
     with comm.together():
         if comm.is_root:
@@ -154,7 +162,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         with clock.phase("test"):
             with reading:
                 test = inputs.rows_for(trained, args.test, comm, args.ignore_new_features)
-            tested = measures.ranking(test.features.margins(result.w), test.labels, comm)
+            tested = _measured(inputs.scores(trained, test, args.test, comm), test, comm)
         say(f"  test      ROCArea {tested.rocarea:.6f}   PRBEP {tested.prbep:.6f}   ({args.test})")
     usage = comm.allgather(
         {
@@ -194,8 +202,39 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
     )
 
 
-def _silent(*args: object) -> None:
-    """Print nothing: for all ranks but the root, and for --quiet."""
+def _measured(scores: Floats, rows: Block, comm: Communicator) -> Ranking:
+    """The measures of the rows that count. Collective."""
+    from distsms.measures import ranking
+
+    return ranking(scores[rows.counted], rows.labels[rows.counted], comm)
+
+
+def _check_memory(settings: Settings, p: int) -> None:
+    """Raise InputError if the vectors on the root cannot fit into this machine's memory."""
+    from distsms.errors import InputError
+    from distsms.report import size
+
+    needed, there = settings.root_bytes(p), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise InputError(
+            f"p = {p} columns need {size(needed)} for vectors on the root, which has {size(there)}; lower --history, "
+            "--planes or --vector-memory, or leave out columns"
+        )
+
+
+def _speaker(speaks: bool) -> Callable[[str], None]:
+    """Prints, as long as somebody reads: a reader that has gone, or a full disk, costs the words, not the run."""
+
+    def say(text: str) -> None:
+        nonlocal speaks
+        if speaks:
+            try:
+                print(text, flush=True)
+            except OSError:
+                speaks = False
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    return say
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -256,8 +295,7 @@ def _summarize(
     say(f"problem   {args.measure}, lambda {settings.lam:g}; gap to prove: {' or '.join(target)}")
     say(f"method    {settings.solver}, history {history}, {planes} planes, smoothing {fixed}, ordering {args.ordering}")
     say(
-        f"          vectors on the root: {size(8 * block.p * (2 * history + planes + 15))};"
-        f" margins there: {size(60 * manifest.n)}\n"
+        f"          vectors on the root: {size(settings.root_bytes(block.p))}; margins there: {size(60 * manifest.n)}\n"
     )
 
 

@@ -17,7 +17,7 @@ def positive(text: str) -> float:
 def count(text: str) -> int:
     """A whole number of at least 1; 1e6 is understood."""
     value = _number(text)
-    if not (value >= 1 and value == int(value)):
+    if not (1 <= value <= 2**62 and value == int(value)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(value)
 

@@ -29,7 +29,8 @@ def _petsc() -> Any:
         import petsc4py
     except ImportError as error:
         raise InputError(f"training needs PETSc's Python package, petsc4py: {error}") from error
-    petsc4py.init(["distsms"], comm=alone())
+    # Its signal handlers would turn a closed pipe or a hang-up into an abort.
+    petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
     from petsc4py import PETSc
 
     return PETSc
@@ -63,7 +64,10 @@ class Solver:
             "tao_lmvm_recycle": "1",  # the history survives a pause and a change of the smoothing width
         }
         self._defaults = {key: value for key, value in self._defaults.items() if not database.hasName(key)}
-        self._create(w)
+        try:
+            self._create(w)
+        except self._petsc.Error as error:
+            raise InputError(f"PETSc refuses its options ({' '.join(options)}): {error}") from error
 
     def _create(self, w: Floats) -> None:
         PETSc = self._petsc

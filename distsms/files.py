@@ -1,0 +1,83 @@
+"""Files that are whole or not there: atomic replacement, room on the disk, one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from distsms.errors import InputError
+
+SLACK_BYTES = 2**20
+"""Room on the disk beyond the data themselves: HDF5's own structures, and what others write meanwhile."""
+
+LOCK = ".writing"
+"""The file in a directory that whoever writes it holds locked."""
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A name to write to; afterwards `path` holds the whole new file, or the old one if anything fails or is killed.
+
+    A link is followed. Raises InputError if `path` cannot be written or is no regular file.
+    """
+    path = Path(os.path.realpath(path))
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        require_regular(path)
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def require_regular(path: Path) -> None:
+    """Raise InputError if there is something at `path` that is no regular file: a directory, a device."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise InputError(f"{path}: is not a regular file; nothing is written there")
+
+
+def require_space(directory: Path, n_bytes: int) -> None:
+    """Raise InputError if the disk has no room for n_bytes more: HDF5 may crash the process where a write fails."""
+    free = os.statvfs(directory)
+    available = free.f_bavail * free.f_frsize
+    if available < n_bytes + SLACK_BYTES:
+        raise InputError(f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes needed, {available} free")
+
+
+@contextlib.contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Hold a directory for one writer. Raises InputError if another process holds it; a killed one holds nothing."""
+    path = directory / LOCK
+    with open(path, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{directory}: another conversion is writing here; wait for it") from error
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Flush a directory's entries, or a closed file, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        # Some file systems know no fsync of a directory.
+        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
+            os.fsync(handle)
+    finally:
+        os.close(handle)
