@@ -28,7 +28,10 @@ are pairwise or blocked, so that their errors grow slowly with their length."""
 class Certificate:
     """A bundle of at most `capacity` planes and the best lower bound so far. Lives where the solver's vectors live.
 
+    This is also BMRM's model of J: Omega(w) + the highest of the planes, with `minimum` where it is least.
+
     p : length of this process's slice of a vector.  capacity : at least 2.
+    zero_plane : whether the zero plane is one of them, beside the capacity, as it may be where R >= 0.
     dots : (k, p) planes and (p,) vector -> (k,) inner products over the whole vectors.
     Memory: 8 capacity p bytes. Cost of a plane: one pass over that memory, and a program of `capacity` variables.
     """
@@ -37,15 +40,15 @@ class Certificate:
         self,
         p: int,
         regularizer: SquaredNorm,
-        nonnegative: bool,
+        zero_plane: bool,
         capacity: int,
         dots: Callable[[Floats, Floats], Floats] = np.matmul,
     ) -> None:
         if capacity < 2:
             raise ValueError("a bundle needs room for two planes at least")
         self.regularizer = regularizer
-        self.lower_bound = 0.0 if nonnegative else -float("inf")
-        self._nonnegative = nonnegative
+        self.lower_bound = 0.0 if zero_plane else -float("inf")
+        self._zero_plane = zero_plane
         self._dots = dots
         self._planes = np.empty((capacity, p))
         self._gram = np.zeros((capacity, capacity))
@@ -62,7 +65,7 @@ class Certificate:
         self._d[slot], self._alpha[slot] = d, 0.0
         k = self._count
         gram, constant, start = self._gram[:k, :k], self._d[:k], self._alpha[:k]
-        if self._nonnegative:  # the zero plane takes the rest of the weight
+        if self._zero_plane:  # the zero plane takes the rest of the weight
             gram, constant = np.pad(gram, (0, 1)), np.append(constant, 0.0)
             start = np.append(start, max(0.0, 1.0 - start.sum()))
         alpha = simplex_qp(gram / self.regularizer.lam, constant, start)
@@ -71,6 +74,11 @@ class Certificate:
         terms = float(np.abs(constant) @ alpha) + self.regularizer.conjugate(float(alpha @ np.abs(gram) @ alpha))
         self.lower_bound = max(self.lower_bound, float(bound - ROUNDING * terms))
         return self.lower_bound
+
+    def minimum(self) -> tuple[Floats, float]:
+        """The model's minimizer w = -(1/lam) sum_k alpha_k r_k, (p,), and the best lower bound, its value there."""
+        k = self._count
+        return self.regularizer.minimizer(self._alpha[:k] @ self._planes[:k]), self.lower_bound
 
     def _free_slot(self) -> int:
         """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""

@@ -21,7 +21,7 @@ from distsms.certificate import Certificate
 from distsms.errors import InputError
 from distsms.objective import Evaluation, Objective, Request
 from distsms.regularizer import SquaredNorm
-from distsms.solvers import Outcome, make_solver
+from distsms.solvers import Outcome, Planes, Traits, solver_class
 
 Floats = NDArray[np.float64]
 
@@ -61,6 +61,7 @@ class Settings:
     c_mu : the paper's fixed smoothing width mu = c_mu epsilon / D; None lets the width shrink as the run goes on.
     history, planes : at most so many pairs in the solver's memory and planes in the certificate; fewer where they would
     take more than `vector_bytes` on the root, half of it each.
+    zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
     """
 
     lam: float
@@ -70,6 +71,7 @@ class Settings:
     solver: str = "lmvm"
     history: int = 50
     planes: int = 40
+    zero_plane: bool = True
     vector_bytes: float = 2**31
     max_evaluations: int = 10_000
     time_limit: float = float("inf")
@@ -84,16 +86,36 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}; it must be positive")
+        if self.c_mu is not None and not self.traits.smooth:
+            raise InputError(f"c_mu is given, but {self.solver} minimizes the exact risk: there is no smoothing")
+        if self.solver_options and not self.traits.options:
+            raise InputError(f"{self.solver} has no options of PETSc: {' '.join(self.solver_options)}")
         for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")
 
+    @property
+    def traits(self) -> Traits:
+        """What the solver is made for."""
+        return solver_class(self.solver).traits
+
     def history_within(self, p: int) -> int:
         """The solver's history for vectors of length p: a pair is 16 p bytes; never below 5, TAO's own default."""
+        if not self.traits.history:
+            return 0
         return int(min(self.history, max(5, self.vector_bytes / 2 // (16 * max(p, 1)))))
 
     def planes_within(self, p: int) -> int:
-        """The certificate's planes for vectors of length p: a plane is 8 p bytes; never below 2."""
+        """The certificate's planes for vectors of length p: a plane is 8 p bytes; never below 2.
+
+        Where the planes are the solver's model, all are kept that `vector_bytes` have room for, with their Gram matrix
+        and its copies in the program; beyond that, the two of least weight are merged into one.
+        """
+        if self.traits.planes is Planes.PAIR:
+            return 2
+        if self.traits.planes is Planes.MODEL:  # 8 p k + 32 k^2 bytes
+            room = (np.sqrt(p * p + 2.0 * self.vector_bytes) - p) / 8
+            return int(min(self.max_evaluations + 1, max(2, room)))
         return int(min(self.planes, max(2, self.vector_bytes / 2 // (8 * max(p, 1)))))
 
     def target(self, J: float) -> float:
@@ -185,10 +207,12 @@ class _Course:
         self.objective, self.settings, self.watch = objective, settings, watch
         loss = objective.losses[0]
         self.regularizer = SquaredNorm(settings.lam)
-        planes = settings.planes_within(objective.p)
-        self.certificate = Certificate(objective.p, self.regularizer, loss.nonnegative, planes)
-        self.adaptive = settings.c_mu is None
-        if settings.c_mu is None:
+        self.certificate = _certificate(objective.p, self.regularizer, loss.nonnegative, settings)
+        self.smooth = settings.traits.smooth
+        self.adaptive = self.smooth and settings.c_mu is None
+        if not self.smooth:
+            self.nu = 0.0
+        elif settings.c_mu is None:
             self.nu = START_COST / loss.smoothing_cost()
         else:
             self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
@@ -199,8 +223,17 @@ class _Course:
 
     # What the solver sees
 
+    @property
+    def strong_convexity(self) -> float:
+        """lambda, since the risk is convex."""
+        return self.regularizer.lam
+
+    def model_minimum(self) -> tuple[Floats, float]:
+        """Where the planes so far put the minimum of J, and its value."""
+        return self.certificate.minimum()
+
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """J_mu and its gradient at w; counts, certifies and records. Raises _Finished when the run is over."""
+        """J_mu (J at nu = 0) and its gradient at w; counts, certifies and records. Raises _Finished when the run is over."""
         evaluation = self.objective.evaluate([Request(w, self.nu, self.regularizer)])[0]
         self.count += 1
         self.last = evaluation
@@ -218,6 +251,8 @@ class _Course:
     def iterated(self) -> bool:
         """Whether the solver should pause, for a narrower width. Raises _Finished at the floor of a fixed one."""
         assert self.last is not None and self.best is not None
+        if not self.smooth:
+            return False
         smoothing, optimization = self.last.smoothing_gap, self.last.optimization_gap
         target = self.settings.target(self.best.J)
         if not self.adaptive:
@@ -236,7 +271,7 @@ class _Course:
 
     def run(self, w: Floats) -> Result:
         history = self.settings.history_within(len(w))
-        solver = make_solver(self.settings.solver, self, w, history, self.settings.solver_options)
+        solver = solver_class(self.settings.solver)(self, w, history, self.settings.solver_options)
         self.start = time.perf_counter()  # what loading PETSc took is not the run's
         failures = 0
         try:
@@ -312,6 +347,17 @@ class _Course:
             evaluations=self.count,
             seconds=time.perf_counter() - self.start,
         )
+
+
+def _certificate(p: int, regularizer: SquaredNorm, nonnegative: bool, settings: Settings) -> Certificate:
+    """The planes of a run, as its solver needs them."""
+    zero, planes = nonnegative and settings.zero_plane, settings.planes_within(p)
+    if settings.traits.planes is not Planes.PAIR:
+        return Certificate(p, regularizer, zero, planes)
+    pair = Certificate(p, regularizer, False, planes)
+    if zero:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
+        pair.add(np.zeros(p), 0.0)
+    return pair
 
 
 def describe(settings: Settings) -> dict[str, Any]:

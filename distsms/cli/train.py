@@ -8,6 +8,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import count, duration, memory, positive
+from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from distsms.comm import Communicator
@@ -76,7 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="fixed smoothing, mu = C epsilon/D; the paper takes 10 (default: adaptive)",
     )
-    how.add_argument("--solver", choices=("lmvm",), default="lmvm", help="PETSc/TAO's LMVM")
+    how.add_argument(
+        "--solver",
+        choices=tuple(SOLVERS),
+        default="lmvm",
+        help="lmvm: PETSc/TAO's LMVM (default); agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact"
+        " risk; bmrm-linesearch: with two planes and no quadratic program",
+    )
     how.add_argument(
         "--ordering", choices=("gather",), default="gather", help="how the margins are brought into global order"
     )
@@ -85,6 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--planes", type=count, default=40, metavar="N", help="planes in the proof of the gap (%(default)s)"
+    )
+    how.add_argument(
+        "--no-zero-plane", action="store_true", help="do not use R >= 0 in the proof, nor in bmrm's model of R"
     )
     how.add_argument(
         "--vector-memory",
@@ -209,6 +219,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         solver=args.solver,
         history=args.history,
         planes=args.planes,
+        zero_plane=not args.no_zero_plane,
         vector_bytes=args.vector_memory,
         max_evaluations=args.max_evaluations,
         time_limit=args.time_limit,
