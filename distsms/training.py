@@ -82,6 +82,7 @@ class Settings:
             raise InputError(f"relative is {self.relative}; it must be below 1 (0.01 is 1 %)")
         if self.epsilon is None and self.relative is None:
             raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
+        solver_class(self.solver)  # raises InputError if there is none
         for name in ("epsilon", "relative", "c_mu", "lam", "time_limit"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -108,13 +109,13 @@ class Settings:
     def planes_within(self, p: int) -> int:
         """The certificate's planes for vectors of length p: a plane is 8 p bytes; never below 2.
 
-        Where the planes are the solver's model, all are kept that `vector_bytes` have room for, with their Gram matrix
-        and its copies in the program; beyond that, the two of least weight are merged into one.
+        Where the planes are the solver's model, all are kept that `vector_bytes` have room for, with their Gram matrix.
+        Beyond the number of planes, here and there, idle ones are replaced, or the two of least weight merged.
         """
         if self.traits.planes is Planes.PAIR:
             return 2
-        if self.traits.planes is Planes.MODEL:  # 8 p k + 32 k^2 bytes
-            room = (np.sqrt(p * p + 2.0 * self.vector_bytes) - p) / 8
+        if self.traits.planes is Planes.MODEL:  # 8 k (p + k) bytes
+            room = (np.sqrt(p * p + self.vector_bytes / 2) - p) / 2
             return int(min(self.max_evaluations + 1, max(2, room)))
         return int(min(self.planes, max(2, self.vector_bytes / 2 // (8 * max(p, 1)))))
 
@@ -233,7 +234,7 @@ class _Course:
         return self.certificate.minimum()
 
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """J_mu (J at nu = 0) and its gradient at w; counts, certifies and records. Raises _Finished when the run is over."""
+        """J_mu (at nu = 0, J) and its gradient at w; counts, certifies, records. Raises _Finished at the run's end."""
         evaluation = self.objective.evaluate([Request(w, self.nu, self.regularizer)])[0]
         self.count += 1
         self.last = evaluation

@@ -27,7 +27,7 @@ exit codes:
   6 NaN or infinity in the objective   75 stopped by a signal or --time-limit   130 interrupted twice
 With all but 1, 2 and 130 the best model so far is written, with its proved gap.
 
-Words after -- go to PETSc, for example: -- -tao_ls_type armijo -tao_monitor
+Words after -- go to PETSc (--solver lmvm), for example: -- -tao_ls_type armijo -tao_monitor
 
 examples:
   distsms train data/train --measure rocarea --lambda 1e-4 --test data/test
@@ -91,7 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--history", type=count, default=50, metavar="N", help="pairs in the solver's memory (%(default)s)"
     )
     how.add_argument(
-        "--planes", type=count, default=40, metavar="N", help="planes in the proof of the gap (%(default)s)"
+        "--planes",
+        type=count,
+        default=40,
+        metavar="N",
+        help="planes in the proof of the gap (%(default)s); bmrm keeps all",
     )
     how.add_argument(
         "--no-zero-plane", action="store_true", help="do not use R >= 0 in the proof, nor in bmrm's model of R"
@@ -191,7 +195,8 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
         f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
         f" ({share}; target {settings.target(result.J):.3g})   J at w = 0: {result.J_at_zero:.6g}"
     )
-    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s, final width nu {result.nu:.3g}")
+    width = f", final width nu {result.nu:.3g}" if result.nu else ""
+    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s{width}")
     say(f"  model     {args.output}" + (f"   trace {args.trace}" if args.trace else ""))
     if result.vacuous:
         say(
@@ -252,7 +257,9 @@ def _summarize(
     rows, nnz, n_bytes = (f"{min(one)} to {max(one)}" for one in zip(*held, strict=True))
     n_bytes = f"{size(min(h[2] for h in held))} to {size(max(h[2] for h in held))}"
     history, planes = settings.history_within(block.p), settings.planes_within(block.p)
-    fixed = f"fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "adaptive"
+    fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
+    fixed = fixed if settings.traits.smooth else "the exact risk"
+    memory = f"history {history}, {planes} planes" if history else f"{planes} planes"
     target = [f"{settings.epsilon:g}"] if settings.epsilon else []
     target += [f"{settings.relative:g} J"] if settings.relative else []
     say(
@@ -265,9 +272,10 @@ def _summarize(
     )
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
     say(f"problem   {args.measure}, lambda {settings.lam:g}; gap to prove: {' or '.join(target)}")
-    say(f"method    {settings.solver}, history {history}, {planes} planes, smoothing {fixed}, ordering {args.ordering}")
+    up_to = "up to " if planes > settings.planes else ""
+    say(f"method    {settings.solver}, {up_to}{memory}, {fixed}, ordering {args.ordering}")
     say(
-        f"          vectors on the root: {size(8 * block.p * (2 * history + planes + 15))};"
+        f"          vectors on the root: {up_to}{size(8 * block.p * (2 * history + planes + 15))};"
         f" margins there: {size(60 * manifest.n)}\n"
     )
 

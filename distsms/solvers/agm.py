@@ -4,8 +4,10 @@ The function is f + Psi with Psi = sigma/2 ||w||^2, sigma its strong convexity, 
 A(x_0, L_0, mu = sigma) of Nesterov, Gradient methods for minimizing composite objective function, CORE 2007/76, (4.9):
 
     a^2 / (A + a) = 2 (1 + sigma A) / L,    y = (A x + a v) / (A + a),    T = argmin <f'(y), .> + L/2 ||. - y||^2 + Psi
-    L is large enough when <g, y - T> >= ||g||^2 / L, with g = L (y - T) + f'(T) - f'(y) the gradient at T
-    then x = T, A += a, v = argmin 1/2 ||. - x_0||^2 + sum_i a_i [<f'(x_i), .> + Psi] = (x_0 - sum_i a_i f'(x_i)) / (1 + sigma A)
+    L is large enough when <g, y - T> >= ||g||^2 / L, with g = L (y - T) + f'(T) - f'(y) the gradient at T,
+        which is the same as ||f'(T) - f'(y)||^2 <= L <f'(T) - f'(y), T - y>
+    then x = T, A += a and v = argmin 1/2 ||. - x_0||^2 + sum_i a_i [<f'(x_i), .> + Psi]
+                             = (x_0 - sum_i a_i f'(x_i)) / (1 + sigma A)
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from distsms.solvers import Floats, Outcome, Problem, Traits
 
 RAISE = 2.0  # the paper's gamma_u: L grows by this when it was too small
 LOWER = 1.2  # gamma_d: L shrinks by this after a step. With the usual 2, every other trial would be in vain
+EPS = float(np.finfo(float).eps)
+HUGE = 1e60
 TRIALS = 100  # of L in one step; 2^100 times the first guess is beyond any need
 
 
@@ -38,19 +42,24 @@ class Solver:
     def run(self) -> tuple[Outcome, str]:
         """See `solvers.Solver.run`."""
         if self._L is None and not self._first_estimate():
-            return Outcome.FAILED, "the gradient is zero at the start"
+            return Outcome.FAILED, "the gradient is zero where it starts"
         assert self._L is not None
         A, total, v = 0.0, self._x.copy(), self._x  # total = x_0 - sum a_i f'(x_i)
         while True:
             step = self._step(A, v)
             if step is None:
-                return Outcome.FAILED, f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})"
+                return (
+                    Outcome.FAILED,
+                    f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})",
+                )
             self._x, a, slope = step
             if self._problem.iterated():
                 return Outcome.PAUSED, ""
             A += a
             total -= a * slope
             v = total / (1.0 + self._sigma * A)
+            if self._sigma * A > HUGE:  # from here on the 1 counts for nothing, and all is homogeneous in A and total
+                A, total = A / HUGE * 1e30, total / HUGE * 1e30
             self._L /= LOWER
 
     def _step(self, A: float, v: Floats) -> tuple[Floats, float, Floats] | None:
@@ -64,11 +73,10 @@ class Solver:
             slope_y = self._slope(y)
             T = (L * y - slope_y) / (L + sigma)
             move = y - T
-            if np.linalg.norm(move) <= np.finfo(float).eps * np.linalg.norm(y):
+            if _norm(move) <= 32 * EPS * _norm(y):
                 return None
             slope = self._slope(T)
-            gradient = L * move + slope - slope_y
-            if gradient @ move >= gradient @ gradient / L:
+            if _large_enough(L, slope - slope_y, -move, 8 * EPS * (_norm(slope) + L * _norm(y))):
                 return T, a, slope
             self._L *= RAISE
         return None
@@ -81,8 +89,10 @@ class Solver:
         """||g||^2 / (2 F), which is no more than the Lipschitz constant of the gradient if F >= 0 everywhere."""
         value, gradient = self._problem.value_and_gradient(self._x)
         norm2 = float(gradient @ gradient)
-        self._L = 0.5 * norm2 / abs(value) if norm2 > 0 and value else None
-        return self._L is not None
+        if not norm2 > 0:
+            return False
+        self._L = 0.5 * norm2 / abs(value) if value else 1.0
+        return True
 
     def restart(self, w: Floats) -> None:
         """See `solvers.Solver.restart`."""
@@ -90,3 +100,15 @@ class Solver:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def _norm(x: Floats) -> float:
+    return float(np.linalg.norm(x))
+
+
+def _large_enough(L: float, change: Floats, move: Floats, noise: float) -> bool:
+    """Whether ||change||^2 <= L <change, move>, if the change of f' may be wrong by a vector of norm `noise`.
+
+    Where f is linear along the move both sides are zero, and rounding alone would raise L without end.
+    """
+    return bool(change @ change - L * (change @ move) <= noise * (2 * _norm(change) + L * _norm(move)))

@@ -2,10 +2,10 @@
 
     w_k = argmin_w  Omega(w) + max_{i <= k} [ <r_i, w> + d_i ]  =  -(1/lam) sum_i alpha_i r_i
 
-with alpha from a quadratic program over the simplex. The planes, their Gram matrix and the program are the run's proof of
-the gap, too, and exist once: in `distsms.certificate`. What is left for a solver is to evaluate where the model has its
-minimum. The line-search variant is the same step on a model of two planes, the mixture of all old ones and the newest: the
-program is then a line search in closed form.
+with alpha from a quadratic program over the simplex. The planes, their Gram matrix and the program are the run's proof
+of the gap, too, and exist once: in `distsms.certificate`. What is left for a solver is to evaluate where the model has
+its minimum. The line-search variant is the same step on a model of two planes, the mixture of all old ones and the
+newest: the program is then a line search in closed form.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 
 from distsms.solvers import Floats, Outcome, Planes, Problem, Traits
 
-REPEATS = 3
-"""So often may the model's minimum stay where it is; the plane found there should have moved it."""
+REPEATS = 20
+"""So many planes in a row that do not raise the model's minimum are the end: in exact arithmetic each one does, unless
+the model was exact there."""
 
 
 class Solver:
@@ -33,18 +34,19 @@ class Solver:
 
     def run(self) -> tuple[Outcome, str]:
         """See `solvers.Solver.run`."""
-        model, repeats = -np.inf, 0
+        least, repeats = -np.inf, 0
         while True:
-            value, _ = self._problem.value_and_gradient(self._w)
-            if value - model <= 4 * np.finfo(float).eps * abs(value):
-                return Outcome.FAILED, "the model of the risk is exact to rounding where it has its minimum"
+            self._problem.value_and_gradient(self._w)
             if self._problem.iterated():
                 return Outcome.PAUSED, ""
-            before = self._w
-            self._w, model = self._problem.model_minimum()
-            repeats = repeats + 1 if np.array_equal(before, self._w) else 0
+            before = least
+            self._w, least = self._problem.model_minimum()
+            repeats = 0 if least > before else repeats + 1
             if repeats == REPEATS:
-                return Outcome.FAILED, "a new plane no longer moves the minimum of the model: the program is at rounding"
+                return (
+                    Outcome.FAILED,
+                    f"{REPEATS} new planes have not raised the minimum of the model: it is at rounding",
+                )
 
     def restart(self, w: Floats) -> None:
         """See `solvers.Solver.restart`."""
