@@ -24,65 +24,76 @@ ROUNDING = 64 * np.finfo(float).eps
 """Share of the sum of all terms' sizes by which rounding is taken to have raised a bound: sums over rows and columns
 are pairwise or blocked, so that their errors grow slowly with their length."""
 
+PROXIMAL = 1e-13  # weight of the proximal term, as a share of the largest entry of Q
+
 
 class Certificate:
     """A bundle of at most `capacity` planes and the best lower bound so far. Lives where the solver's vectors live.
 
+    This is also BMRM's model of J: Omega(w) + the highest of the planes, with `minimum` where it is least.
+
     p : length of this process's slice of a vector.  capacity : at least 2.
+    zero_plane : whether the zero plane is one more of them, as it may be where R >= 0.
     dots : (k, p) planes and (p,) vector -> (k,) inner products over the whole vectors.
-    Memory: 8 capacity p bytes. Cost of a plane: one pass over that memory, and a program of `capacity` variables.
+    Memory: 8 capacity (p + capacity) bytes, taken as planes come. Cost of the k-th plane: one pass over k p numbers,
+    and a program of k variables.
     """
 
     def __init__(
         self,
         p: int,
         regularizer: SquaredNorm,
-        nonnegative: bool,
+        zero_plane: bool,
         capacity: int,
         dots: Callable[[Floats, Floats], Floats] = np.matmul,
     ) -> None:
         if capacity < 2:
             raise ValueError("a bundle needs room for two planes at least")
         self.regularizer = regularizer
-        self.lower_bound = 0.0 if nonnegative else -float("inf")
-        self._nonnegative = nonnegative
+        self.lower_bound = 0.0 if zero_plane else -float("inf")
         self._dots = dots
-        self._planes = np.empty((capacity, p))
-        self._gram = np.zeros((capacity, capacity))
-        self._d = np.zeros(capacity)
-        self._alpha = np.zeros(capacity)
-        self._count = 0
+        self._fixed = int(zero_plane)  # the zero plane is the first, and stays
+        places = capacity + self._fixed
+        self._planes = np.empty((places, p))  # takes no memory before it is written to
+        self._gram = np.zeros((1, 1))  # grows with the planes
+        self._d = np.zeros(places)
+        self._alpha = np.zeros(places)
+        self._count = self._fixed
+        self._planes[: self._fixed] = 0.0
 
     def add(self, r: Floats, d: float) -> float:
         """Add the plane <r, v> + d and return the best lower bound so far. r : (p,), copied."""
         slot = self._free_slot()
         self._planes[slot] = r
-        products = self._dots(self._planes[: self._count], r)
-        self._gram[slot, : self._count] = self._gram[: self._count, slot] = products
-        self._d[slot], self._alpha[slot] = d, 0.0
         k = self._count
-        gram, constant, start = self._gram[:k, :k], self._d[:k], self._alpha[:k]
-        if self._nonnegative:  # the zero plane takes the rest of the weight
-            gram, constant = np.pad(gram, (0, 1)), np.append(constant, 0.0)
-            start = np.append(start, max(0.0, 1.0 - start.sum()))
-        alpha = simplex_qp(gram / self.regularizer.lam, constant, start)
-        self._alpha[:k] = alpha[:k]
-        bound = float(constant @ alpha) - self.regularizer.conjugate(max(0.0, float(alpha @ gram @ alpha)))
-        terms = float(np.abs(constant) @ alpha) + self.regularizer.conjugate(float(alpha @ np.abs(gram) @ alpha))
-        self.lower_bound = max(self.lower_bound, float(bound - ROUNDING * terms))
+        self._gram[slot, :k] = self._gram[:k, slot] = self._dots(self._planes[:k], r)
+        self._d[slot], self._alpha[slot] = d, 0.0
+        self._alpha[:k] = simplex_qp(self._gram[:k, :k], self.regularizer.lam * self._d[:k], self._alpha[:k])
+        self.lower_bound = max(self.lower_bound, self._bound())
         return self.lower_bound
 
-    def minimizer(self) -> Floats:
-        """(p,): the w at which the present mixture of planes takes its bound, -sum alpha_k r_k / lam."""
+    def _bound(self) -> float:
+        """What the present mixture proves, less what rounding can have added to it."""
+        used = np.flatnonzero(self._alpha)
+        alpha, d, gram = self._alpha[used], self._d[used], self._gram[np.ix_(used, used)]
+        conjugate = self.regularizer.conjugate
+        bound = float(d @ alpha) - conjugate(max(0.0, float(alpha @ gram @ alpha)))
+        terms = float(np.abs(d) @ alpha) + conjugate(float(alpha @ np.abs(gram) @ alpha))
+        return float(bound - ROUNDING * terms)
+
+    def minimum(self) -> tuple[Floats, float]:
+        """The model's minimizer w = -(1/lam) sum_k alpha_k r_k, (p,), and the best lower bound, its value there."""
         k = self._count
-        return -(self._alpha[:k] @ self._planes[:k]) / self.regularizer.lam
+        return self.regularizer.minimizer(self._alpha[:k] @ self._planes[:k]), self.lower_bound
 
     def _free_slot(self) -> int:
         """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""
         if self._count < len(self._planes):
             self._count += 1
+            if self._count > len(self._gram):
+                self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, len(self._planes) - len(self._gram))))
             return self._count - 1
-        first, second = np.argsort(self._alpha, kind="stable")[:2]
+        first, second = self._fixed + np.argsort(self._alpha[self._fixed :], kind="stable")[:2]
         if self._alpha[first] > 0:
             self._merge(int(second), int(first))
         return int(first)
@@ -100,12 +111,16 @@ class Certificate:
         self._alpha[kept], self._alpha[gone] = total, 0.0
 
 
-def simplex_qp(Q: Floats, d: Floats, alpha: Floats, max_steps: int = 200) -> Floats:
+def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     """Maximize <d, a> - a'Qa / 2 over the simplex {a >= 0, sum a = 1} by a primal active-set method.
 
     Q : (k, k) positive semi-definite; d : (k,); alpha : (k,) a first guess (negative parts are dropped, the rest
     scaled). Returns a point of the simplex whose value is no worse than the guess's. Each step solves one system on
-    the support; finite in exact arithmetic, bounded by max_steps in ours.
+    the support, of s planes: O(k s + s^3). Finite in exact arithmetic; in ours, the number of steps is bounded.
+
+    Why none of the libraries: compared on hundreds of planes of real data at lambda = 1e-6, quadprog, which needs a
+    definite Q, ends with KKT violations of 1e-3 from 200 planes on. Interior-point (Clarabel) and splitting (OSQP)
+    methods are as accurate as this, and a hundred times slower, since only this one starts from the last solution.
     """
     alpha = np.maximum(alpha, 0.0)
     if not alpha.sum() > 0:
@@ -113,9 +128,9 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats, max_steps: int = 200) -> Flo
     alpha /= alpha.sum()
     support = alpha > 0
     first = alpha
-    tolerance = 1e-13 * (np.abs(d).max() + np.abs(Q).max())
-    for _ in range(max_steps):
-        target = _on_support(Q, d, support)
+    tolerance = 1e-13 * (np.abs(d).max() + np.diag(Q).max())  # no entry of Q is larger than the largest on the diagonal
+    for _ in range(200 + 10 * len(d)):
+        target = _on_support(Q, d, support, alpha)
         step = target - alpha
         falling = support & (target <= 0)
         if falling.any():  # go towards the target as far as the simplex allows, and drop what reaches zero
@@ -128,7 +143,7 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats, max_steps: int = 200) -> Flo
                 continue
             break
         alpha = np.where(support, target, 0.0)
-        slope = d - Q @ alpha
+        slope = d - alpha[support] @ Q[support]
         best = int(np.argmax(np.where(support, -np.inf, slope)))
         if support.all() or slope[best] <= slope[support].max() + tolerance:
             break
@@ -137,19 +152,24 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats, max_steps: int = 200) -> Flo
     return alpha / total if np.isfinite(total) and total > 0 else first
 
 
-def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_]) -> Floats:
-    """The maximizer with sum 1 on the support alone, signs free; (k,), zero elsewhere."""
+def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> Floats:
+    """The maximizer with sum 1 on the support alone, signs free; (k,), zero elsewhere.
+
+    Equal planes would make the system singular: of its solutions, about the one next to `near` (k,). A proximal term
+    does that, and unlike a ridge it vanishes as `near` comes to the solution.
+    """
     S = np.flatnonzero(support)
     k = len(S)
     if k == 1:
         found = np.ones(1)
     else:
-        scale = max(np.abs(Q[np.ix_(S, S)]).max(), np.abs(d[S]).max(), 1e-300)
+        part = Q[np.ix_(S, S)]
+        scale = max(np.diag(part).max(), np.abs(d[S]).max(), 1e-300)
         kkt = np.ones((k + 1, k + 1))
-        kkt[:k, :k] = Q[np.ix_(S, S)] / scale
-        kkt[np.arange(k), np.arange(k)] += 1e-13  # equal planes would make the system singular
+        kkt[:k, :k] = part / scale
+        kkt[np.arange(k), np.arange(k)] += PROXIMAL
         kkt[k, k] = 0.0
-        found = np.linalg.solve(kkt, np.append(d[S] / scale, 1.0))[:k]
+        found = np.linalg.solve(kkt, np.append(d[S] / scale + PROXIMAL * near[S], 1.0))[:k]
     target = np.zeros(len(d))
     target[S] = found
     return target

@@ -31,3 +31,7 @@ class SquaredNorm:
     def conjugate(self, norm2: float) -> float:
         """Omega*(-r) = max_w [ -<r, w> - Omega(w) ] = ||r||^2 / (2 lam) from norm2 = ||r||^2; at w = -r / lam."""
         return 0.5 * norm2 / self.lam
+
+    def minimizer(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
+        """argmin_w [ <r, w> + Omega(w) ] = -r / lam, where the conjugate is attained; (p,)."""
+        return -r / self.lam

@@ -21,7 +21,7 @@ from distsms.certificate import Certificate
 from distsms.errors import InputError
 from distsms.objective import Evaluation, Objective, Request
 from distsms.regularizer import SquaredNorm
-from distsms.solvers import Outcome, make_solver
+from distsms.solvers import Outcome, Planes, Traits, solver_class
 
 Floats = NDArray[np.float64]
 
@@ -62,6 +62,7 @@ class Settings:
     c_mu : the paper's fixed smoothing width mu = c_mu epsilon / D; None lets the width shrink as the run goes on.
     history, planes : at most so many pairs in the solver's memory and planes in the certificate; fewer where they would
     take more than `vector_bytes` on the root, half of it each.
+    zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
     """
 
     lam: float
@@ -71,6 +72,7 @@ class Settings:
     solver: str = "lmvm"
     history: int = 50
     planes: int = 40
+    zero_plane: bool = True
     vector_bytes: float = 2**31
     max_evaluations: int = 10_000
     time_limit: float = float("inf")
@@ -81,23 +83,42 @@ class Settings:
             raise InputError(f"relative is {self.relative}; it must be below 1 (0.01 is 1 %)")
         if self.epsilon is None and self.relative is None:
             raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
+        solver_class(self.solver)  # raises InputError if there is none
         for name in ("epsilon", "relative", "c_mu", "lam", "time_limit"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}; it must be positive")
+        if self.c_mu is not None and not self.traits.smooth:
+            raise InputError(f"c_mu is given, but {self.solver} minimizes the exact risk: there is no smoothing")
+        if self.solver_options and not self.traits.options:
+            raise InputError(f"{self.solver} has no options of PETSc: {' '.join(self.solver_options)}")
         for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")
 
+    @property
+    def traits(self) -> Traits:
+        """What the solver is made for."""
+        return solver_class(self.solver).traits
+
     def history_within(self, p: int) -> int:
         """The solver's history for vectors of length p: a pair is 16 p bytes; never below 5, TAO's own default."""
+        if not self.traits.history:
+            return 0
         return int(min(self.history, max(5, self.vector_bytes / 2 // (16 * max(p, 1)))))
 
     def planes_within(self, p: int) -> int:
-        """The certificate's planes for vectors of length p: a plane is 8 p bytes; never below 2."""
-        by_length = self.vector_bytes / 2 // (8 * max(p, 1))
-        by_products = (self.vector_bytes / 32) ** 0.5  # the planes' Gram matrix
-        return int(min(self.planes, max(2, min(by_length, by_products))))
+        """How many planes the certificate keeps of vectors of length p: k of them are 8 k (p + k) bytes; never below 2.
+
+        Where the planes are the solver's model, all are kept that `vector_bytes` have room for, with their Gram matrix.
+        Beyond the number of planes, here and there, idle ones are replaced, or the two of least weight merged.
+        """
+        if self.traits.planes is Planes.PAIR:
+            return 2
+        budget = self.vector_bytes / (2 if self.traits.history else 1)
+        room = (np.sqrt(p * p + budget / 2) - p) / 2
+        wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
+        return int(min(wanted, max(2, room)))
 
     def root_bytes(self, p: int) -> int:
         """Memory of the vectors on the root: the solver's memory, the planes, and about 15 more."""
@@ -194,10 +215,12 @@ class _Course:
         self.objective, self.settings, self.watch = objective, settings, watch
         loss = objective.losses[0]
         self.regularizer = SquaredNorm(settings.lam)
-        planes = settings.planes_within(objective.p)
-        self.certificate = Certificate(objective.p, self.regularizer, loss.nonnegative, planes)
-        self.adaptive = settings.c_mu is None
-        if settings.c_mu is None:
+        self.certificate = _certificate(objective.p, self.regularizer, loss.nonnegative, settings)
+        self.smooth = settings.traits.smooth
+        self.adaptive = self.smooth and settings.c_mu is None
+        if not self.smooth:
+            self.nu = 0.0
+        elif settings.c_mu is None:
             self.nu = START_COST / loss.smoothing_cost()
         else:
             self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
@@ -208,8 +231,17 @@ class _Course:
 
     # What the solver sees
 
+    @property
+    def strong_convexity(self) -> float:
+        """lambda, since the risk is convex."""
+        return self.regularizer.lam
+
+    def model_minimum(self) -> tuple[Floats, float]:
+        """Where the planes so far put the minimum of J, and its value."""
+        return self.certificate.minimum()
+
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """J_mu and its gradient at w; counts, certifies and records. Raises _Finished when the run is over."""
+        """J_mu (at nu = 0, J) and its gradient at w; counts, certifies, records. Raises _Finished at the run's end."""
         evaluation = self.objective.evaluate([Request(w, self.nu, self.regularizer)])[0]
         self.count += 1
         self.last = evaluation
@@ -227,6 +259,8 @@ class _Course:
     def iterated(self) -> bool:
         """Whether the solver should pause, for a narrower width. Raises _Finished at the floor of a fixed one."""
         assert self.last is not None and self.best is not None
+        if not self.smooth:
+            return False
         smoothing, optimization = self.last.smoothing_gap, self.last.optimization_gap
         target = self.settings.target(self.best.J)
         if not self.adaptive:
@@ -245,7 +279,7 @@ class _Course:
 
     def run(self, w: Floats) -> Result:
         history = self.settings.history_within(len(w))
-        solver = make_solver(self.settings.solver, self, w, history, self.settings.solver_options)
+        solver = solver_class(self.settings.solver)(self, w, history, self.settings.solver_options)
         self.start = time.perf_counter()  # what loading PETSc took is not the run's
         failures = 0
         try:
@@ -295,7 +329,7 @@ class _Course:
     def _rounding(self) -> float:
         """What rounding can have done to the gap: one pass over the data."""
         assert self.best is not None
-        return self.objective.rounding(self.best, self.certificate.minimizer())
+        return self.objective.rounding(self.best, self.certificate.minimum()[0])
 
     def _checked_rounding(self) -> float:
         """The same; raises _Finished where it alone takes half of the target."""
@@ -341,6 +375,17 @@ class _Course:
             evaluations=self.count,
             seconds=time.perf_counter() - self.start,
         )
+
+
+def _certificate(p: int, regularizer: SquaredNorm, nonnegative: bool, settings: Settings) -> Certificate:
+    """The planes of a run, as its solver needs them."""
+    zero, planes = nonnegative and settings.zero_plane, settings.planes_within(p)
+    if settings.traits.planes is not Planes.PAIR:
+        return Certificate(p, regularizer, zero, planes)
+    pair = Certificate(p, regularizer, False, planes)
+    if zero:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
+        pair.add(np.zeros(p), 0.0)
+    return pair
 
 
 def describe(settings: Settings) -> dict[str, Any]:

@@ -77,6 +77,19 @@ def test_bounds_hold_and_grow(capacity, nonnegative):
         assert bounds[-1] == pytest.approx(primal.fun, abs=1e-7)
 
 
+@pytest.mark.parametrize("zero_plane", [True, False])
+def test_the_minimum_is_the_models(zero_plane):
+    """No gap of duality: the highest plane at the minimizer, and the regularizer, add up to the bound."""
+    rng, regularizer = np.random.default_rng(2), SquaredNorm(1e-6)
+    certificate = Certificate(20, regularizer, zero_plane, 100)
+    A, b = rng.normal(size=(80, 20)), rng.random(80)
+    for k in range(80):
+        certificate.add(A[k], b[k])
+        w, least = certificate.minimum()
+        highest = max((A @ w + b)[: k + 1].max(), 0.0 if zero_plane else -np.inf)
+        assert regularizer.value(w @ w) + highest == pytest.approx(least, rel=1e-9, abs=1e-6)
+
+
 def test_one_plane_gives_the_formula():
     """min J >= d - ||r||^2 / (2 lam), and the zero plane mixes in where R >= 0."""
     r, d, lam = np.array([3.0, 4.0]), 1.0, 100.0
@@ -111,6 +124,6 @@ def test_the_minimizer_attains_the_bound():
     planes = rng.normal(size=(12, 5)), rng.random(12)
     for r, d in zip(*planes, strict=True):
         certificate.add(r, d)
-    w = certificate.minimizer()
+    w, _ = certificate.minimum()
     model = omega.value(w @ w) + max(0.0, float((planes[0] @ w + planes[1]).max()))
     assert model == pytest.approx(certificate.lower_bound, abs=1e-9)

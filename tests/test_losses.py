@@ -136,6 +136,48 @@ def test_bounds_and_planes(measure, problem, seed):
 
 @pytest.mark.serial
 @pytest.mark.parametrize("measure", ALL)
+@given(problem=problems(max_rows=30), seed=st.integers(0, 10))
+def test_the_exact_risk_at_width_zero(measure, problem, seed):
+    """R_mu = R, as by brute force; the plane touches R here and is below it elsewhere: a subgradient, ties or not."""
+    scores, labels, _ = problem
+    loss = build(measure, labels)
+    value = loss.evaluate(scores, 0.0)
+    slack = 4 * np.finfo(float).eps * len(scores) * (1 + np.abs(scores).max() + len(scores))
+    exact = RISK[measure[0]](*(oracles.rational(scores[labels == sign]) for sign in (1, -1)))
+    assert value.R == value.R_mu == pytest.approx(float(exact), rel=1e-12, abs=slack)
+    assert value.coefficients @ scores + value.d == pytest.approx(value.R, rel=1e-12, abs=slack)
+    assert abs(value.coefficients.sum()) <= 1e-12
+    rng = np.random.default_rng(seed)
+    size = 1 + np.abs(scores).max()
+    for other in (scores + rng.normal(size=len(scores)), rng.normal(size=len(scores)) * size, np.zeros(len(scores))):
+        R = loss.evaluate(other, 0.0).R
+        assert value.coefficients @ other + value.d <= R + 1e-12 * len(scores) * (size + np.abs(other).max())
+
+
+@pytest.mark.serial
+@given(problem=problems(max_rows=20))
+def test_rocarea_at_width_zero_counts_the_pairs(problem):
+    scores, labels, _ = problem
+    scores = np.round(2 * scores / (1 + np.abs(scores).max())) / 2  # halves: t is exact, and often exactly 0
+    value = evaluate(("rocarea", "gather"), scores, labels, 0.0)
+    beta = oracles.rocarea_pairs(scores[labels > 0], scores[labels < 0]) > 0
+    np.testing.assert_allclose(value.coefficients[labels > 0], -beta.sum(axis=1) / beta.size, atol=1e-15)
+    np.testing.assert_allclose(value.coefficients[labels < 0], beta.sum(axis=0) / beta.size, atol=1e-15)
+    assert value.d == pytest.approx(beta.mean(), abs=1e-15)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("n_pos, n_neg", [(3, 7), (7, 3), (1, 1), (1, 9)])
+def test_prbep_at_width_zero_shares_the_tie(n_pos, n_neg):
+    """At equal scores all of the smaller class is swapped, and the larger class shares alike."""
+    labels = np.repeat([1, -1], [n_pos, n_neg])
+    beta = np.abs(evaluate(("prbep", "gather"), np.zeros(len(labels)), labels, 0.0).coefficients) * len(labels) / 2
+    swapped = min(n_pos, n_neg)
+    np.testing.assert_allclose(beta, np.repeat([swapped / n_pos, swapped / n_neg], [n_pos, n_neg]), rtol=1e-14)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ALL)
 @pytest.mark.parametrize("nu", [0.05, 0.5, 5.0])
 def test_coefficients_are_the_gradient(measure, nu):
     """Finite differences of R_mu in each score, at random points, where R_mu is twice differentiable nearly surely."""
@@ -156,12 +198,13 @@ def test_coefficients_are_the_gradient(measure, nu):
 
 @pytest.mark.parametrize("measure", ALL)
 @pytest.mark.parametrize("n", [2, 5, 300])
-def test_ranks_do_not_matter(measure, n, comm):
+@pytest.mark.parametrize("nu", [0.3, 0.0])
+def test_ranks_do_not_matter(measure, n, nu, comm):
     """Each rank's coefficients equal those that one rank alone finds, bit for bit, as do R, R_mu and d."""
     rng = np.random.default_rng(n)
     scores, labels = np.round(rng.normal(size=n), 1), np.where(np.arange(n) % 3 == 0, 1, -1)
-    alone = evaluate(measure, scores, labels, 0.3)
-    value = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), 0.3)
+    alone = evaluate(measure, scores, labels, nu)
+    value = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), nu)
     assert value[:3] == alone[:3]
     np.testing.assert_array_equal(value.coefficients, local_part(alone.coefficients, comm))
 

@@ -10,6 +10,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import count, duration, memory, positive
+from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from distsms.comm import Communicator
@@ -30,7 +31,7 @@ exit codes:
   6 NaN or infinity in the objective   75 stopped by a signal or --time-limit   130 interrupted twice
 With all but 1, 2 and 130 the best model so far is written, with its proved gap.
 
-Words after -- go to PETSc, for example: -- -tao_ls_type armijo -tao_monitor
+Words after -- go to PETSc (--solver lmvm), for example: -- -tao_ls_type armijo -tao_monitor
 
 examples:
   distsms train data/train --measure rocarea --lambda 1e-4 --test data/test
@@ -80,7 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="fixed smoothing, mu = C epsilon/D; the paper takes 10 (default: adaptive)",
     )
-    how.add_argument("--solver", choices=("lmvm",), default="lmvm", help="PETSc/TAO's LMVM")
+    how.add_argument(
+        "--solver",
+        choices=tuple(SOLVERS),
+        default="lmvm",
+        help="lmvm: PETSc/TAO's LMVM (default); agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact"
+        " risk; bmrm-linesearch: with two planes and no quadratic program",
+    )
     how.add_argument(
         "--ordering", choices=("gather",), default="gather", help="how the margins are brought into global order"
     )
@@ -88,7 +95,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--history", type=count, default=50, metavar="N", help="pairs in the solver's memory (%(default)s)"
     )
     how.add_argument(
-        "--planes", type=count, default=40, metavar="N", help="planes in the proof of the gap (%(default)s)"
+        "--planes",
+        type=count,
+        default=40,
+        metavar="N",
+        help="planes in the proof of the gap (%(default)s); bmrm keeps all",
+    )
+    how.add_argument(
+        "--no-zero-plane", action="store_true", help="do not use R >= 0 in the proof, nor in bmrm's model of R"
     )
     how.add_argument(
         "--vector-memory",
@@ -189,7 +203,8 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
         f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
         f" ({share}; target {settings.target(result.J):.3g})   J at w = 0: {result.J_at_zero:.6g}"
     )
-    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s, final width nu {result.nu:.3g}")
+    width = f", final width nu {result.nu:.3g}" if result.nu else ""
+    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s{width}")
     say(f"  model     {args.output}" + (f"   trace {args.trace}" if args.trace else ""))
     if result.vacuous:
         say(
@@ -248,6 +263,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         solver=args.solver,
         history=args.history,
         planes=args.planes,
+        zero_plane=not args.no_zero_plane,
         vector_bytes=args.vector_memory,
         max_evaluations=args.max_evaluations,
         time_limit=args.time_limit,
@@ -280,7 +296,9 @@ def _summarize(
     rows, nnz, n_bytes = (f"{min(one)} to {max(one)}" for one in zip(*held, strict=True))
     n_bytes = f"{size(min(h[2] for h in held))} to {size(max(h[2] for h in held))}"
     history, planes = settings.history_within(block.p), settings.planes_within(block.p)
-    fixed = f"fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "adaptive"
+    fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
+    fixed = fixed if settings.traits.smooth else "the exact risk"
+    memory = f"history {history}, {planes} planes" if history else f"{planes} planes"
     target = [f"{settings.epsilon:g}"] if settings.epsilon else []
     target += [f"{settings.relative:g} J"] if settings.relative else []
     say(
@@ -293,9 +311,11 @@ def _summarize(
     )
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
     say(f"problem   {args.measure}, lambda {settings.lam:g}; gap to prove: {' or '.join(target)}")
-    say(f"method    {settings.solver}, history {history}, {planes} planes, smoothing {fixed}, ordering {args.ordering}")
+    up_to = "up to " if planes > settings.planes else ""
+    say(f"method    {settings.solver}, {up_to}{memory}, {fixed}, ordering {args.ordering}")
     say(
-        f"          vectors on the root: {size(settings.root_bytes(block.p))}; margins there: {size(60 * manifest.n)}\n"
+        f"          vectors on the root: {up_to}{size(settings.root_bytes(block.p))};"
+        f" margins there: {size(60 * manifest.n)}\n"
     )
 
 

@@ -63,8 +63,10 @@ class Loss(ABC):
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """R, R_mu, d and the coefficients at this rank's margins.
 
-        scores : (n_local,), s_i = <w, x_i>; nu : width > 0. Collective. If a margin of any rank is not finite, the
-        three numbers are NaN on every rank and the coefficients zero.
+        scores : (n_local,), s_i = <w, x_i>; nu : width >= 0. At nu = 0 this is the exact separation that cutting planes
+        need: R_mu = R, and the coefficients are a subgradient whose plane touches R here, sum_i c_i s_i + d = R.
+        Collective. If a margin of any rank is not finite, the three numbers are NaN on every rank and the coefficients
+        zero.
         """
 
     @abstractmethod
@@ -82,11 +84,13 @@ class Loss(ABC):
 
 
 def ramp(t: Any, nu: float) -> Any:
-    """beta = clip(t / nu, 0, 1), the derivative of the Huber hinge; any shape."""
+    """beta = clip(t / nu, 0, 1), the derivative of the Huber hinge; at nu = 0 [t > 0], of the hinge. Any shape."""
+    if nu == 0:
+        return np.where(t > 0, 1.0, 0.0)
     with np.errstate(over="ignore"):  # t / nu may pass the largest float where nu is tiny: beta is 1 there
         return np.clip(t / nu, 0.0, 1.0)
 
 
 def huber(t: Any, beta: Any, nu: float) -> Any:
-    """The Huber hinge beta t - nu beta^2 / 2 with beta = ramp(t, nu): 0, t^2 / (2 nu) or t - nu / 2; any shape."""
+    """The Huber hinge beta t - nu beta^2 / 2 with beta = ramp(t, nu): 0, t^2 / (2 nu) or t - nu / 2. Any shape."""
     return beta * (t - 0.5 * nu * beta)

@@ -63,8 +63,8 @@ class GatheringLoss(Loss):
 def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, float]:
     """Algorithm 4: for each q_i, sums over all x_j of functions of t_ij = x_j - q_i, by one walk down both.
 
-    q : (n_q,), x : (n_x,), both sorted decreasingly; nu : the width.
-    gamma : (n_q,), set to sum_j clip(t_ij / nu, 0, 1).
+    q : (n_q,), x : (n_x,), both sorted decreasingly; nu : the width >= 0; at 0 the window is always empty.
+    gamma : (n_q,), set to sum_j clip(t_ij / nu, 0, 1), at nu = 0 to the count of t_ij > 0.
     Returns sum_ij max(0, t_ij) and sum_ij h(t_ij), h the Huber hinge. O(n_q + n_x).
 
     Where the paper keeps sums of a_j and a_j^2 and subtracts, this keeps the sums of t itself, moved along with q: they
@@ -106,9 +106,12 @@ def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, fl
                 t_sum += t
                 t2_sum += t * t
             inside += 1
-        gamma[i] = full + t_sum / nu
+        gamma[i] = full
         total += hinge_full + 0.5 * nu * full + t_sum
-        total_mu += hinge_full + 0.5 * t2_sum / nu
+        total_mu += hinge_full
+        if inside > full:
+            gamma[i] += t_sum / nu
+            total_mu += 0.5 * t2_sum / nu
     return total, total_mu
 
 

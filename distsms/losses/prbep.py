@@ -6,6 +6,8 @@ In units of the margins, with tau = -n theta+ / 2 (Theorem 7), nu = mu n / 2 and
 
     t_i = tau - s_i on P,  t_j = s_j + a - tau on N,  beta = clip(t / nu, 0, 1),  tau such that sum_P beta = sum_N beta
     R_mu = 2/n sum of the Huber hinges of t,    R = the least such sum over tau at nu = 0
+    At nu = 0, beta = [t > 0], and the rows tied at tau share what keeps the sums equal.
+
     coefficients  c_i = -2/n beta_i on P,  c_j = 2/n beta_j on N,      d = 1/n+ sum_P beta.
 
 Every term of R and R_mu is positive here, so nothing cancels however large the margins are.
@@ -41,11 +43,15 @@ class Prbep(GatheringLoss):
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Algorithms 2 and 3 for tau; a selection for the exact R. O(n log n)."""
         shifted = negative + self.n / (2.0 * self.n_pos)  # t_j = shifted_j - tau
-        tau, beta_pos, beta_neg = self._balance(positive, shifted, nu)
-        R_mu = np.sum(huber(tau - positive, beta_pos, nu)) + np.sum(huber(shifted - tau, beta_neg, nu))
         # At nu = 0 the balance holds where n- of all kinks lie below or at tau.
         tau0 = np.partition(np.concatenate([positive, shifted]), self.n_neg - 1)[self.n_neg - 1]
-        R = np.sum(np.maximum(tau0 - positive, 0.0)) + np.sum(np.maximum(shifted - tau0, 0.0))
+        R = R_mu = np.sum(np.maximum(tau0 - positive, 0.0)) + np.sum(np.maximum(shifted - tau0, 0.0))
+        if nu == 0:
+            beta_pos, beta_neg = ramp(tau0 - positive, nu), ramp(shifted - tau0, nu)
+            _settle(beta_pos, beta_neg, tau0 - positive, shifted - tau0, 0.0)
+        else:
+            tau, beta_pos, beta_neg = self._balance(positive, shifted, nu)
+            R_mu = np.sum(huber(tau - positive, beta_pos, nu)) + np.sum(huber(shifted - tau, beta_neg, nu))
         scale = 2.0 / self.n
         d = float(np.sum(beta_pos)) / self.n_pos
         return Solution(float(R) * scale, float(R_mu) * scale, d, -scale * beta_pos, scale * beta_neg)

@@ -4,7 +4,7 @@
 
 In units of the margins the smoothed risk replaces max(0, t) by the Huber hinge of width nu = mu m, whose derivative is
 the paper's beta_ij = clip(t_ij / nu, 0, 1). Only its row sums are needed: gamma_i = sum_j beta_ij, gamma_j = sum_i
-beta_ij,
+beta_ij (at nu = 0 they count the pairs with t_ij > 0),
 
     coefficients  c_i = -gamma_i / m on P,  c_j = gamma_j / m on N,      d = 1/m sum_ij beta_ij.
 """

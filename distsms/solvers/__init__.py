@@ -8,25 +8,42 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.errors import InputError
+
 Floats = NDArray[np.float64]
 
-# name -> module that defines `Solver`; loaded when it is asked for, so that PETSc starts only where it is used
-SOLVERS = {"lmvm": "distsms.solvers.tao"}
+# name -> module and class; loaded when it is asked for, so that PETSc starts only where it is used
+SOLVERS = {
+    "lmvm": "distsms.solvers.tao:Solver",
+    "agm": "distsms.solvers.agm:Solver",
+    "bmrm": "distsms.solvers.bmrm:Solver",
+    "bmrm-linesearch": "distsms.solvers.bmrm:LineSearch",
+}
 
 
 class Problem(Protocol):
-    """A smooth function to minimize, and whoever watches over it."""
+    """A function to minimize, the model that its evaluations build up, and whoever watches over both."""
+
+    @property
+    def strong_convexity(self) -> float:
+        """sigma >= 0 such that the function less sigma/2 ||w||^2 is still convex."""
 
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """The function at w (p,) and its gradient (p,). May raise to end the solve: the exception leaves `run`."""
+        """The function at w (p,) and its gradient (p,), a subgradient where it has kinks; adds a plane to the model.
+
+        May raise to end the solve: the exception leaves `run`.
+        """
 
     def iterated(self) -> bool:
         """Told after each iteration, at its last evaluation; True asks the solver to return from `run`."""
+
+    def model_minimum(self) -> tuple[Floats, float]:
+        """Where the model has its minimum, (p,), and the value there: the next point of a cutting-plane method."""
 
 
 class Outcome(Enum):
@@ -36,8 +53,27 @@ class Outcome(Enum):
     FAILED = "no further progress"
 
 
+class Planes(Enum):
+    """What becomes of the planes that the evaluations yield."""
+
+    PROOF = "they prove the gap only: as many as the user wants"
+    MODEL = "they are the model that is minimized: all of them, as far as memory allows"
+    PAIR = "the model is one aggregated plane and the newest"
+
+
+class Traits(NamedTuple):
+    """What a solver is made for, which the run around it has to know."""
+
+    smooth: bool = True  # False: the exact risk is evaluated, nu = 0
+    planes: Planes = Planes.PROOF
+    history: bool = False  # whether it keeps `history` pairs of vectors
+    options: bool = False  # whether it takes words of PETSc's command line
+
+
 class Solver(Protocol):
     """One minimization, that can be paused, have its function changed, and go on."""
+
+    traits: ClassVar[Traits]
 
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str]) -> None: ...
 
@@ -45,12 +81,15 @@ class Solver(Protocol):
         """Minimize from the present point on, until asked to return or unable to go on (then: why, in words)."""
 
     def restart(self, w: Floats) -> None:
-        """Go on from w (p,) with nothing remembered."""
+        """Go on from w (p,) with nothing remembered but what the problem's model knows."""
 
     def close(self) -> None:
         """Free what the solver holds."""
 
 
-def make_solver(name: str, *args: Any) -> Solver:
-    """The solver called `name`; see `Solver` for the arguments."""
-    return importlib.import_module(SOLVERS[name]).Solver(*args)
+def solver_class(name: str) -> Any:
+    """The class of the solver called `name`, a `Solver`. Raises InputError if there is none."""
+    if name not in SOLVERS:
+        raise InputError(f"no solver is called {name!r}; there are {', '.join(SOLVERS)}")
+    module, attribute = SOLVERS[name].split(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -11,7 +11,7 @@ from typing import Any
 
 from distsms.comm import alone
 from distsms.errors import InputError
-from distsms.solvers import Floats, Outcome, Problem
+from distsms.solvers import Floats, Outcome, Problem, Traits
 
 CONVERGED_USER = 8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
 REASONS = {
@@ -53,6 +53,8 @@ class Solver:
     and PETSc names those that nothing asked for when the process ends.
     TAO's own tolerances are off: it stops when the problem asks, or when its line search fails.
     """
+
+    traits = Traits(history=True, options=True)
 
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str]) -> None:
         self._petsc, self._problem = _petsc(), problem
