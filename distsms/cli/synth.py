@@ -17,8 +17,8 @@ NAME = "synth"
 USAGE = "KIND OUTDIR [options]"
 EPILOG = """\
 sparse and dense: a row is positive where <w, x> + noise exceeds a threshold, for a w drawn from the seed. The same
-options give the same rows to the bit on any number of ranks. The share of positives is met within 3 % of itself (where
-it is 0.001 or more), besides chance; the first rows have both classes always.
+options give the same files to the bit on any number of ranks. Besides chance, the share of positives is met within 3 %
+of itself down to 0.01, and 10 % down to 0.001. Both classes always occur.
 
 prbep-lower-bound and rocarea-lower-bound: the constructions of JMLR 13 (2012), sections 2.2 and 2.3, for lambda = 1, on
 which a cutting-plane method needs a number of steps of order 1/epsilon. Their starting point is written to w0.h5.
@@ -128,7 +128,7 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 def _source(kind: str, chosen: dict[str, Any]) -> Any:
     """What makes the rows. Raises InputError where they cannot be made."""
     from distsms.lowerbounds import LOWER_BOUNDS
-    from distsms.synthesis import DenseRows, Recipe, SparseRows
+    from distsms.planted import DenseRows, Recipe, SparseRows
 
     if kind in LOWER_BOUNDS:
         construction = LOWER_BOUNDS[kind]
