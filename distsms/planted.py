@@ -1,10 +1,10 @@
 """Random rows labelled by a planted w, made in blocks of a fixed size that depend on nothing but the seed.
 
 Each block has its own counter-based stream of random numbers (Philox with the key (seed, number of the block)). A row
-is positive where <w, x> + noise > t. t is the quantile of the left side, found beforehand: exactly for dense rows, whose
-scores are normal; for wide sparse rows, whose scores nearly are, from the first four cumulants, exact sums over the
-columns; for others from a pilot sample, with its mean and variance put right by the exact ones. With noise 0.5 the
-share of positives came out within 3 % of itself where it is 0.01 or more, within 10 % at 0.001, besides chance.
+is positive where <w, x> + noise > t. t is the quantile of the left side, found beforehand: exactly for dense rows with
+their normal scores; for wide sparse rows, whose scores are nearly normal, from the first four cumulants, exact sums
+over the columns; for others from a pilot sample, with its mean and variance put right by the exact ones. With noise 0.5
+the share of positives came out within 3 % of itself where it is 0.01 or more, within 10 % at 0.001, besides chance.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Recipe:
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
-        _require(self.n >= 2, f"--rows {self.n}: both classes need a row; give at least 2")
+        _require(2 <= self.n < 2**53, f"--rows {self.n}: must be at least 2, for both classes, and below 2^53")
         _require(1 <= self.p < 2**31, f"--columns {self.p}: must be from 1 to 2^31 - 1")
         _require(0 < self.positive < 1, f"--positive {self.positive:g}: is a share of the rows, above 0 and below 1")
         _require(0.001 <= self.noise <= 1000, f"--noise {self.noise:g}: must be from 0.001 (separable) to 1000")
@@ -102,7 +102,7 @@ class SparseRows:
     """
 
     def __init__(self, recipe: Recipe, density: float, skew: float = 1.0, pattern: bool = False) -> None:
-        """Raises InputError. Memory: 20 p bytes (some 80 p meanwhile) and a block. Time: O(p), and that of a pilot."""
+        """Raises InputError. Memory: 20 p bytes (some 50 p meanwhile) and a block. Time: O(p), and that of a pilot."""
         _require(0 < density <= MAX_DENSITY, f"--density {density:g}: above 0, and {MAX_DENSITY} at the most")
         _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (all columns alike) to 5")
         self.recipe, self.n, self.p, self.pattern = recipe, recipe.n, recipe.p, pattern
@@ -112,9 +112,8 @@ class SparseRows:
         rates = _rates(self.p, entries, skew)
         self.ends = np.cumsum(rates)  # column j owns [ends_j-1, ends_j) of a line of length ends_p-1
         cells = np.arange(self.p + 1) * (self.ends[-1] / self.p)
-        self.guide = np.searchsorted(self.ends, cells, "right").astype(
-            np.int32
-        )  # first column of each of p equal cells
+        # The first column of each of p equal cells of the line.
+        self.guide = np.searchsorted(self.ends, cells, "right").astype(np.int32)
         self.w = recipe.stream(_PLANTED).standard_normal(self.p)
         self.threshold, self.sigma = self._calibrated(-np.expm1(-rates))
 
@@ -145,12 +144,12 @@ class SparseRows:
     def _calibrated(self, q: Floats) -> tuple[float, float]:
         """The threshold of the noisy score, and the noise's standard deviation; q (p,) as in the class."""
         moments = np.ones(4) if self.pattern else 1 / np.arange(2.0, 6.0)  # of a value: E v, ..., E v^4
-        mean, variance, third, fourth = _cumulants(moments[:, None] * q, self.w)
+        mean, variance, third, fourth = _cumulants(q, moments, self.w)
         spread = float(np.sqrt(variance))
         sigma, total = self.recipe.noise * spread, spread * float(np.hypot(1, self.recipe.noise))
         if self.ends[-1] > WIDE:
             quantile = _quantile(1 - self.recipe.positive, third / total**3, fourth / total**4)
-            return mean + total * quantile, sigma
+            return float(mean + total * quantile), sigma
         rows = min(PILOT_ROWS, max(4 * self.n, 1000))
         pilot = [
             self._features(self.recipe.stream(_PILOT + k), self.block_rows) @ self.w
@@ -168,17 +167,20 @@ class SparseRows:
         return float(brentq(excess, low, high, xtol=1e-9 * spread)), sigma
 
 
-def _cumulants(moments: Floats, w: Floats) -> tuple[float, float, float, float]:
-    """The first four cumulants of a sum of independent w_j x_j, from the moments E x_j^k, (4, p): they add up."""
-    m1, m2, m3, m4 = moments
-    of_x = (
-        m1,
-        m2 - m1**2,
-        m3 - 3 * m2 * m1 + 2 * m1**3,
-        m4 - 4 * m3 * m1 - 3 * m2**2 + 12 * m2 * m1**2 - 6 * m1**4,
-    )
-    k1, k2, k3, k4 = (float(kappa @ w**k) for k, kappa in enumerate(of_x, 1))
-    return k1, k2, k3, k4
+def _cumulants(q: Floats, moments: Floats, w: Floats) -> Floats:
+    """The first four cumulants (4,) of sum_j w_j x_j, for x_j with the moments q_j E v^k: sums over the columns."""
+    total = np.zeros(4)
+    for start in range(0, len(q), 2**16):  # in pieces, for the sake of memory where p is large
+        part = slice(start, start + 2**16)
+        m1, m2, m3, m4 = moments[:, None] * q[part]
+        of_x = (
+            m1,
+            m2 - m1**2,
+            m3 - 3 * m2 * m1 + 2 * m1**3,
+            m4 - 4 * m3 * m1 - 3 * m2**2 + 12 * m2 * m1**2 - 6 * m1**4,
+        )
+        total += [kappa @ w[part] ** k for k, kappa in enumerate(of_x, 1)]
+    return total
 
 
 def _quantile(share: float, skewness: float, kurtosis: float) -> float:

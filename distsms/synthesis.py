@@ -56,7 +56,7 @@ def write(
 
     Unless n_shards is given there is a shard for every 64 MiB; a shard has at least one row. name : kept in the
     manifest as what the data were made from. progress : as in `conversion.convert`. Memory of a rank: its largest
-    shard, twice for a moment, and a block.
+    shard, twice for a moment (of a pattern's ones, too), and a block.
     """
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
     with comm.together():
