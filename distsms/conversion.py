@@ -135,7 +135,7 @@ def _convert(
                 shards.publish(directory, entries, label_map=label_map, zero_based=zero_based, source=source)
     except InputError:
         if comm.is_root:
-            _tidy(directory)
+            tidy(directory)
         raise
     with comm.together():
         return shards.read_manifest(directory)
@@ -157,7 +157,7 @@ def _check_columns(rows: svmlight.Rows, n_features: int | None, share: Sequence[
         )
 
 
-def _tidy(directory: str | os.PathLike[str]) -> None:
+def tidy(directory: str | os.PathLike[str]) -> None:
     """Remove what a failed conversion wrote, and the directory if nothing else is in it."""
     with contextlib.suppress(OSError, InputError):
         shards.prepare(directory, overwrite=True)

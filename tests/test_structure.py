@@ -56,10 +56,10 @@ def test_information_starts_neither_mpi_nor_petsc(tmp_path):
     assert "petsc4py.PETSc" not in loaded(code)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict", "info", "shard"])
+@pytest.mark.parametrize("command", ["evaluate", "predict", "info", "shard", "synth"])
 def test_only_training_needs_petsc(command):
     """With petsc4py made unimportable, the command comes as far as its missing file."""
-    words = {"shard": ["x", "y"], "info": ["x"]}.get(command, ["x", "y"])
+    words = {"synth": ["dense", "/dev/null/x"], "info": ["x"]}.get(command, ["x", "y"])
     code = (
         "import sys\nsys.modules['petsc4py'] = None\n"
         f"from distsms.__main__ import main\nassert main([{command!r}, *{words!r}]) == 1"

@@ -1,0 +1,177 @@
+"""Write a synthetic data set of any size, or the data on which cutting planes are slow."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from distsms.cli.types import count
+from distsms.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from distsms.comm import Communicator
+    from distsms.lowerbounds import PrbepLowerBound, RocAreaLowerBound
+    from distsms.shards import Manifest
+
+NAME = "synth"
+USAGE = "KIND OUTDIR [options]"
+EPILOG = """\
+sparse and dense: a row is positive where <w, x> + noise exceeds a threshold, for a w drawn from the seed. The same
+options give the same files to the bit on any number of ranks. Besides chance, the share of positives is met within 3 %
+of itself down to 0.01, and 10 % down to 0.001. Both classes always occur.
+
+prbep-lower-bound and rocarea-lower-bound: the constructions of JMLR 13 (2012), sections 2.2 and 2.3, for lambda = 1, on
+which a cutting-plane method needs a number of steps of order 1/epsilon. Their starting point is written to w0.h5.
+
+examples:
+  distsms synth sparse data/small
+  mpirun -n 8 distsms synth sparse data/big --rows 2e7 --columns 1e6 --density 1e-5 --pattern --positive 0.01
+  mpirun -n 8 distsms synth dense data/dense --rows 1e6 --columns 500 --dtype float32 --seed 7
+  distsms synth prbep-lower-bound data/lb --epsilon 0.001
+  distsms train data/lb --measure prbep --lambda 1 --init data/lb/w0.h5
+"""
+RANDOM = ("rows", "columns", "positive", "noise", "seed", "dtype")
+OPTIONS = {
+    "sparse": (*RANDOM, "density", "skew", "pattern"),
+    "dense": RANDOM,
+    "prbep-lower-bound": ("epsilon", "n"),
+    "rocarea-lower-bound": ("epsilon", "n"),
+}
+DEFAULTS = {"rows": 100_000, "positive": 0.1, "noise": 0.5, "seed": 0, "dtype": "float64", "skew": 1.0}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms synth` takes. No defaults here: what does not belong to the kind shall not be given."""
+    parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"one of {', '.join(OPTIONS)}")
+    parser.add_argument("output", metavar="OUTDIR", help="directory for the shards and their manifest.json")
+    random = parser.add_argument_group("sparse and dense")
+    random.add_argument("--rows", type=count, metavar="N", help="number of rows (100000)")
+    random.add_argument("--columns", type=count, metavar="P", help="number of columns (sparse 10000, dense 100)")
+    random.add_argument("--positive", type=float, metavar="SHARE", help="share of positive rows (0.1)")
+    random.add_argument(
+        "--noise",
+        type=float,
+        metavar="RATIO",
+        help="standard deviation of the noise in the planted score, in units of the score's own (0.5)",
+    )
+    random.add_argument("--seed", type=int, help="from 0 to 2^64 - 1 (0)")
+    random.add_argument("--dtype", choices=("float64", "float32"), help="of the values in the files (float64)")
+    thin = parser.add_argument_group("sparse")
+    thin.add_argument(
+        "--density", type=float, metavar="SHARE", help="mean share of columns that a row has (20 columns, or half)"
+    )
+    thin.add_argument(
+        "--skew",
+        type=float,
+        metavar="S",
+        help="column j is in a share of the rows that falls as 1/j^S, from at most 95 %%; 0: all columns alike (1)",
+    )
+    thin.add_argument("--pattern", action="store_true", default=None, help="all values are 1, and none is stored")
+    bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
+    bound.add_argument("--epsilon", type=float, help="the accuracy that shall be hard to reach (0.001)")
+    bound.add_argument("--n", type=count, help="the paper's n: of rows for PRBEP, of negative rows for ROCArea")
+    parser.add_argument("--shards", type=count, metavar="N", help="number of files (default: one for each 64 MiB)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a data set that is in OUTDIR")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+
+
+def run(args: argparse.Namespace, comm: Communicator) -> int:
+    """Write, and say what was written. Collective."""
+    import time
+
+    from distsms.synthesis import write
+
+    start = time.perf_counter()
+    talks = comm.is_root and not args.quiet
+
+    def progress(done: int, of: int) -> None:
+        if talks and of > 1:
+            print(f"shard {done} of {of} on this rank, {time.perf_counter() - start:.1f} s", flush=True)
+
+    with comm.together():
+        chosen = _chosen(args)
+        source = _source(args.kind, chosen)
+    words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in chosen.items()]
+    name = " ".join(["distsms synth", args.kind, *words])
+    dtype = chosen.get("dtype", "float64")
+    manifest = write(source, args.output, comm, args.shards, dtype, args.overwrite, name, progress)
+    bound = None if args.kind in ("sparse", "dense") else source
+    with comm.together():
+        if comm.is_root and bound is not None:
+            _write_start(bound, args.output, manifest)
+    if talks:
+        _summarize(args.output, manifest, comm.size, time.perf_counter() - start)
+        if bound is not None:
+            _explain(bound, args.output)
+    return EXIT_OK
+
+
+def _chosen(args: argparse.Namespace) -> dict[str, Any]:
+    """The kind's options with their values, defaults included. Raises InputError for options of another kind."""
+    from distsms.errors import InputError
+
+    wanted = OPTIONS[args.kind]
+    for name in sorted({one for names in OPTIONS.values() for one in names} - set(wanted)):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} means nothing to {args.kind}, which takes --{', --'.join(wanted)}")
+    found = {name: getattr(args, name) for name in wanted}
+    found |= {name: DEFAULTS[name] for name in wanted if found[name] is None and name in DEFAULTS}
+    if "columns" in wanted and found["columns"] is None:
+        found["columns"] = 10_000 if args.kind == "sparse" else 100
+    if "density" in wanted and found["density"] is None:
+        found["density"] = min(0.5, 20 / found["columns"])
+    if "epsilon" in wanted and found["epsilon"] is None and found["n"] is None:
+        found["epsilon"] = 0.001
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _source(kind: str, chosen: dict[str, Any]) -> Any:
+    """What makes the rows. Raises InputError where they cannot be made."""
+    from distsms.lowerbounds import LOWER_BOUNDS
+    from distsms.planted import DenseRows, Recipe, SparseRows
+
+    if kind in LOWER_BOUNDS:
+        construction = LOWER_BOUNDS[kind]
+        return construction(chosen["n"]) if "n" in chosen else construction.of(chosen["epsilon"])
+    recipe = Recipe(*(chosen[name] for name in ("rows", "columns", "positive", "noise", "seed", "dtype")))
+    if kind == "dense":
+        return DenseRows(recipe)
+    return SparseRows(recipe, chosen["density"], chosen["skew"], chosen.get("pattern", False))
+
+
+def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
+    """w_0 of the paper as a model, beside the shards."""
+    from pathlib import Path
+
+    from distsms import model
+
+    info = {"measure": bound.measure, "lambda": 1.0, "status": "start", "J": bound.J_0, "lower_bound": bound.minimum}
+    info |= {"gap": bound.J_0 - bound.minimum, "threshold": 0.0}
+    info |= {"label_map": manifest.label_map, "zero_based": manifest.zero_based}
+    info["data"] = {"directory": directory, "fingerprint": manifest.fingerprint, "n": manifest.n, "p": manifest.p}
+    model.save(Path(directory) / "w0.h5", model.Model(bound.w_0, info))
+
+
+def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
+    from distsms.report import size
+
+    n_bytes = sum(shard.bytes for shard in manifest.shards)
+    print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
+    share = 100 * manifest.n_pos / manifest.n
+    print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({share:.3g} % positive)")
+    stored = manifest.dtype if any(shard.values for shard in manifest.shards) else "none, all are 1"
+    print(f"  files     {len(manifest.shards)} shard(s), {size(n_bytes)}, values: {stored}")
+    speed = f"{manifest.n / seconds:.3g} rows/s, {size(n_bytes / seconds)}/s"
+    print(f"  written   in {seconds:.2f} s on {ranks} rank(s), {speed}")
+
+
+def _explain(bound: PrbepLowerBound | RocAreaLowerBound, directory: str) -> None:
+    """What is known of a lower-bound set."""
+    from pathlib import Path
+
+    start = Path(directory) / "w0.h5"
+    known = f"J(w_0) = {bound.J_0:.8g}, min J = {bound.minimum:.8g}"
+    print(f"  known     for lambda = 1: {known}; n of the paper: {bound.size}")
+    print(f"            BMRM from w_0 needs {bound.steps} or more steps to come within {float(bound.epsilon):.6g}")
+    print(f"  w_0       {start}, as in")
+    print(f"            distsms train {directory} --measure {bound.measure} --lambda 1 --init {start}")
