@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,12 +85,28 @@ def convert(
         n_shards = n_shards or max(comm.size, -(-sum(sizes) // SHARD_TEXT_BYTES))
         # A compressed file falls into one share whole and may leave others without any.
         shares = [share for share in svmlight.plan(inputs, min(n_shards, sum(sizes) + 1)) if share] or [[]]
+    with writing(directory, comm, overwrite):
+        return _convert(shares, sizes, inputs, directory, comm, positive, zero_based, n_features, dtype, progress)
+
+
+@contextlib.contextmanager
+def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
+    """While entered, the shards of a new data set may be staged, finished and published. Collective.
+
+    One job at a time: another one is refused. If the body raises InputError, what it wrote is removed, and the
+    directory if nothing else is in it; a data set that was there stays.
+    """
     with contextlib.ExitStack() as held:
         with comm.together():
             if comm.is_root:
-                shards.prepare(directory, overwrite)
                 held.enter_context(exclusive(Path(directory)))
-        return _convert(shares, sizes, inputs, directory, comm, positive, zero_based, n_features, dtype, progress)
+                shards.prepare(directory, overwrite)
+        try:
+            yield
+        except InputError:
+            if comm.is_root:
+                _tidy(directory)
+            raise
 
 
 def _convert(
@@ -108,35 +124,30 @@ def _convert(
     """Parse, write and publish the shares, one shard each. Collective."""
     n_shards = len(shares)
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
-    try:
-        staged, labels = {}, {}
-        with comm.together():
-            for done, k in enumerate(mine):
-                rows = svmlight.concatenate(svmlight.read(shares[k], zero_based))
-                _check_columns(rows, n_features, shares[k])
-                X = sparse.csr_matrix(
-                    (rows.data, rows.indices, rows.indptr), shape=(len(rows.labels), rows.n_columns), copy=False
-                )
-                staged[k], labels[k] = (shards.stage_shard(directory, k, X, dtype), rows.n_columns), rows.labels
-                progress(done + 1, len(mine))
-        found = {float(one) for k in mine for one in np.unique(labels[k])[:10]}
-        summary = comm.allgather((found, max((columns for _, columns in staged.values()), default=0)))
-        p = n_features or max(1, *(columns for _, columns in summary))
-        entries = []
-        with comm.together():
-            meaning = interpret(set().union(*(one for one, _ in summary)), positive)
-            for k, (shard, _) in staged.items():
-                entries.append(shards.finish_shard(shard, meaning.signs(labels[k]), p))
-        entries = [entry for part in comm.allgather(entries) for entry in part]
-        with comm.together():
-            if comm.is_root:
-                source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
-                label_map = meaning.as_map()
-                shards.publish(directory, entries, label_map=label_map, zero_based=zero_based, source=source)
-    except InputError:
+    staged, labels = {}, {}
+    with comm.together():
+        for done, k in enumerate(mine):
+            rows = svmlight.concatenate(svmlight.read(shares[k], zero_based))
+            _check_columns(rows, n_features, shares[k])
+            X = sparse.csr_matrix(
+                (rows.data, rows.indices, rows.indptr), shape=(len(rows.labels), rows.n_columns), copy=False
+            )
+            staged[k], labels[k] = (shards.stage_shard(directory, k, X, dtype), rows.n_columns), rows.labels
+            progress(done + 1, len(mine))
+    found = {float(one) for k in mine for one in np.unique(labels[k])[:10]}
+    summary = comm.allgather((found, max((columns for _, columns in staged.values()), default=0)))
+    p = n_features or max(1, *(columns for _, columns in summary))
+    entries = []
+    with comm.together():
+        meaning = interpret(set().union(*(one for one, _ in summary)), positive)
+        for k, (shard, _) in staged.items():
+            entries.append(shards.finish_shard(shard, meaning.signs(labels[k]), p))
+    entries = [entry for part in comm.allgather(entries) for entry in part]
+    with comm.together():
         if comm.is_root:
-            tidy(directory)
-        raise
+            source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
+            label_map = meaning.as_map()
+            shards.publish(directory, entries, label_map=label_map, zero_based=zero_based, source=source)
     with comm.together():
         return shards.read_manifest(directory)
 
@@ -157,7 +168,7 @@ def _check_columns(rows: svmlight.Rows, n_features: int | None, share: Sequence[
         )
 
 
-def tidy(directory: str | os.PathLike[str]) -> None:
+def _tidy(directory: str | os.PathLike[str]) -> None:
     """Remove what a failed conversion wrote, and the directory if nothing else is in it."""
     with contextlib.suppress(OSError, InputError):
         shards.prepare(directory, overwrite=True)

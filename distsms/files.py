@@ -57,7 +57,11 @@ def require_space(directory: Path, n_bytes: int) -> None:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Hold a directory for one writer. Raises InputError if another process holds it; a killed one holds nothing."""
+    """Make a directory and hold it for one writer; a killed one holds nothing. InputError if another holds it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
     path = directory / LOCK
     with open(path, "w") as lock:
         try:

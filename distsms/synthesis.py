@@ -15,8 +15,7 @@ from scipy import sparse
 
 from distsms import shards
 from distsms.comm import Communicator
-from distsms.conversion import tidy
-from distsms.errors import InputError
+from distsms.conversion import writing
 from distsms.planted import Rows
 
 SHARD_BYTES = 64 * 2**20
@@ -59,12 +58,8 @@ def write(
     shard, twice for a moment (of a pattern's ones, too), and a block.
     """
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
-    with comm.together():
-        if comm.is_root:
-            shards.prepare(directory, overwrite)
-    comm.barrier()
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
-    try:
+    with writing(directory, comm, overwrite):
         entries = []
         with comm.together():
             for done, k in enumerate(mine):
@@ -77,10 +72,6 @@ def write(
                 meaning = {"+1": 1, "-1": -1}
                 made_from = [{"name": name, "bytes": 0}]
                 shards.publish(directory, entries, label_map=meaning, zero_based=False, source=made_from)
-    except InputError:
-        if comm.is_root:
-            tidy(directory)
-        raise
     with comm.together():
         return shards.read_manifest(directory)
 
