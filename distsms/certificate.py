@@ -30,7 +30,7 @@ PROXIMAL = 1e-13  # weight of the proximal term, as a share of the largest entry
 class Certificate:
     """A bundle of at most `capacity` planes and the best lower bound so far. Lives where the solver's vectors live.
 
-    This is also BMRM's model of J: Omega(w) + the highest of the planes, with `minimum` where it is least.
+    This is also BMRM's model of J: Omega(w) + the highest of the planes, least where `minimum` says.
 
     p : length of this process's slice of a vector.  capacity : at least 2.
     zero_plane : whether the zero plane is one more of them, as it may be where R >= 0.

@@ -121,8 +121,9 @@ class Settings:
         return int(min(wanted, max(2, room)))
 
     def root_bytes(self, p: int) -> int:
-        """Memory of the vectors on the root: the solver's memory, the planes, and about 15 more."""
-        return 8 * p * (2 * self.history_within(p) + self.planes_within(p) + 15)
+        """Memory of the vectors on the root: the solver's memory, the planes and their products, and about 15 more."""
+        planes = self.planes_within(p)
+        return 8 * p * (2 * self.history_within(p) + planes + 15) + 8 * planes**2
 
     def target(self, J: float) -> float:
         """The gap to be proved where the best J so far is J."""

@@ -180,6 +180,19 @@ def test_options_of_the_solver(text, tmp_path):
     assert "tao_mispelt" in out  # PETSc names what nothing asked for
 
 
+def test_another_solver(text, tmp_path):
+    model = tmp_path / "m.h5"
+    for solver in ("agm", "bmrm", "bmrm-linesearch"):
+        common = ["train", text / "train", "--output", model, "--lambda", "0.1", "--solver", solver]
+        assert f"method    {solver}" in run(*common, ranks=2)
+        told = run_json("info", model)
+        assert (told["status"], told["settings"]["solver"]) == ("proved", solver)
+        assert (told["nu"] == 0) == solver.startswith("bmrm")
+    assert "exact risk" in run(*common, "--c-mu", "10", code=1)
+    run(*common, "--no-zero-plane", "--max-evaluations", "5", code=4)
+    assert run_json("info", model)["lower_bound"] is not None
+
+
 def test_exit_codes_and_warm_start(text, tmp_path):
     model = tmp_path / "m.h5"
     common = ["train", text / "train", "--output", model, "--lambda", "1e-4"]

@@ -135,6 +135,30 @@ def test_bmrm_ends_by_itself_beyond_what_floats_can_tell(measure, comm):
     assert result.evaluations < 500
 
 
+@pytest.mark.serial
+def test_bmrm_says_when_it_cannot_go_on():
+    class Stuck:
+        """A model that no plane moves any more."""
+
+        evaluations = 0
+
+        def value_and_gradient(self, w):
+            self.evaluations += 1
+            return 1.0, w
+
+        def iterated(self):
+            return False
+
+        def model_minimum(self):
+            return np.full(2, float(self.evaluations)), 0.5
+
+    for name in CUTTING:
+        problem = Stuck()
+        outcome, why = solver_class(name)(problem, np.zeros(2)).run()
+        assert outcome is Outcome.FAILED and "minimum of the model" in why
+        assert problem.evaluations < 30
+
+
 class Quadratic:
     """1/2 sum h_i (w_i - 1)^2 as a `Problem`, its values recorded."""
 
