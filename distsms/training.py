@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from distsms import errors
 from distsms.certificate import Certificate
-from distsms.errors import InputError
 from distsms.objective import Evaluation, Objective, Request
 from distsms.regularizer import SquaredNorm
-from distsms.solvers import Outcome, Planes, Traits, solver_class
+from distsms.settings import Settings
+from distsms.solvers import Outcome, Planes, solver_class
 
 Floats = NDArray[np.float64]
 
@@ -52,82 +52,6 @@ class Status(Enum):
     def sentence(self) -> str:
         """What people read."""
         return self.value[1]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run is asked to do.
-
-    epsilon, relative : the gap to be proved, absolute on J and as a share of J; where both are given, either suffices.
-    c_mu : the paper's fixed smoothing width mu = c_mu epsilon / D; None lets the width shrink as the run goes on.
-    history, planes : at most so many pairs in the solver's memory and planes in the certificate; fewer where they would
-    take more than `vector_bytes` on the root, half of it each.
-    zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
-    """
-
-    lam: float
-    epsilon: float | None = 1e-3
-    relative: float | None = None
-    c_mu: float | None = None
-    solver: str = "lmvm"
-    history: int = 50
-    planes: int = 40
-    zero_plane: bool = True
-    vector_bytes: float = 2**31
-    max_evaluations: int = 10_000
-    time_limit: float = float("inf")
-    solver_options: tuple[str, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        if self.relative is not None and self.relative >= 1:
-            raise InputError(f"relative is {self.relative}; it must be below 1 (0.01 is 1 %)")
-        if self.epsilon is None and self.relative is None:
-            raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
-        solver_class(self.solver)  # raises InputError if there is none
-        for name in ("epsilon", "relative", "c_mu", "lam", "time_limit"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"{name} is {value}; it must be positive")
-        if self.c_mu is not None and not self.traits.smooth:
-            raise InputError(f"c_mu is given, but {self.solver} minimizes the exact risk: there is no smoothing")
-        if self.solver_options and not self.traits.options:
-            raise InputError(f"{self.solver} has no options of PETSc: {' '.join(self.solver_options)}")
-        for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-
-    @property
-    def traits(self) -> Traits:
-        """What the solver is made for."""
-        return solver_class(self.solver).traits
-
-    def history_within(self, p: int) -> int:
-        """The solver's history for vectors of length p: a pair is 16 p bytes; never below 5, TAO's own default."""
-        if not self.traits.history:
-            return 0
-        return int(min(self.history, max(5, self.vector_bytes / 2 // (16 * max(p, 1)))))
-
-    def planes_within(self, p: int) -> int:
-        """How many planes the certificate keeps of vectors of length p: k of them are 8 k (p + k) bytes; never below 2.
-
-        Where the planes are the solver's model, all are kept that `vector_bytes` have room for, with their Gram matrix.
-        Beyond the number of planes, here and there, idle ones are replaced, or the two of least weight merged.
-        """
-        if self.traits.planes is Planes.PAIR:
-            return 2
-        budget = self.vector_bytes / (2 if self.traits.history else 1)
-        room = (np.sqrt(p * p + budget / 2) - p) / 2
-        wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
-        return int(min(wanted, max(2, room)))
-
-    def root_bytes(self, p: int) -> int:
-        """Memory of the vectors on the root: the solver's memory, the planes and their products, and about 15 more."""
-        planes = self.planes_within(p)
-        return 8 * p * (2 * self.history_within(p) + planes + 15) + 8 * planes**2
-
-    def target(self, J: float) -> float:
-        """The gap to be proved where the best J so far is J."""
-        return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
 
 
 class State(NamedTuple):
@@ -387,8 +311,3 @@ def _certificate(p: int, regularizer: SquaredNorm, nonnegative: bool, settings: 
     if zero:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
         pair.add(np.zeros(p), 0.0)
     return pair
-
-
-def describe(settings: Settings) -> dict[str, Any]:
-    """The settings as they are stored with a model, ready for JSON."""
-    return {key: value if value != float("inf") else None for key, value in asdict(settings).items()}

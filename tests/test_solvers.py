@@ -9,8 +9,9 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.objective import Request
 from distsms.regularizer import SquaredNorm
+from distsms.settings import Settings
 from distsms.solvers import SOLVERS, Outcome, Traits, agm, solver_class
-from distsms.training import Settings, Status, train
+from distsms.training import Status, train
 from tests.problems import data, objective
 
 MEASURES = ("rocarea", "prbep")

@@ -22,9 +22,10 @@ from distsms.measures import ranking
 from distsms.objective import Objective, Request
 from distsms.planted import BLOCK_ENTRIES, MAX_DENSITY, DenseRows, Recipe, SparseRows
 from distsms.regularizer import SquaredNorm
+from distsms.settings import Settings
 from distsms.shards import load, read_manifest, verify
 from distsms.synthesis import rows, write
-from distsms.training import Settings, train
+from distsms.training import train
 from tests.problems import asked
 from tests.program import run
 

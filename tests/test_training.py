@@ -13,7 +13,8 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.objective import Request
 from distsms.regularizer import SquaredNorm
-from distsms.training import Settings, Status, train
+from distsms.settings import Settings
+from distsms.training import Status, train
 from tests import oracles
 from tests.problems import data, objective
 

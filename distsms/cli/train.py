@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from distsms.interrupts import StopSignals
     from distsms.losses.contract import Floats
     from distsms.measures import Ranking
+    from distsms.settings import Settings
     from distsms.shards import Block
-    from distsms.training import Result, Settings, State
+    from distsms.training import Result, State
 
 NAME = "train"
 USAGE = "DATA [options] [-- PETSC OPTIONS]"
@@ -253,7 +254,7 @@ def _speaker(speaks: bool) -> Callable[[str], None]:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    from distsms.training import Settings
+    from distsms.settings import Settings
 
     return Settings(
         lam=args.lam,
@@ -326,7 +327,7 @@ def _info(
     from datetime import datetime
 
     from distsms.cli.info import versions
-    from distsms.training import describe
+    from distsms.settings import describe
 
     return {
         "measure": args.measure,
