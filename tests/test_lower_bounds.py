@@ -1,0 +1,90 @@
+"""BMRM on the data that JMLR 2.2 and 2.3 build against it: every iterate as equations (10) and (12) give it.
+
+The proofs break ties the adversary's way: of all violated (or just tied) negatives one not used before. Ordinary
+separation takes all tied rows at once; the oracle of the proofs is put in its place here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsms.comm import Communicator
+from distsms.losses import LossValue
+from distsms.lowerbounds import PrbepLowerBound, RocAreaLowerBound
+from distsms.settings import Settings
+from distsms.training import Status, train
+from tests.problems import objective
+
+pytestmark = pytest.mark.serial
+TIE = 1e-9
+
+
+class Adversary:
+    """The separation of the proofs, around a loss: one negative at a time, a new one as long as one is tied."""
+
+    def __init__(self, loss, labels, measure):
+        self.loss, self.measure = loss, measure
+        self.negatives = np.flatnonzero(labels < 0).tolist()
+        self.positive = int(np.flatnonzero(labels > 0)[0])
+        self.used = []
+
+    def evaluate(self, scores, nu):
+        value = self.loss.evaluate(scores, nu)
+        weight, d = (2 / len(scores), 1.0) if self.measure == "prbep" else (1 / len(self.negatives),) * 2
+        for j in self.negatives:
+            coefficients = np.zeros(len(scores))
+            coefficients[self.positive], coefficients[j] = -weight, weight
+            if j not in self.used and abs(coefficients @ scores + d - value.R) < TIE:
+                self.used.append(j)
+                return LossValue(value.R, value.R_mu, d, coefficients)
+        raise AssertionError("no tied negative is left")
+
+    def __getattr__(self, name):
+        return getattr(self.loss, name)
+
+
+def problem(source):
+    X, y = source.block(0)
+    return objective(X, y, Communicator(), source.measure)
+
+
+def recorded(one, monkeypatch):
+    """The objective, noting each w that it is asked for."""
+    asked, evaluate = [], one.evaluate
+
+    def note(requests):
+        asked.extend(request.w.copy() for request in requests)
+        return evaluate(requests)
+
+    monkeypatch.setattr(one, "evaluate", note)
+    return asked
+
+
+@pytest.mark.parametrize("kind", [PrbepLowerBound, RocAreaLowerBound])
+@pytest.mark.parametrize("size", [2, 5, 40])
+def test_bmrm_goes_the_way_of_the_proof(kind, size, monkeypatch):
+    source = kind(size)
+    one, states = problem(source), []
+    one.losses = [Adversary(one.losses[0], source.block(0)[1], source.measure)]
+    asked = recorded(one, monkeypatch)
+    steps = min(source.iterates, size - 1)
+    settings = Settings(lam=1.0, epsilon=1e-12, solver="bmrm", zero_plane=False, max_evaluations=steps)
+    train(one, settings, source.w_0, watch=states.append)
+    assert len(asked) == steps
+    assert states[0].J == pytest.approx(source.J_0, abs=1e-9)
+    for k in range(1, steps):
+        np.testing.assert_allclose(asked[k], source.iterate(k), atol=1e-9)
+        assert states[k].J == pytest.approx(source.J(k), abs=1e-9)
+        assert states[k].lower_bound <= source.minimum + 1e-9
+
+
+@pytest.mark.parametrize("kind", [PrbepLowerBound, RocAreaLowerBound])
+@pytest.mark.parametrize("solver", ["bmrm", "lmvm"])
+def test_ordinary_separation_and_smoothing_need_a_few_steps(kind, solver):
+    """What the theorem asks of a cutting-plane method that is unlucky: 1 / (5 epsilon), or 2 / (3 epsilon), steps."""
+    source = kind.of(0.001)
+    result = train(problem(source), Settings(lam=1.0, epsilon=1e-3, solver=solver), source.w_0)
+    assert result.status is Status.PROVED
+    assert source.minimum - 1e-9 <= result.J <= source.minimum + 1e-3
+    assert result.evaluations < source.steps / 4
