@@ -82,9 +82,12 @@ class Certificate:
         return float(bound - ROUNDING * terms)
 
     def minimum(self) -> tuple[Floats, float]:
-        """The model's minimizer w = -(1/lam) sum_k alpha_k r_k, (p,), and the best lower bound, its value there."""
+        """The model's minimizer w = -(1/lam) sum_k alpha_k r_k, (p,), and the bound that it attains.
+
+        That is the present mixture's; it is the best one so far, unless rounding spoilt the last program.
+        """
         k = self._count
-        return self.regularizer.minimizer(self._alpha[:k] @ self._planes[:k]), self.lower_bound
+        return self.regularizer.minimizer(self._alpha[:k] @ self._planes[:k]), self._bound()
 
     def _free_slot(self) -> int:
         """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""

@@ -45,6 +45,10 @@ class Communicator:
         """Replace `array` (same shape and dtype everywhere) by the sum over ranks. Collective, in place."""
         return array
 
+    def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Replace `array` (same shape and dtype everywhere) by the largest over ranks. Collective, in place."""
+        return array
+
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
         """Concatenate each rank's (n_local,) array in rank order on the root; None elsewhere. Collective."""
         return local
@@ -110,9 +114,19 @@ class MPICommunicator(Communicator):
     def sum(self, array: NDArray[Any]) -> NDArray[Any]:
         from mpi4py import MPI
 
+        return self._reduce("sum", MPI.SUM, array)
+
+    def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
+        from mpi4py import MPI
+
+        return self._reduce("maximum", MPI.MAX, array)
+
+    def _reduce(self, name: str, operation: Any, array: NDArray[Any]) -> NDArray[Any]:
+        from mpi4py import MPI
+
         for piece in _pieces(array):
-            self._comm.Allreduce(MPI.IN_PLACE, piece, op=MPI.SUM)
-        self.sent["sum"] += array.nbytes
+            self._comm.Allreduce(MPI.IN_PLACE, piece, op=operation)
+        self.sent[name] += array.nbytes
         return array
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:

@@ -14,6 +14,7 @@ matrix at every product with a float64 vector. n_local = 0 is an ordinary case: 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -67,18 +68,31 @@ class Sparse:
         """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._columns @ C
 
-    def largest_terms(self, W: Floats) -> Floats:
+    def largest_terms(self, w: Floats) -> float:
         """See `Dense`; costs a copy of a few rows at a time."""
-        indptr, best = self._rows.indptr, np.zeros((2, W.shape[1]))
-        W = np.abs(W)
-        start = 0
+        best, w = 0.0, np.abs(w)
+        for start, stop in self._parts():
+            lengths = np.diff(self._rows.indptr[start : stop + 1]) + 2
+            best = max(best, float((lengths * (abs(self._rows[start:stop]) @ w)).max()))
+        return best
+
+    def columns(self) -> tuple[Floats, Floats]:
+        """See `Dense`; costs O(nnz) and a copy of a few rows at a time."""
+        largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
+        indptr = self._rows.indptr
+        for start, stop in self._parts():
+            part = slice(indptr[start], indptr[stop])
+            np.maximum.at(largest, self._rows.indices[part], np.abs(self._rows.data[part]))
+            np.add.at(counts, self._rows.indices[part], 1.0)
+        return largest, counts
+
+    def _parts(self) -> Iterator[tuple[int, int]]:
+        """Row ranges of about _TERMS entries each."""
+        indptr, start = self._rows.indptr, 0
         while start < self.shape[0]:
             stop = max(start + 1, int(np.searchsorted(indptr, indptr[start] + _TERMS, side="right")) - 1)
-            sums = abs(self._rows[start:stop]) @ W
-            lengths = np.diff(indptr[start : stop + 1])[:, None] + 2
-            best = np.maximum(best, [sums.max(axis=0), (lengths * sums).max(axis=0)])
+            yield start, stop
             start = stop
-        return best
 
     def second_moments(self) -> Floats:
         """Costs O(nnz) and, for its duration, a second array of values."""
@@ -120,9 +134,13 @@ class Pattern:
         """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._ones.transposed_times(C)
 
-    def largest_terms(self, W: Floats) -> Floats:
+    def largest_terms(self, w: Floats) -> float:
         """See `Dense`."""
-        return self._ones.largest_terms(W)
+        return self._ones.largest_terms(w)
+
+    def columns(self) -> tuple[Floats, Floats]:
+        """See `Dense`."""
+        return self._ones.columns()
 
     def second_moments(self) -> Floats:
         """The column counts, since 1^2 = 1."""
@@ -159,16 +177,18 @@ class Dense:
         """X' C: (p,) or (p, k), to be summed over ranks."""
         return self._array.T @ C
 
-    def largest_terms(self, W: Floats) -> Floats:
-        """For each column of W (p, k): the largest row sum of |x_ij w_j|, and of that times its terms + 2; (2, k).
-
-        What rounding can do to the margins and to gradient sums follows from these. Zero where there are no rows.
-        """
-        best, W = np.zeros(W.shape[1]), np.abs(W)
+    def largest_terms(self, w: Floats) -> float:
+        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w."""
+        best, w = 0.0, np.abs(w)
         step = max(1, _TERMS // max(1, self.shape[1]))
         for start in range(0, self.shape[0], step):
-            best = np.maximum(best, (np.abs(self._array[start : start + step]) @ W).max(axis=0))
-        return np.array([best, best * (self.shape[1] + 2)])
+            best = max(best, float((np.abs(self._array[start : start + step]) @ w).max()))
+        return best * (self.shape[1] + 2)
+
+    def columns(self) -> tuple[Floats, Floats]:
+        """The largest |x_ij| of each column, and how many entries it has; both (p,), local."""
+        largest = np.maximum(self._array.max(axis=0, initial=0.0), -self._array.min(axis=0, initial=0.0))
+        return largest, np.full(self.shape[1], float(self.shape[0]))
 
     def second_moments(self) -> Floats:
         """Costs O(n_local p), without a temporary array."""

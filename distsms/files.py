@@ -9,6 +9,7 @@ import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from distsms.errors import InputError
 
@@ -58,22 +59,36 @@ def require_space(directory: Path, n_bytes: int) -> None:
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
     """Make a directory and hold it for one writer; a killed one holds nothing. InputError if another holds it."""
+    path = directory / LOCK
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+    except BlockingIOError as error:
+        raise InputError(f"{directory}: another job is writing here; wait for it") from error
     except OSError as error:
-        raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
-    path = directory / LOCK
-    with open(path, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{directory}: another conversion is writing here; wait for it") from error
-        except OSError:  # a file system without locks
-            pass
+        raise InputError(f"{directory}: cannot be written to: {error.strerror}") from error
+    with lock:
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> IO[str]:
+    """The lock file, open and locked. Raises BlockingIOError if somebody else has it."""
+    while True:
+        lock = open(path, "w")  # noqa: SIM115 - closed by the caller
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise
+        except OSError:  # a file system without locks
+            return lock
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
+                return lock
+        lock.close()  # its last holder removed it meanwhile
 
 
 def sync(path: Path) -> None:

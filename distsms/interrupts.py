@@ -26,8 +26,8 @@ class StopSignals:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        for number, handler in self._before.items():  # once the end is decided, a second one must not change it
+            signal.signal(number, signal.SIG_IGN if self.wanted() and not error else handler)  # type: ignore[arg-type]
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received == signal.SIGINT:

@@ -21,6 +21,7 @@ from distsms.regularizer import SquaredNorm
 
 Floats = NDArray[np.float64]
 
+EPS = float(np.finfo(float).eps)
 RELEASE, TERMS = 0, -1
 """What the root may ask for besides a number of evaluations."""
 
@@ -32,7 +33,8 @@ class Features(Protocol):
     def shape(self) -> tuple[int, int]: ...
     def margins(self, W: Floats) -> Floats: ...
     def transposed_times(self, C: Floats) -> Floats: ...
-    def largest_terms(self, W: Floats) -> Floats: ...
+    def largest_terms(self, w: Floats) -> float: ...
+    def columns(self) -> tuple[Floats, Floats]: ...
 
 
 class Request(NamedTuple):
@@ -86,6 +88,7 @@ class Objective:
         self.stop_requested = False
         """True on every rank, from the same evaluation on, once `stop_wanted()` was true on any of them."""
         self._stop_wanted = stop_wanted
+        self._column_errors: Floats | None = None
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         """Answer the requests in one pass over the data. On the root, while the other ranks are in `serve`."""
@@ -107,17 +110,20 @@ class Objective:
         optimization_gap = regularizer.conjugate(self.dot(gradient, gradient))
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
-    def rounding(self, evaluation: Evaluation, dual: Floats) -> float:
+    def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm) -> float:
         """How much rounding can have changed the gap between J at an evaluation and a lower bound attained at `dual`.
 
-        To first order: each margin is a sum of L terms, wrong by at most L eps/2 sum_j |x_ij w_j|, and J by twice the
-        largest such error, since the coefficients of either loss sum to at most 2 in absolute value; the bound is wrong
-        by what summing n rows did to <r, dual>; R and d are means of n terms. On the root, while the others serve.
+        J: a margin is a sum of L terms, wrong by at most L eps/2 sum_j |x_ij w_j|, and J by twice the largest such
+        error, since the coefficients of either loss sum to at most 2 in absolute value.
+        The bound d - Omega*(-r): where r is wrong by e, it is wrong by at most <|e|, |dual|> + Omega*(e), and summing
+        the m entries of column j gives |e_j| <= m eps max_i |x_ij|. R and d are means of n terms.
+        On the root, while the others serve. One pass over the data; two more the first time.
         """
         self.comm.broadcast(np.array([TERMS]))
-        (_, at_dual), (scores, _) = self._largest_terms(np.stack([evaluation.w, dual]))
-        n = self.losses[0].n
-        return float(np.finfo(float).eps * (2 * scores + 2 * n * at_dual + n * (evaluation.R + 1)))
+        terms, e = self._terms(evaluation.w)
+        own = self.losses[0].n * (evaluation.R + 1)
+        first_order = self.dot(e, np.abs(dual))
+        return float(EPS * (terms + own) + first_order + regularizer.conjugate(self.dot(e, e)))
 
     def serve(self) -> None:
         """Answer the root's requests until it calls `release`. On every rank but the root."""
@@ -128,7 +134,7 @@ class Objective:
             if k == RELEASE:
                 return
             if k == TERMS:
-                self._largest_terms(np.empty((2, self.p)))
+                self._terms(np.empty(self.p))
             else:
                 self._answer(np.empty((k, self.p + 2)))
 
@@ -136,12 +142,17 @@ class Objective:
         """Let the other ranks leave `serve`. On the root."""
         self.comm.broadcast(np.array([RELEASE]))
 
-    def _largest_terms(self, W: Floats) -> Floats:
-        """`Features.largest_terms` of the rows of W (k, p) over all ranks, (2, k). Collective."""
+    def _terms(self, w: Floats) -> tuple[float, Floats]:
+        """Twice `Features.largest_terms` at the root's w (p,), and the bound e (p,) on rounding in r. Collective."""
         with self.clock.phase("rounding"):
-            self.comm.broadcast(W)
-            local = self.features.largest_terms(np.ascontiguousarray(W.T))
-            return np.max(self.comm.allgather(local), axis=0)
+            if self._column_errors is None:
+                largest, counts = self.features.columns()
+                self.comm.maximum(largest)
+                self.comm.sum(counts)
+                self._column_errors = EPS * (counts + self.comm.size + 8) * largest
+            self.comm.broadcast(w)
+            local = np.array([2 * self.features.largest_terms(w)])
+            return float(self.comm.maximum(local)[0]), self._column_errors
 
     def _answer(self, questions: Floats) -> tuple[list[tuple[float, float, float]], Floats]:
         """R, R_mu, d of each row [w, nu, loss] of questions, and r as (k, p). Collective."""

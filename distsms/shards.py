@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from scipy import sparse
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.features import Dense, Features, Pattern, Sparse, index_dtype
+from distsms.files import exclusive
 from distsms.manifest import Manifest, prepare, publish, read_manifest, verify
 from distsms.shardfile import OpenShard, Piece, StagedShard, finish_shard, open_shard, stage_shard
 
@@ -70,13 +72,16 @@ def write_data(
     if not np.isin(y, (-1, 1)).all():
         found = ", ".join(map(str, np.unique(y)[:5]))
         raise InputError(f"{directory}: labels must be +1 and -1, found {found}. For labels 0 and 1 give 2 * y - 1.")
-    prepare(directory, overwrite)
-    entries = []
-    for number in range(n_shards):
-        rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
-        staged = stage_shard(directory, number, X[rows], dtype)
-        entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
-    return publish(directory, entries, label_map=label_map or {"+1": 1, "-1": -1}, zero_based=zero_based, source=source)
+    with exclusive(Path(directory)):
+        prepare(directory, overwrite)
+        entries = []
+        for number in range(n_shards):
+            rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
+            staged = stage_shard(directory, number, X[rows], dtype)
+            entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
+        return publish(
+            directory, entries, label_map=label_map or {"+1": 1, "-1": -1}, zero_based=zero_based, source=source
+        )
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ class _Course:
                     if failures > 1:
                         raise _Finished(Status.STALLED, why)
                 if outcome is Outcome.FAILED:
-                    self._checked_rounding()
+                    self._check_proof()
                     solver.restart(self.best.w)
         except _Finished as finished:
             return self._result(finished.status, finished.detail, w)
@@ -241,9 +241,8 @@ class _Course:
 
     def _check_limits(self) -> None:
         assert self.best is not None
-        target = self.settings.target(self.best.J)
-        if self.gap <= target and self.gap + self._checked_rounding() <= target:
-            raise _Finished(Status.PROVED)
+        if self.gap <= self.settings.target(self.best.J):
+            self._check_proof()
         if self.objective.stop_requested:
             raise _Finished(Status.STOPPED)
         if time.perf_counter() - self.start >= self.settings.time_limit:
@@ -251,18 +250,21 @@ class _Course:
         if self.count >= self.settings.max_evaluations:
             raise _Finished(Status.LIMIT)
 
-    def _rounding(self) -> float:
-        """What rounding can have done to the gap: one pass over the data."""
+    def _proof(self) -> tuple[float, float]:
+        """(lower bound, what rounding can have done to the gap), of the present mixture of planes: one more pass."""
         assert self.best is not None
-        return self.objective.rounding(self.best, self.certificate.minimum()[0])
+        dual, bound = self.certificate.minimum()
+        return bound, self.objective.rounding(self.best, dual, self.regularizer)
 
-    def _checked_rounding(self) -> float:
-        """The same; raises _Finished where it alone takes half of the target."""
-        rounding, target = self._rounding(), self.settings.target(self.best.J if self.best else 0.0)
+    def _check_proof(self) -> None:
+        """Raise _Finished if the gap is proved, or if rounding alone takes half of the target."""
+        assert self.best is not None
+        (bound, rounding), target = self._proof(), self.settings.target(self.best.J)
+        if max(0.0, self.best.J - bound) + rounding <= target:
+            raise _Finished(Status.PROVED)
         if not rounding <= target / 2:
             hint = "centre or scale columns of large values, or ask for a larger gap"
             raise _Finished(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
-        return rounding
 
     def _state(self, e: Evaluation) -> State:
         assert self.best is not None
@@ -283,8 +285,8 @@ class _Course:
     def _result(self, status: Status, detail: str, w: Floats) -> Result:
         best = self.best
         if best is not None:
-            bound = self.certificate.lower_bound - self._rounding()
-            gap = max(best.J, self.certificate.lower_bound) - bound
+            proved, rounding = self._proof()
+            bound, gap = proved - rounding, max(0.0, best.J - proved) + rounding
         else:
             bound, gap = self.certificate.lower_bound, np.inf
         return Result(

@@ -36,6 +36,7 @@ def test_broadcast_and_sum(comm, pieces, shape):
     np.testing.assert_array_equal(mine, np.ones(shape))
     total = comm.sum(np.full(shape, 1.0 + comm.rank))
     np.testing.assert_array_equal(total, np.full(shape, comm.size * (comm.size + 1) / 2))
+    np.testing.assert_array_equal(comm.maximum(np.full(shape, 1.0 + comm.rank)), np.full(shape, float(comm.size)))
 
 
 def test_objects(comm):

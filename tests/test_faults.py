@@ -253,13 +253,35 @@ def test_two_conversions_into_one_directory(data):
     both = [start("shard", text, data, "--overwrite", "--shards", 4) for text in texts]
     codes = [finish(one) for one in both]
     assert sorted(code for code, _, _ in codes) in ([0, 0], [0, 1])
-    assert all("another conversion is writing" in err for code, _, err in codes if code)
+    assert all("another job is writing" in err for code, _, err in codes if code)
     run("info", data, "--verify")
     assert sorted(path.name for path in data.iterdir()) == ["manifest.json", *(f"shard-0000{k}.h5" for k in range(4))]
     model = data.parent / "model.h5"
     run("train", data, "--output", model, "--quiet")
     expected = [run("predict", model, text) for text in texts]
     assert run("predict", model, data) in expected
+
+
+def test_a_refused_conversion_leaves_the_running_one_alone(data):
+    """A second one comes while the first holds the directory: nothing of the first is touched."""
+    from distsms.files import LOCK, exclusive
+
+    before = sorted(path.name for path in data.iterdir())
+    with exclusive(data):
+        (data / "shard-00000.h5.partial").write_text("of the first")
+        for words in ((), ("--overwrite",)):
+            assert "another job is writing" in run("shard", data.parent / "train.svm", data, *words, code=1)
+        assert (data / "shard-00000.h5.partial").read_text() == "of the first"
+    (data / LOCK).write_text("left by a killed one")
+    run("shard", data.parent / "train.svm", data, "--overwrite", "--shards", 2)
+    assert sorted(path.name for path in data.iterdir()) == before
+
+
+def test_scores_do_not_replace_a_model(data):
+    train(data)
+    other = data.parent / "other.h5"
+    shutil.copy(data.parent / "model.h5", other)
+    assert "is a model" in run("predict", data.parent / "model.h5", data, "--output", other, code=1)
 
 
 def test_scores_that_are_not_finite_are_refused(data):

@@ -139,14 +139,17 @@ def test_columns_beyond_int32():
 
 @settings(derandomize=True, deadline=None)
 @given(cases, st.integers(1, 9))
-def test_largest_terms(case, held_at_a_time):
-    """The largest row sum of |x w|, and of (terms + 2) times it, whatever part of X is held at a time."""
+def test_what_rounding_bounds_are_made_of(case, held_at_a_time):
+    """The largest row sum of |x w| times its terms + 2, and each column's largest entry and count of entries."""
     features, array, rng = build(case)
-    W = rng.normal(size=(array.shape[1], 2))
-    sums = np.abs(array) @ np.abs(W)
-    terms = array.shape[1] if case[0] == "dense" else np.count_nonzero(array, axis=1)[:, None]
+    w = rng.normal(size=array.shape[1])
+    dense = case[0] == "dense"
+    terms = array.shape[1] if dense else np.count_nonzero(array, axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("distsms.features._TERMS", held_at_a_time)
-        found = features.largest_terms(W)
-    expected = [sums.max(axis=0, initial=0), ((terms + 2) * sums).max(axis=0, initial=0)]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+        found, (largest, counts) = features.largest_terms(w), features.columns()
+    assert found == pytest.approx(((terms + 2) * (np.abs(array) @ np.abs(w))).max(initial=0), rel=1e-12)
+    np.testing.assert_array_equal(largest, np.abs(array).max(axis=0, initial=0))
+    np.testing.assert_array_equal(
+        counts, np.full(array.shape[1], len(array)) if dense else np.count_nonzero(array, axis=0)
+    )

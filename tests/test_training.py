@@ -185,6 +185,33 @@ def exact_J(w, X, y, measure, lam):
     return float(risk(np.array(positive), np.array(negative)) + oracles.rational([lam])[0] / 2 * sum(v * v for v in w))
 
 
+SPACED = {  # columns whose values differ in their last bits: sums of them may round to nothing
+    "prbep": ([[9999999999999.996, 2], [9999999999999.998, -1], [9999999999999.998, 0], [9999999999999.996, 2]], 1e-8),
+    "rocarea": (
+        [[1e12, -1], [999999999999.9998, -1], [1000000000000.0002, 1], [1e12, 0], [1e12, 1], [1e12, 0]],
+        1e-10,
+    ),
+}
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", MEASURES)
+def test_no_bound_above_the_objective_anywhere(measure):
+    """Whatever a run on such columns ends with, its lower bound is below the exact J of every other solver's w."""
+    X, lam = np.array(SPACED[measure][0]), SPACED[measure][1]
+    y = np.array([1, -1] * 3 if measure == "prbep" else [1, -1, -1, 1, -1, 1], np.int8)[: len(X)]
+    found = []
+    for solver in ("lmvm", "agm", "bmrm", "bmrm-linesearch"):
+        settings = Settings(lam=lam, solver=solver, max_evaluations=300)
+        found.append(train(objective(csr_matrix(X), y, Communicator(), measure), settings))
+    exact = [exact_J(one.w, X, y, measure, lam) for one in found]
+    for slope in 10.0 ** np.arange(-3, 8):
+        exact += [exact_J(np.array([sign * slope, 0.0]), X, y, measure, lam) for sign in (1, -1)]
+    for one in found:
+        assert one.lower_bound <= min(exact)
+        assert one.status is not Status.PROVED or one.J - one.lower_bound <= 1e-3
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e9, 1e13, 1e18])

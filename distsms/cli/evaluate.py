@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from distsms.cli.types import finite
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms evaluate` takes."""
     parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
     parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`, or an svmlight file")
-    parser.add_argument("--threshold", type=float, help="call a row positive from this score on (default: the model's)")
+    parser.add_argument(
+        "--threshold", type=finite, help="call a row positive from this score on (default: the model's)"
+    )
     parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
     base = parser.add_mutually_exclusive_group()
     text = "the svmlight file counts columns from %d (default: as the model's training data did)"

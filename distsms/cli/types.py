@@ -14,6 +14,14 @@ def positive(text: str) -> float:
     return value
 
 
+def finite(text: str) -> float:
+    """A finite number."""
+    value = _number(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    return value
+
+
 def count(text: str) -> int:
     """A whole number of at least 1; 1e6 is understood."""
     value = _number(text)
