@@ -30,7 +30,7 @@ class Course:
         self._last_time = 0.0
         self._pending: State | None = None
         if stream is not None:
-            print(f"{'eval':>6} {'seconds':>9} {'best J':>14} {'lower bound':>14} {'gap':>10} {'nu':>9}", file=stream)
+            self._print(f"{'eval':>6} {'seconds':>9} {'best J':>14} {'lower bound':>14} {'gap':>10} {'nu':>9}\n")
 
     def __call__(self, state: State) -> None:
         """Show the state, or keep it for `close`."""
@@ -54,8 +54,11 @@ class Course:
     def _show(self, s: State) -> None:
         line = f"{s.evaluation:6d} {s.seconds:9.2f} {s.best_J:14.8f} {s.lower_bound:14.8f} {s.gap:10.3g} {s.nu:9.3g}"
         self._pending = None
+        self._print(f"\r{line}" if self._live else f"{line}\n")
+
+    def _print(self, text: str) -> None:
         try:
-            print(f"\r{line}" if self._live else line, end="" if self._live else "\n", file=self._stream, flush=True)
+            print(text, end="", file=self._stream, flush=True)
         except OSError:  # the reader has gone; the run goes on
             self._stream = None
 

@@ -92,11 +92,15 @@ def test_a_full_disk_costs_the_trace_and_a_gone_reader_the_lines(tmp_path, capsy
 
     class Gone(io.StringIO):
         def write(self, text):
-            if "eval" not in text and text.strip():
+            if self.left == 0:
                 raise BrokenPipeError
+            self.left -= 1
             return len(text)
 
-    course = report.Course(Gone())
-    course(state(1))
-    course(state(2))
-    course.close()
+    for lines in range(3):  # before the header, before the first evaluation, before the second
+        stream = Gone()
+        stream.left = lines
+        course = report.Course(stream)
+        course(state(1))
+        course(state(2))
+        course.close()
