@@ -6,6 +6,8 @@ Three classes with one interface; no other module asks which one it has:
     margins(W)              s = X w      W (p,) or (p, k)              -> (n_local,) or (n_local, k)
     transposed_times(C)     X' c         C (n_local,) or (n_local, k)  -> (p,) or (p, k): this rank's summand
     second_moments()        sum_i x_ij^2                               -> (p,): this rank's summand
+    largest_terms(w)        what rounding can do to X w                -> a number
+    columns()               max_i |x_ij| and the count of entries      -> (p,) and (p,), of this rank's rows
 
 All arrays are local and float64, C-contiguous where they have two axes. Nothing communicates: the caller sums X'c and
 the second moments over ranks. Values are held as float64 whatever the file holds, since SciPy would copy a float32

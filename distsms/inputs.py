@@ -87,26 +87,24 @@ def scores(model: Model, rows: shards.Block, path: str | os.PathLike[str], comm:
 
 def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:
     """Raise InputError if what is positive in a data set was negative in the model's training data, or the reverse."""
-    theirs, ours = _label_sets(label_map), _label_sets(model.info["label_map"])
-    swapped = [*(theirs[0] & ours[1]), *(theirs[1] & ours[0])]
+    ours = model.info["label_map"]
+    swapped = [one for a, b in (("+1", "-1"), ("-1", "+1")) for one in _labels(label_map, a) if one in _labels(ours, b)]
     if swapped:
         raise InputError(
             f"{path}: the label {swapped[0]} has the other sign in the model's training data (positive there: "
-            f"{model.info['label_map']['+1']}). Convert again with the same --positive"
+            f"{ours['+1']}). Convert again with the same --positive"
         )
 
 
-def _label_sets(label_map: dict[str, Any]) -> tuple[set[Any], set[Any]]:
-    """The original labels of the positive and of the negative class: one, several, or none."""
-    positive, negative = (label_map.get(sign) for sign in ("+1", "-1"))
-    return tuple(set() if one is None else set(np.atleast_1d(one).tolist()) for one in (positive, negative))  # type: ignore[return-value]
+def _labels(label_map: dict[str, Any], sign: str) -> list[Any]:
+    """The original labels of a class, "+1" or "-1": one, several, or none."""
+    found = label_map.get(sign)
+    return [] if found is None else np.atleast_1d(found).tolist()
 
 
 def _signs(labels: np.ndarray, model: Model, path: str | os.PathLike[str]) -> np.ndarray:
     meaning = model.info["label_map"]
-    positive, negative = (
-        np.isin(labels, np.atleast_1d([] if meaning[sign] is None else meaning[sign])) for sign in ("+1", "-1")
-    )
+    positive, negative = (np.isin(labels, _labels(meaning, sign)) for sign in ("+1", "-1"))
     unknown = labels[~(positive | negative)]
     if len(unknown):
         raise InputError(

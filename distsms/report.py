@@ -8,7 +8,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -61,6 +61,17 @@ class Course:
             print(text, end="", file=self._stream, flush=True)
         except OSError:  # the reader has gone; the run goes on
             self._stream = None
+
+
+def shard_counter(talks: bool) -> Callable[[int, int], None]:
+    """What to call after each shard that this rank has written: says how many of how many, and when."""
+    start = time.monotonic()
+
+    def show(done: int, of: int) -> None:
+        if talks and of > 1:
+            print(f"shard {done} of {of} on this rank, {time.monotonic() - start:.1f} s", flush=True)
+
+    return show
 
 
 class Trace:

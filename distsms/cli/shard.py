@@ -49,14 +49,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
 
     from distsms.conversion import convert
-    from distsms.report import size
+    from distsms.report import shard_counter, size
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
-
-    def progress(done: int, of: int) -> None:
-        if talks and of > 1:
-            print(f"shard {done} of {of} on this rank, {time.perf_counter() - start:.1f} s", flush=True)
 
     manifest = convert(
         args.input,
@@ -68,7 +64,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.n_features,
         args.dtype,
         args.overwrite,
-        progress,
+        shard_counter(talks),
     )
     if talks:
         seconds = time.perf_counter() - start

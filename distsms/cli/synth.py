@@ -79,14 +79,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write, and say what was written. Collective."""
     import time
 
+    from distsms.report import shard_counter
     from distsms.synthesis import write
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
-
-    def progress(done: int, of: int) -> None:
-        if talks and of > 1:
-            print(f"shard {done} of {of} on this rank, {time.perf_counter() - start:.1f} s", flush=True)
 
     with comm.together():
         chosen = _chosen(args)
@@ -94,7 +91,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in chosen.items()]
     name = " ".join(["distsms synth", args.kind, *words])
     dtype = chosen.get("dtype", "float64")
-    manifest = write(source, args.output, comm, args.shards, dtype, args.overwrite, name, progress)
+    manifest = write(source, args.output, comm, args.shards, dtype, args.overwrite, name, shard_counter(talks))
     bound = None if args.kind in ("sparse", "dense") else source
     with comm.together():
         if comm.is_root and bound is not None:
