@@ -24,7 +24,7 @@ ROUNDING = 64 * np.finfo(float).eps
 """Share of the sum of all terms' sizes by which rounding is taken to have raised a bound: sums over rows and columns
 are pairwise or blocked, so that their errors grow slowly with their length."""
 
-PROXIMAL = 1e-13  # weight of the proximal term, as a share of the largest entry of Q
+PROXIMAL = 1e-13  # weight of a plane's proximal term, as a share of its own entry of Q and of the largest d
 
 
 class Certificate:
@@ -131,7 +131,6 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     alpha /= alpha.sum()
     support = alpha > 0
     first = alpha
-    tolerance = 1e-13 * (np.abs(d).max() + np.diag(Q).max())  # no entry of Q is larger than the largest on the diagonal
     for _ in range(200 + 10 * len(d)):
         target = _on_support(Q, d, support, alpha)
         step = target - alpha
@@ -147,8 +146,10 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
             break
         alpha = np.where(support, target, 0.0)
         slope = d - alpha[support] @ Q[support]
+        # Each slope to its own rounding: planes of very different steepness may lie in one bundle.
+        slope += np.where(support, 1, -1) * 1e-13 * (np.abs(d) + alpha[support] @ np.abs(Q[support]))
         best = int(np.argmax(np.where(support, -np.inf, slope)))
-        if support.all() or slope[best] <= slope[support].max() + tolerance:
+        if support.all() or slope[best] <= slope[support].max():
             break
         support[best] = True
     total = alpha.sum()
@@ -170,9 +171,11 @@ def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) 
         scale = max(np.diag(part).max(), np.abs(d[S]).max(), 1e-300)
         kkt = np.ones((k + 1, k + 1))
         kkt[:k, :k] = part / scale
-        kkt[np.arange(k), np.arange(k)] += PROXIMAL
+        # Each plane's by its own size: a steep plane must not hold the flat ones where they are.
+        proximal = PROXIMAL * (np.diag(part) + np.abs(d[S]).max()) / scale
+        kkt[np.arange(k), np.arange(k)] += proximal
         kkt[k, k] = 0.0
-        found = np.linalg.solve(kkt, np.append(d[S] / scale + PROXIMAL * near[S], 1.0))[:k]
+        found = np.linalg.solve(kkt, np.append(d[S] / scale + proximal * near[S], 1.0))[:k]
     target = np.zeros(len(d))
     target[S] = found
     return target

@@ -98,7 +98,8 @@ class Sparse:
 
     def second_moments(self) -> Floats:
         """Costs O(nnz) and, for its duration, a second array of values."""
-        squares = (np.square(self._rows.data), self._rows.indices, self._rows.indptr)
+        with np.errstate(over="ignore"):
+            squares = (np.square(self._rows.data), self._rows.indices, self._rows.indptr)
         return sparse.csr_matrix(squares, shape=self.shape, copy=False).T @ np.ones(self.shape[0])
 
 

@@ -35,6 +35,7 @@ class Features(Protocol):
     def transposed_times(self, C: Floats) -> Floats: ...
     def largest_terms(self, w: Floats) -> float: ...
     def columns(self) -> tuple[Floats, Floats]: ...
+    def second_moments(self) -> Floats: ...
 
 
 class Request(NamedTuple):
@@ -124,6 +125,12 @@ class Objective:
         own = self.losses[0].n * (evaluation.R + 1)
         first_order = self.dot(e, np.abs(dual))
         return float(EPS * (terms + own) + first_order + regularizer.conjugate(self.dot(e, e)))
+
+    def second_moments(self) -> Floats:
+        """mean_i x_ij^2 of each column over all rows, (p,), on every rank. Collective; one pass over the data."""
+        moments = self.comm.sum(self.features.second_moments())
+        moments /= self.comm.sum(np.array([self.features.shape[0]]))[0]
+        return moments
 
     def serve(self) -> None:
         """Answer the root's requests until it calls `release`. On every rank but the root."""

@@ -19,6 +19,8 @@ class Settings:
     c_mu : the paper's fixed smoothing width mu = c_mu epsilon / D; None lets the width shrink as the run goes on.
     history, planes : at most so many pairs in the solver's memory and planes in the certificate; fewer where they would
     take more than `vector_bytes` on the root, half of it each.
+    scaling : a solver whose `traits` say so works on w_j m_j^scaling, m_j the mean of x_ij^2: at 1/2 columns of any
+    size and frequency are alike, at 0 they are what they are. The problem is the same.
     zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
     """
 
@@ -29,6 +31,7 @@ class Settings:
     solver: str = "lmvm"
     history: int = 50
     planes: int = 40
+    scaling: float = 0.125
     zero_plane: bool = True
     vector_bytes: float = 2**31
     max_evaluations: int = 10_000
@@ -49,6 +52,8 @@ class Settings:
             raise InputError(f"c_mu is given, but {self.solver} minimizes the exact risk: there is no smoothing")
         if self.solver_options and not self.traits.options:
             raise InputError(f"{self.solver} has no options of PETSc: {' '.join(self.solver_options)}")
+        if not 0 <= self.scaling <= 1:
+            raise InputError(f"scaling is {self.scaling}; it must be between 0 (none) and 1")
         for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")

@@ -21,13 +21,14 @@ from distsms.certificate import Certificate
 from distsms.objective import Evaluation, Objective, Request
 from distsms.regularizer import SquaredNorm
 from distsms.settings import Settings
-from distsms.solvers import Outcome, Planes, solver_class
+from distsms.solvers import Outcome, Planes, Scaled, solver_class
 
 Floats = NDArray[np.float64]
 
-START_COST = 0.25  # the first width may cost this much of R
+START_COST = 0.02  # the first width may cost this much of R; several times more or less takes longer
 SHRINK = 0.3
 EVALUATIONS_BETWEEN_SHRINKS = 5
+PATIENCE, LITTLE = 200, 1e-3  # a run whose gap has not narrowed by this share in so many evaluations is at its end
 FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
 
 
@@ -121,11 +122,12 @@ def train(
     Memory on the root beyond the data: about 8 p (2 history + planes + 15) bytes.
     """
     comm = objective.comm
+    scale = _scale(objective, settings)
     if not comm.is_root:
         objective.serve()
         result = comm.bcast(None)
         return replace(result, w=comm.broadcast(np.empty(objective.p)))
-    course = _Course(objective, settings, watch)
+    course = _Course(objective, settings, watch, scale)
     result = course.run(np.zeros(objective.p) if w is None else np.array(w, float))
     objective.release()
     comm.bcast(replace(result, w=np.empty(0)))
@@ -136,7 +138,10 @@ def train(
 class _Course:
     """One run, on the root: what the solver sees as its problem, and who decides when it is over."""
 
-    def __init__(self, objective: Objective, settings: Settings, watch: Callable[[State], None]) -> None:
+    def __init__(
+        self, objective: Objective, settings: Settings, watch: Callable[[State], None], scale: Floats | None
+    ) -> None:
+        self.scale = scale
         self.objective, self.settings, self.watch = objective, settings, watch
         loss = objective.losses[0]
         self.regularizer = SquaredNorm(settings.lam)
@@ -151,7 +156,8 @@ class _Course:
             self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
         self.best: Evaluation | None = None
         self.last: Evaluation | None = None
-        self.count = self.count_at_shrink = 0
+        self.count = self.count_at_shrink = self.count_then = 0
+        self.gap_then = np.inf
         self.start = time.perf_counter()
 
     # What the solver sees
@@ -204,7 +210,8 @@ class _Course:
 
     def run(self, w: Floats) -> Result:
         history = self.settings.history_within(len(w))
-        solver = solver_class(self.settings.solver)(self, w, history, self.settings.solver_options)
+        problem, scale = (self, 1.0) if self.scale is None else (Scaled(self, self.scale), self.scale)
+        solver = solver_class(self.settings.solver)(problem, w / scale, history, self.settings.solver_options)
         self.start = time.perf_counter()  # what loading PETSc took is not the run's
         failures = 0
         try:
@@ -221,7 +228,7 @@ class _Course:
                         raise _Finished(Status.STALLED, why)
                 if outcome is Outcome.FAILED:
                     self._check_proof()
-                    solver.restart(self.best.w)
+                    solver.restart(self.best.w / scale)
         except _Finished as finished:
             return self._result(finished.status, finished.detail, w)
         finally:
@@ -249,6 +256,18 @@ class _Course:
             raise _Finished(Status.TIME)
         if self.count >= self.settings.max_evaluations:
             raise _Finished(Status.LIMIT)
+        if self.smooth and not self._progresses():
+            self._check_proof()
+            raise _Finished(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
+
+    def _progresses(self) -> bool:
+        """Whether the gap has become a little smaller during the last evaluations: at rounding it does not.
+
+        Cutting planes need no such limit, since each one raises the minimum of the model: see `solvers.bmrm`.
+        """
+        if self.gap < (1 - LITTLE) * self.gap_then:
+            self.gap_then, self.count_then = self.gap, self.count
+        return self.count - self.count_then < PATIENCE
 
     def _proof(self) -> tuple[float, float]:
         """(lower bound, what rounding can have done to the gap), of the present mixture of planes: one more pass."""
@@ -302,6 +321,15 @@ class _Course:
             evaluations=self.count,
             seconds=time.perf_counter() - self.start,
         )
+
+
+def _scale(objective: Objective, settings: Settings) -> Floats | None:
+    """What the solver's variables are multiplied by to give w, (p,); None if its variables are w. Collective."""
+    if not (settings.traits.scaled and settings.scaling):
+        return None
+    with objective.clock.phase("scaling"):
+        moments = objective.second_moments()
+        return np.where((moments > 0) & np.isfinite(moments), moments, 1.0) ** -settings.scaling
 
 
 def _certificate(p: int, regularizer: SquaredNorm, nonnegative: bool, settings: Settings) -> Certificate:

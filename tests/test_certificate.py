@@ -127,3 +127,11 @@ def test_the_minimizer_attains_the_bound():
     w, _ = certificate.minimum()
     model = omega.value(w @ w) + max(0.0, float((planes[0] @ w + planes[1]).max()))
     assert model == pytest.approx(certificate.lower_bound, abs=1e-9)
+
+
+@pytest.mark.parametrize("steep", [1.0, 1e3, 1e6, 1e9])
+def test_a_steep_plane_does_not_hide_a_flat_one(steep):
+    """Beside <steep, v> + 1 the flat plane d = 1/2 alone is best, whatever lambda makes of their sizes."""
+    bundle = Certificate(1, SquaredNorm(1e-8), True, 5)
+    bundle.add(np.array([steep]), 1.0)
+    assert bundle.add(np.array([0.0]), 0.5) == pytest.approx(0.5, abs=1e-6)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags, hstack
 
 from distsms.comm import Communicator
 from distsms.errors import InputError
@@ -164,13 +164,33 @@ def test_settings_are_checked(bad):
 
 
 @pytest.mark.serial
+def test_the_variables_scale_is_not_the_problems(comm):
+    """Columns of very different size: the optimum is the same whatever the solver works on, the way there is not."""
+    X, y = data(n=300, p=8, seed=3)
+    X = (X @ diags(10.0 ** np.arange(-4, 4))).tocsr()
+    found = [train(objective(X, y, comm), Settings(lam=1e-3, scaling=s)) for s in (0.0, 0.125, 0.5)]
+    assert all(one.status is Status.PROVED for one in found)
+    assert all(one.lower_bound <= other.J for one in found for other in found)
+    assert len({one.evaluations for one in found}) > 1
+
+
+def test_empty_columns_and_a_scale_out_of_range(comm):
+    X, y = data(n=100, p=5)
+    X = hstack([X, csr_matrix((100, 3))]).tocsr()
+    result = train(objective(X, y, comm), Settings(lam=1e-2, scaling=1.0))
+    assert result.status is Status.PROVED
+    assert not result.w[5:].any()
+    with pytest.raises(InputError, match="scaling"):
+        Settings(lam=1.0, scaling=-1.0)
+
+
 def test_options_reach_tao(capfd):
     X, y = data()
-    train(objective(X, y, Communicator()), Settings(lam=1e-2, solver_options=("-tao_view",)))
-    assert "lmvm" in capfd.readouterr().out
+    train(objective(X, y, Communicator()), Settings(lam=1e-2, solver_options=("-tao_monitor",)))
+    assert "Function value" in capfd.readouterr().out
     from petsc4py import PETSc
 
-    for name in ("tao_view", "options_left"):
+    for name in ("tao_monitor", "options_left"):
         PETSc.Options().delValue(name)
 
 

@@ -103,6 +103,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="planes in the proof of the gap (%(default)s); bmrm keeps all",
     )
     how.add_argument(
+        "--scaling",
+        type=float,
+        default=0.125,
+        metavar="S",
+        help="lmvm works on w_j m_j^S, m_j the mean square of column j; 0: on w itself (%(default)s)",
+    )
+    how.add_argument(
         "--no-zero-plane", action="store_true", help="do not use R >= 0 in the proof, nor in bmrm's model of R"
     )
     how.add_argument(
@@ -264,6 +271,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         solver=args.solver,
         history=args.history,
         planes=args.planes,
+        scaling=args.scaling,
         zero_plane=not args.no_zero_plane,
         vector_bytes=args.vector_memory,
         max_evaluations=args.max_evaluations,

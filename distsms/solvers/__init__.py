@@ -46,6 +46,31 @@ class Problem(Protocol):
         """Where the model has its minimum, (p,), and the value there: the next point of a cutting-plane method."""
 
 
+class Scaled:
+    """A problem in the variables u = w / scale: the same function, over other coordinates.
+
+    scale : (p,) positive. What the model knows stays in terms of w, since the solver does not ask for it.
+    """
+
+    def __init__(self, problem: Problem, scale: Floats) -> None:
+        self._problem, self._scale = problem, scale
+        self.strong_convexity = problem.strong_convexity * float(scale.min(initial=1.0)) ** 2
+
+    def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
+        """See `Problem`; u and the gradient are (p,)."""
+        value, gradient = self._problem.value_and_gradient(self._scale * u)
+        return value, self._scale * gradient
+
+    def iterated(self) -> bool:
+        """See `Problem`."""
+        return self._problem.iterated()
+
+    def model_minimum(self) -> tuple[Floats, float]:
+        """See `Problem`."""
+        w, value = self._problem.model_minimum()
+        return w / self._scale, value
+
+
 class Outcome(Enum):
     """Why `Solver.run` returned."""
 
@@ -68,6 +93,7 @@ class Traits(NamedTuple):
     planes: Planes = Planes.PROOF
     history: bool = False  # whether it keeps `history` pairs of vectors
     options: bool = False  # whether it takes words of PETSc's command line
+    scaled: bool = False  # whether it gains from variables of comparable curvature: see `Scaled`
 
 
 class Solver(Protocol):

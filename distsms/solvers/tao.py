@@ -13,7 +13,7 @@ from distsms.comm import alone
 from distsms.errors import InputError
 from distsms.solvers import Floats, Outcome, Problem, Traits
 
-CONVERGED_USER = 8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
+CONTINUE, CONVERGED_USER = 0, 8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
 REASONS = {
     -2: "iteration limit of TAO",
     -4: "not a number in TAO",
@@ -54,7 +54,7 @@ class Solver:
     TAO's own tolerances are off: it stops when the problem asks, or when its line search fails.
     """
 
-    traits = Traits(history=True, options=True)
+    traits = Traits(history=True, options=True, scaled=True)
 
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str]) -> None:
         self._petsc, self._problem = _petsc(), problem
@@ -64,6 +64,9 @@ class Solver:
         self._defaults = {
             "tao_lmvm_mat_lmvm_hist_size": str(history),
             "tao_lmvm_recycle": "1",  # the history survives a pause and a change of the smoothing width
+            # How the diagonal that the method starts from is learnt (PETSc's own: 1 and 0.125); see `scripts/sweep`.
+            "tao_lmvm_mat_lmvm_alpha": "0.8",
+            "tao_lmvm_mat_lmvm_theta": "0.4",
         }
         self._defaults = {key: value for key, value in self._defaults.items() if not database.hasName(key)}
         try:
@@ -93,8 +96,8 @@ class Solver:
         value, gradient.array[:] = self._problem.value_and_gradient(x.array_r.copy())
         return value
 
-    def _converged(self, tao: Any) -> bool | None:
-        return True if self._problem.iterated() else None
+    def _converged(self, tao: Any) -> int:
+        return CONVERGED_USER if self._problem.iterated() else CONTINUE  # None would stand for TAO's own test
 
     def run(self) -> tuple[Outcome, str]:
         """See `solvers.Solver.run`."""
