@@ -66,12 +66,10 @@ class Ranking:
     n_neg: int
     rocarea: float
     prbep: float
-    threshold: float
-    """The PRBEP point: half-way between the n+-th and the next score, so that about n+ rows are called positive."""
 
 
 def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ranking:
-    """ROCArea, PRBEP and the PRBEP point of this rank's (n_local,) scores and labels, on every rank. Collective."""
+    """ROCArea and PRBEP of this rank's (n_local,) scores and labels, on every rank. Collective."""
     everything = comm.gather_rows(scores), comm.gather_rows(labels)
     found = None
     if comm.is_root:
@@ -79,7 +77,7 @@ def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ran
         assert whole is not None and signs is not None
         positive, negative = np.sort(whole[signs > 0]), np.sort(whole[signs < 0])
         roc = rocarea(positive, negative)
-        found = Ranking(len(positive), len(negative), roc, *_head(positive, negative, len(positive))[1:])
+        found = Ranking(len(positive), len(negative), roc, _head(positive, negative, len(positive)).recall)
     return comm.bcast(found)
 
 

@@ -1,4 +1,4 @@
-"""Evaluate a model on labelled rows: ROCArea, PRBEP, contingency table, F1."""
+"""Evaluate a model on labelled rows: ROCArea, PRBEP, contingency table, F1, precision and recall at K."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
 All figures are exact over all rows of all ranks. ROCArea counts a tied pair one half; PRBEP is the precision among the
 n+ highest scores, its expected value where scores tie there. A row is called positive where its score is at least the
-threshold stored with the model (the PRBEP point of its training data), or --threshold.
+threshold stored with the model, or --threshold. --k adds precision and recall among the K highest scores.
 
 examples:
   distsms evaluate model.h5 data/test

@@ -10,7 +10,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import count, duration, measure, memory, positive
-from distsms.measure_names import NAMES
+from distsms.measure_names import NAMES, at
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ Words after -- go to PETSc (--solver lmvm), for example: -- -tao_ls_type armijo 
 
 examples:
   distsms train data/train --measure rocarea --lambda 1e-4 --test data/test
+  distsms train data/train --measure f1 --bias --lambda 1e-4
   mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
 """
 
@@ -354,6 +355,8 @@ def _summarize(
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
     constant = f", a constant feature of {args.bias:g}" if args.bias else ""
     say(f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {' or '.join(target)}")
+    if args.bias and at(args.measure) not in (None, manifest.n_pos):
+        say("warning   where K is not n+, a bias alone takes the risk of this measure to 0: better train without")
     up_to = "up to " if planes > settings.planes else ""
     say(f"method    {settings.solver}, {up_to}{memory}, {fixed}, ordering {args.ordering}")
     say(

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from distsms import measure_names
 from distsms.comm import Communicator
+from distsms.errors import InputError
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
 from distsms.losses.contract import Floats, Loss, LossValue
 from distsms.losses.error_rate import ErrorRate
@@ -29,7 +30,11 @@ MEASURES: dict[tuple[str, str], type[Loss]] = {
 
 def loss_class(measure: str, ordering: str) -> type[Loss]:
     """The class of a measure by its name, such as "precision@100". Raises InputError if there is none."""
-    return MEASURES[measure_names.parse(measure)[0], ordering]
+    family, _ = measure_names.parse(measure)
+    if (family, ordering) not in MEASURES:
+        there = ", ".join(other for one, other in MEASURES if one == family)
+        raise InputError(f"{measure} is not offered with the ordering {ordering!r}, only with: {there}")
+    return MEASURES[family, ordering]
 
 
 def make_loss(

@@ -9,7 +9,8 @@ and c the best z takes the b smallest scores of P and the c largest of N, so wit
     coefficients  c_i = -2/n on those of P,  c_j = 2/n on those of N,      d = Delta.
 
 The outer 0 stands for z = y. It is among the z of F-beta, but not of precision@k and recall@k with k != n+: without it
-these would be negative somewhere, and change when all scores are shifted even where R = 0.
+these would be negative somewhere. It is their weak point, too: y calls n+ rows positive, so shifting all scores up (k <
+n+) or down (k > n+) takes R to 0, whatever their order is. Only features that allow no such shift keep them honest.
 
 There is no R_mu here. It is a maximum over the convex hull of these z, with Delta made concave on it. F-beta's Delta is
 neither linear nor concave in z. With k != n+ the hull is that of the z with k positives *and y*: Theorem 7's set scaled
@@ -55,7 +56,7 @@ class FBeta(GatheringLoss):
         """The worst table by `worst_table`. O(n log n)."""
         assert nu == 0, "there is no smoothing"
         scale = 2.0 / self.n
-        low, high = np.argsort(positive, kind="stable"), np.argsort(-negative, kind="stable")
+        low, high = np.argsort(positive), np.argsort(-negative)
         R, d, b, c = worst_table(scale * positive[low], scale * negative[high], self._beta2)
         coef_pos, coef_neg = np.zeros(self.n_pos), np.zeros(self.n_neg)
         coef_pos[low[:b]], coef_neg[high[:c]] = -scale, scale
