@@ -135,7 +135,7 @@ def _head(positive: Floats, negative: Floats, k: int) -> Head:
     above_pos, above_neg = int(np.count_nonzero(positive > at)), int(np.count_nonzero(negative > at))
     tied_pos, tied_neg = int(np.count_nonzero(positive == at)), int(np.count_nonzero(negative == at))
     wanted = k - above_pos - above_neg  # how many of the tied rows are among the k highest
-    tp = above_pos + tied_pos * wanted / (tied_pos + tied_neg)
+    tp = above_pos + _ratio(tied_pos * wanted, tied_pos + tied_neg)  # NaN where scores are
     threshold = float(at)
     below = both[both < at]
     if wanted == tied_pos + tied_neg and len(below):

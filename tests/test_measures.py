@@ -113,6 +113,10 @@ def test_the_threshold_lies_between_scores():
     assert at(1, 1.0, np.nextafter(1.0, 0)) == 1.0
 
 
+def test_scores_that_are_not_numbers_have_no_head(comm):
+    assert np.isnan(measures.at_k(np.full(2, np.nan), np.array([1, -1]), 2, comm)).all()
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_one_class_is_not_a_number(comm, sign):
     found = of(np.zeros(2), np.full(2, sign), comm)

@@ -312,7 +312,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _start(path: str, p: int, bias: float | None) -> Any:
-    """The coefficients of a model, widened to p columns and the one of a constant feature of value `bias`."""
+    """The coefficients of a model, widened to p columns and, if asked for, a constant feature of value `bias`."""
     import numpy as np
 
     from distsms import model
