@@ -118,7 +118,8 @@ class Objective:
         hinge over pairs, the others' are mixtures of (z_i - y_i) / n with |z_i - y_i| <= 2.
         The bound d - Omega*(-r): where r is wrong by e, it is wrong by at most <|e|, |dual|> + Omega*(e), and summing
         the m entries of column j gives |e_j| <= m eps max_i |x_ij|. R and d are sums of n terms of sizes that add up
-        to at most R + 4 (in most losses to R, since all are positive).
+        to at most R + 4 (in most losses to R, since all are positive), at K to twice the largest margin on top of that,
+        for which the first part has room.
         On the root, while the others serve. One pass over the data; two more the first time.
         """
         self.comm.broadcast(np.array([TERMS]))
