@@ -73,9 +73,9 @@ def rows_for(
 
 
 def scores(model: Model, rows: shards.Block, path: str | os.PathLike[str], comm: Communicator) -> NDArray[np.float64]:
-    """The scores <w, x> of this rank's rows, (n_local,). Collective; raises InputError where one is not finite."""
+    """The scores <w, x> + bias of this rank's rows, (n_local,). Collective. Raises InputError if one is not finite."""
     with comm.together():
-        found = rows.features.margins(model.w)
+        found = rows.features.margins(model.w) + model.bias
         bad = np.flatnonzero(~np.isfinite(found))
         if len(bad):
             raise InputError(

@@ -1,12 +1,13 @@
 """The model file: HDF5, written atomically, readable with h5py alone (no pickle, no MPI, no PETSc).
 
-w            float64 (p,)      coefficients: a row's score is <w, x>
-attributes   format, version, complete, and `info`: one JSON object (measure, lambda, J, gap, threshold, labels, ...)
+w            float64 (p,)      coefficients: a row's score is <w, x> + bias
+attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...)
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -35,6 +36,11 @@ class Model:
     def p(self) -> int:
         """The number of columns that the model knows."""
         return len(self.w)
+
+    @property
+    def bias(self) -> float:
+        """What every score has on top of <w, x>; 0 in models without, and in those from before there was one."""
+        return float(self.info.get("bias", 0.0))
 
     @property
     def threshold(self) -> float:
@@ -102,9 +108,11 @@ def load(path: str | os.PathLike[str]) -> Model:
         not isinstance(labels, dict)
         or not {"+1", "-1"} <= set(labels)
         or not isinstance(info.get("threshold"), float)
+        or not isinstance(bias := info.get("bias", 0.0), float)
+        or not math.isfinite(bias)
         or not isinstance(info.get("zero_based"), bool)
     ):
-        raise InputError(f"{path}: damaged model: threshold, label_map or zero_based is missing")
+        raise InputError(f"{path}: damaged model: threshold, bias, label_map or zero_based is missing")
     if w.ndim != 1 or w.dtype != np.float64 or not np.isfinite(w).all() or not isinstance(info, dict):
         raise InputError(f"{path}: damaged model: w must be a vector of finite float64, info a JSON object")
     return Model(w, info)

@@ -115,14 +115,17 @@ class Objective:
         """How much rounding can have changed the gap between J at an evaluation and a lower bound attained at `dual`.
 
         J: a margin is a sum of L terms, wrong by at most L eps/2 sum_j |x_ij w_j|, and J by twice the largest such
-        error, since the coefficients of either loss sum to at most 2 in absolute value.
+        error, since the coefficients of every loss sum to at most 2 in absolute value: ROCArea's are mean slopes of a
+        hinge over pairs, the others' are mixtures of (z_i - y_i) / n with |z_i - y_i| <= 2.
         The bound d - Omega*(-r): where r is wrong by e, it is wrong by at most <|e|, |dual|> + Omega*(e), and summing
-        the m entries of column j gives |e_j| <= m eps max_i |x_ij|. R and d are means of n terms.
+        the m entries of column j gives |e_j| <= m eps max_i |x_ij|. R and d are sums of n terms of sizes that add up
+        to at most R + 4 (in most losses to R, since all are positive), at K to twice the largest margin on top of that,
+        for which the first part has room.
         On the root, while the others serve. One pass over the data; two more the first time.
         """
         self.comm.broadcast(np.array([TERMS]))
         terms, e = self._terms(evaluation.w)
-        own = self.losses[0].n * (evaluation.R + 1)
+        own = self.losses[0].n * (evaluation.R + 4)
         first_order = self.dot(e, np.abs(dual))
         return float(EPS * (terms + own) + first_order + regularizer.conjugate(self.dot(e, e)))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distsms.errors import InputError
-from distsms.solvers import Planes, Traits, solver_class
+from distsms.solvers import SOLVERS, Planes, Traits, solver_class
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,12 @@ class Settings:
     def traits(self) -> Traits:
         """What the solver is made for."""
         return solver_class(self.solver).traits
+
+    def check_measure(self, name: str, smooth: bool) -> None:
+        """Raise InputError if the solver needs a smoothed risk, and the measure called `name` has none."""
+        if self.traits.smooth and not smooth:
+            exact = " or ".join(solver for solver in SOLVERS if not solver_class(solver).traits.smooth)
+            raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
     def history_within(self, p: int) -> int:
         """The solver's history for vectors of length p: a pair is 16 p bytes; never below 5, TAO's own default."""

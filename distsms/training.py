@@ -119,9 +119,11 @@ def train(
     """Minimize J over all ranks' rows from w (p,), by default 0. Collective; the settings are the same on every rank.
 
     watch : called on the root after every evaluation.
+    Raises InputError if the solver needs a smoothed risk and the loss has none.
     Memory on the root beyond the data: about 8 p (2 history + planes + 15) bytes.
     """
     comm = objective.comm
+    settings.check_measure(objective.losses[0].name, objective.losses[0].smooth)
     scale = _scale(objective, settings)
     if not comm.is_root:
         objective.serve()

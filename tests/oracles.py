@@ -96,18 +96,68 @@ def prbep_smoothed(positive, negative, nu):
     return value, d, [-x * 2 / n for x in beta_pos], [x * 2 / n for x in beta_neg]
 
 
+def contingency(measure, parameter, n_pos, n_neg):
+    """Delta of b and c, exactly, and how many rows z calls positive (None: any number)."""
+    beta2 = Fraction(parameter or 1) ** 2
+
+    def delta(b, c):
+        tp = n_pos - b
+        if measure == "error-rate":
+            return Fraction(b + c, n_pos + n_neg)
+        if measure == "f-beta":
+            return 1 - (1 + beta2) * tp / ((1 + beta2) * tp + beta2 * b + c) if tp else Fraction(1)
+        return 1 - Fraction(tp, parameter if measure == "precision@k" else n_pos)
+
+    return delta, parameter if measure.endswith("@k") else None
+
+
+def contingency_risk(measure, parameter, positive, negative, sums):
+    """R by every z: max(0, Delta + 1/n sum_i s_i (z_i - y_i)). sums : what z may miss of a class, and of which sum."""
+    delta, calls = contingency(measure, parameter, len(positive), len(negative))
+    n = len(positive) + len(negative)
+    return max(
+        [Fraction(0)]
+        + [
+            delta(b, c) + (wrong - missed) * 2 / n
+            for b, missed in sums(positive, False)
+            for c, wrong in sums(negative, True)
+            if calls in (None, len(positive) - b + c)
+        ]
+    )
+
+
+def all_subsets(scores, _):
+    """(size, sum) of every subset: every labeling of a class."""
+    found = [(0, Fraction(0))]
+    for score in scores:
+        found += [(size + 1, total + score) for size, total in found]
+    return found
+
+
+def extreme_subsets(scores, largest):
+    """(size, sum) of the best subset of each size, by sorting."""
+    found = [(0, Fraction(0))]
+    for score in sorted(scores, reverse=largest):
+        found.append((len(found), found[-1][1] + score))
+    return found
+
+
 def rocarea(positive, negative):
     """The reported measure by all pairs, a tie counting one half."""
     difference = np.asarray(positive)[:, None] - np.asarray(negative)[None, :]
     return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
 
 
-def prbep(positive, negative):
-    """The reported measure: the mean precision among the n+ highest over all orders of the tied rows."""
+def true_positives_at(positive, negative, k):
+    """The mean number of positives among the k highest over all orders of the tied rows."""
     scores = np.concatenate([positive, negative])
     y = np.concatenate([np.ones(len(positive)), np.zeros(len(negative))])
-    at = np.sort(scores)[::-1][len(positive) - 1]
+    at = np.sort(scores)[::-1][k - 1]
     sure, tied = y[scores > at], y[scores == at]
-    wanted = len(positive) - len(sure)
-    ways = [np.sum(sure) + np.sum(tied[list(chosen)]) for chosen in combinations(range(len(tied)), wanted)]
-    return float(np.mean(ways)) / len(positive)
+    ways = [np.sum(sure) + np.sum(tied[list(chosen)]) for chosen in combinations(range(len(tied)), k - len(sure))]
+    return float(np.mean(ways))
+
+
+def prbep(positive, negative):
+    """The reported measure: the precision among the n+ highest."""
+    return true_positives_at(positive, negative, len(positive)) / len(positive)

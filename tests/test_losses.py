@@ -13,7 +13,7 @@ from distsms.losses import MEASURES, make_loss
 from tests import oracles
 from tests.problems import share
 
-ALL = sorted(MEASURES)
+ALL = [measure for measure in sorted(MEASURES) if measure[0] in ("rocarea", "prbep")]
 RISK = {"rocarea": oracles.rocarea_risk, "prbep": oracles.prbep_risk}
 SMOOTHED = {"rocarea": oracles.rocarea_smoothed, "prbep": oracles.prbep_smoothed}
 

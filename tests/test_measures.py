@@ -44,20 +44,77 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
     labels = np.where(rng.random(999) < 0.2, 1, -1).astype(np.int8)
     scores = rng.normal(size=999) + labels
     found = of(local_part(scores, comm), local_part(labels, comm), comm)
-    table = measures.contingency(local_part(scores, comm), local_part(labels, comm), found.threshold, comm)
+    point = measures.at_k(local_part(scores, comm), local_part(labels, comm), int(np.sum(labels > 0)), comm)
+    assert point.precision == point.recall == found.prbep
+    table = measures.contingency(local_part(scores, comm), local_part(labels, comm), point.threshold, comm)
     assert table.precision == table.recall == table.f1 == pytest.approx(found.prbep, abs=1e-15)
     assert table.tp + table.fn == np.sum(labels > 0)
     assert table.tp + table.fp + table.fn + table.tn == 999
-    assert table.error_rate == pytest.approx(np.mean((scores >= found.threshold) != (labels > 0)))
+    assert table.error_rate == pytest.approx(np.mean((scores >= point.threshold) != (labels > 0)))
+
+
+@pytest.mark.serial
+@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=2, max_size=14), st.integers(1, 14))
+def test_at_k_equals_brute_force_with_ties(rows, k):
+    scores, labels = (np.array(column) for column in zip(*rows, strict=True))
+    labels[:2] = 1, -1
+    found = measures.at_k(scores.astype(float), labels, k, Communicator())
+    if k > len(rows):
+        assert np.isnan(found).all()
+        return
+    expected = oracles.true_positives_at(scores[labels > 0].astype(float), scores[labels < 0].astype(float), k)
+    assert found.precision == pytest.approx(expected / k, abs=1e-14)
+    assert found.recall == pytest.approx(expected / np.sum(labels > 0), abs=1e-14)
+    called = np.sum(scores >= found.threshold)
+    assert called >= k
+    if len(set(scores)) == len(scores):
+        assert called == k
+
+
+@pytest.mark.parametrize(
+    "measure, exact",
+    [
+        ("f0.5", "f"),
+        ("f1", "f"),
+        ("f3", "f"),
+        ("error-rate", "error"),
+        ("precision@60", "@"),
+        ("recall@60", "@"),
+        ("rocarea", "order"),
+        ("prbep", "order"),
+    ],
+)
+def test_a_measure_by_its_name(comm, measure, exact):
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(3)
+    labels = np.where(rng.random(400) < 0.2, 1, -1).astype(np.int8)
+    scores = rng.normal(size=400) + labels
+    found = measures.value(measure, local_part(scores, comm), local_part(labels, comm), 0.3, comm)
+    if exact == "f":
+        expected = metrics.fbeta_score(labels, np.where(scores >= 0.3, 1, -1), beta=float(measure[1:]))
+    elif exact == "error":
+        expected = 1 - metrics.accuracy_score(labels, np.where(scores >= 0.3, 1, -1))
+    elif exact == "@":
+        head = labels[np.argsort(-scores)[:60]] > 0
+        expected = head.sum() / (60 if measure.startswith("precision") else np.sum(labels > 0))
+    else:
+        expected = getattr(of(scores, labels), measure)
+    assert found == pytest.approx(expected, abs=1e-14)
 
 
 @pytest.mark.serial
 def test_the_threshold_lies_between_scores():
-    assert of([3, 2, 1], [1, -1, -1]).threshold == 2.5
-    assert of([3, 3, 1], [1, -1, -1]).threshold == 3  # tied: all of them are called positive
-    assert of([3, 2], [1, 1]).threshold == 2  # all rows are positive
-    following = np.nextafter(1.0, 0)
-    assert of([1.0, following], [1, -1]).threshold == 1.0
+    def at(k, *scores):
+        return measures.at_k(np.array(scores, float), np.ones(len(scores), np.int8), k, Communicator()).threshold
+
+    assert at(1, 3, 2, 1) == 2.5
+    assert at(1, 3, 3, 1) == 3  # tied: all of them are called positive
+    assert at(2, 3, 2) == 2  # all rows are
+    assert at(1, 1.0, np.nextafter(1.0, 0)) == 1.0
+
+
+def test_scores_that_are_not_numbers_have_no_head(comm):
+    assert np.isnan(measures.at_k(np.full(2, np.nan), np.array([1, -1]), 2, comm)).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -65,6 +122,7 @@ def test_one_class_is_not_a_number(comm, sign):
     found = of(np.zeros(2), np.full(2, sign), comm)
     assert np.isnan(found.rocarea)
     assert found.n_pos + found.n_neg == 2 * comm.size
+    assert np.isnan(measures.at_k(np.zeros(2), np.full(2, sign), 1, comm).recall) == (sign < 0)
     table = measures.contingency(np.zeros(2), np.full(2, sign), 1.0, comm)
     assert np.isnan(table.precision)  # nothing is called positive
     assert np.isnan(table.recall) == (sign < 0)

@@ -24,8 +24,18 @@ def test_round_trip(tmp_path):
     assert found.w.tobytes() == w.tobytes()
     assert found.info == INFO
     assert found.threshold == 0.5
+    assert found.bias == 0.0  # models from before there was one
     assert found.p == 4
     assert os.listdir(tmp_path) == ["m.h5"]
+
+
+def test_the_bias_comes_back_to_the_bit(tmp_path):
+    model.save(tmp_path / "m.h5", Model(np.ones(2), INFO | {"bias": -0.1 / 3}))
+    assert model.load(tmp_path / "m.h5").bias == -0.1 / 3
+    for bad in (None, "1", float("nan")):
+        model.save(tmp_path / "m.h5", Model(np.ones(2), INFO | {"bias": bad}))
+        with pytest.raises(InputError, match="bias"):
+            model.load(tmp_path / "m.h5")
 
 
 @pytest.mark.parametrize("broken", ["replace", "fsync"])

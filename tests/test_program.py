@@ -193,6 +193,51 @@ def test_another_solver(text, tmp_path):
     assert run_json("info", model)["lower_bound"] is not None
 
 
+@pytest.mark.parametrize("ranks", [None, 3])
+def test_a_measure_of_the_table_with_a_bias(text, tmp_path, ranks):
+    """The trained measure is shown, its threshold is 0, and every command adds the bias to its scores."""
+    model = tmp_path / "m.h5"
+    command = ["train", text / "train", "--test", text / "test", "--lambda", "1e-2", "--output", model]
+    out = run(*command, "--measure", "f0.5", "--bias", "2", ranks=ranks)
+    assert "method    bmrm" in out
+    assert "no smoothed one" in out
+    told = run_json("info", model)
+    assert (told["status"], told["threshold"], told["settings"]["solver"]) == ("proved", 0.0, "bmrm")
+    X, y = write_svmlight(tmp_path / "again.svm", n=150, seed=2)
+    found = np.array(run("predict", model, text / "test.svm", ranks=ranks).split(), float)
+    with h5py.File(model) as file:
+        assert len(file["w"]) == 10
+        np.testing.assert_allclose(found, X @ file["w"][:] + told["bias"], rtol=1e-12, atol=1e-12)
+    assert told["bias"] != 0
+    judged = run_json("evaluate", model, text / "test", "--k", 20, ranks=ranks)
+    called, positive = found >= 0, y > 0
+    tp, fp, fn = np.sum(called & positive), np.sum(called & ~positive), np.sum(~called & positive)
+    assert (judged["tp"], judged["fp"], judged["fn"]) == (tp, fp, fn)
+    assert judged["f0.5"] == pytest.approx(1.25 * tp / (1.25 * tp + 0.25 * fn + fp))
+    assert judged["precision@20"] == pytest.approx(np.sum(positive[np.argsort(-found)[:20]]) / 20)
+    assert f"f0.5 {judged['f0.5']:.6f}" in out.split("test      ROCArea")[1]
+    trace = tmp_path / "t.jsonl"
+    run(*command, "--measure", "f0.5", "--bias", "2", "--init", model, "--trace", trace, "--quiet", ranks=ranks)
+    assert json.loads(trace.read_text().splitlines()[0])["J"] == pytest.approx(told["J"], rel=1e-9)
+
+
+def test_at_k_and_what_cannot_be(text, tmp_path):
+    model = tmp_path / "m.h5"
+    command = ["train", text / "train", "--lambda", "1e-2", "--output", model]
+    run(*command, "--measure", "precision@40", "--quiet")
+    judged = run_json("evaluate", model, text / "train")
+    assert judged["tp"] + judged["fp"] == 40  # the threshold lies behind the 40 highest training scores
+    assert judged["precision@40"] == judged["tp"] / 40
+    assert {"precision@9", "recall@9"} <= set(run_json("evaluate", model, text / "test", "--k", 9))
+    assert run_json("evaluate", model, text / "test", "--k", 151)["precision@151"] is None
+    run(*command, "--measure", "error-rate", "--bias", "--quiet")  # smoothed, by lmvm
+    assert run_json("info", model)["settings"]["solver"] == "lmvm"
+    assert run_json("evaluate", model, text / "train")["error_rate"] < 0.2
+    assert "use bmrm or bmrm-linesearch" in run(*command, "--measure", "f1", "--solver", "agm", code=1, ranks=2)
+    assert "the data have 300 rows" in run(*command, "--measure", "recall@301", code=1, ranks=2)
+    assert run(*command, "--measure", "recall@0", code=2) == ""
+
+
 def test_exit_codes_and_warm_start(text, tmp_path):
     model = tmp_path / "m.h5"
     common = ["train", text / "train", "--output", model, "--lambda", "1e-4"]

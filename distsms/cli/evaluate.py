@@ -1,11 +1,11 @@
-"""Evaluate a model on labelled rows: ROCArea, PRBEP, contingency table, F1."""
+"""Evaluate a model on labelled rows: ROCArea, PRBEP, contingency table, F1, precision and recall at K."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import finite
+from distsms.cli.types import count, finite
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
 All figures are exact over all rows of all ranks. ROCArea counts a tied pair one half; PRBEP is the precision among the
 n+ highest scores, its expected value where scores tie there. A row is called positive where its score is at least the
-threshold stored with the model (the PRBEP point of its training data), or --threshold.
+threshold stored with the model, or --threshold. --k adds precision and recall among the K highest scores.
 
 examples:
   distsms evaluate model.h5 data/test
@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`, or an svmlight file")
     parser.add_argument(
         "--threshold", type=finite, help="call a row positive from this score on (default: the model's)"
+    )
+    parser.add_argument(
+        "--k", type=count, metavar="K", help="also precision@K and recall@K (default: the K that the model is for)"
     )
     parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
     base = parser.add_mutually_exclusive_group()
@@ -50,8 +53,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     threshold = judged.threshold if args.threshold is None else args.threshold
     rows = inputs.rows_for(judged, args.data, comm, args.ignore_new_features, zero_based=args.zero_based)
     scores = inputs.scores(judged, rows, args.data, comm)[rows.counted]
-    ranked = measures.ranking(scores, rows.labels[rows.counted], comm)
-    table = measures.contingency(scores, rows.labels[rows.counted], threshold, comm)
+    labels = rows.labels[rows.counted]
+    ranked = measures.ranking(scores, labels, comm)
+    table = measures.contingency(scores, labels, threshold, comm)
+    more = {name: measures.value(name, scores, labels, threshold, comm) for name in _more(judged.info, args.k)}
     if not comm.is_root:
         return EXIT_OK
     found: dict[str, Any] = {
@@ -64,6 +69,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         "prbep": ranked.prbep,
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
+        **more,
     }
     if args.json:
         print(report.to_json(found))
@@ -76,9 +82,21 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if not (ranked.n_pos and ranked.n_neg):
         print("  only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
     print(f"  ROCArea    {ranked.rocarea:.6f}\n  PRBEP      {ranked.prbep:.6f}")
-    print(f"at the threshold {threshold:.6g}")
+    of_order = [name for name in more if "@" in name]
+    print("".join(f"  {name:<10} {more[name]:.6f}\n" for name in of_order) + f"at the threshold {threshold:.6g}")
     print(f"  precision  {table.precision:.6f}\n  recall     {table.recall:.6f}\n  F1         {table.f1:.6f}")
+    print("".join(f"  {name:<10} {more[name]:.6f}\n" for name in more if name not in of_order), end="")
     print(f"  error rate {table.error_rate:.6f}\n")
     lines = [["positive rows", str(table.tp), str(table.fn)], ["negative rows", str(table.fp), str(table.tn)]]
     print(report.table(["", "called positive", "called negative"], lines))
     return EXIT_OK
+
+
+def _more(info: dict[str, Any], k: int | None) -> list[str]:
+    """The measures to show besides those that are always shown: what the model is for, and the two at k."""
+    from distsms import measure_names
+
+    trained = info.get("measure", "rocarea")
+    k = k or measure_names.at(trained)
+    names = [f"precision@{k}", f"recall@{k}"] if k else []
+    return names + [trained] * (measure_names.parse(trained)[0] == "f-beta" and trained != "f1")

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 NAME = "predict"
 USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
-The score of a row is <w, x>; higher is more positive. Text output has one score a line, with all its digits; a name
-that ends in .h5 gives an HDF5 file with the dataset `scores`. Labels in the input are ignored, but must be there (0
-will do).
+The score of a row is <w, x> + bias; higher is more positive. Text output has one score a line, with all its digits; a
+name that ends in .h5 gives an HDF5 file with the dataset `scores`. Labels in the input are ignored, but must be there
+(0 will do).
 
 examples:
   distsms predict model.h5 new.svm --output scores.txt

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import count, duration, memory, positive
+from distsms.cli.types import count, duration, measure, memory, positive
+from distsms.measure_names import NAMES, at
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from distsms.comm import Communicator
     from distsms.interrupts import StopSignals
-    from distsms.losses.contract import Floats
-    from distsms.measures import Ranking
+    from distsms.losses.contract import Floats, Loss
     from distsms.settings import Settings
     from distsms.shards import Block
     from distsms.training import Result, State
@@ -36,6 +36,7 @@ Words after -- go to PETSc (--solver lmvm), for example: -- -tao_ls_type armijo 
 
 examples:
   distsms train data/train --measure rocarea --lambda 1e-4 --test data/test
+  distsms train data/train --measure f1 --bias --lambda 1e-4
   mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
 """
 
@@ -44,10 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms train` takes."""
     parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
     parser.add_argument(
-        "--measure", choices=("rocarea", "prbep"), default="rocarea", help="what to optimize (%(default)s)"
+        "--measure",
+        type=measure,
+        default="rocarea",
+        metavar="NAME",
+        help=f"what to optimize: {NAMES} (%(default)s)",
     )
     parser.add_argument(
         "--lambda", dest="lam", type=positive, default=1e-4, help="weight of the regularizer (%(default)g)"
+    )
+    parser.add_argument(
+        "--bias",
+        type=positive,
+        nargs="?",
+        const=1.0,
+        metavar="VALUE",
+        help="add a constant feature of this value (1), regularized like any other; ROCArea and PRBEP do not see it",
     )
     parser.add_argument(
         "--test", metavar="DATA2", help="a data set or svmlight file to evaluate the model on at the end"
@@ -85,9 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--solver",
         choices=tuple(SOLVERS),
-        default="lmvm",
         help="lmvm: PETSc/TAO's LMVM (default); agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact"
-        " risk; bmrm-linesearch: with two planes and no quadratic program",
+        " risk (default for F-beta and @K, which are not smoothed); bmrm-linesearch: with two planes and no quadratic"
+        " program",
     )
     how.add_argument(
         "--ordering", choices=("gather",), default="gather", help="how the margins are brought into global order"
@@ -135,6 +148,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
     from distsms import inputs, model, report, shards
+    from distsms.bias import WithConstant
     from distsms.clock import Clock
     from distsms.comm import launched_size
     from distsms.losses import make_loss
@@ -146,7 +160,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     with comm.together():  # everything that can be refused before the data are read
         settings = _settings(args)
         manifest = shards.read_manifest(args.data)
-        start = None if args.init is None else _start(args.init, manifest.p)
+        start = None if args.init is None else _start(args.init, manifest.p, args.bias)
         if args.test:
             inputs.check(args.test, manifest.p, args.ignore_new_features)
         if comm.is_root:
@@ -154,11 +168,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
-        _check_memory(settings, manifest.p)
+        _check_memory(settings, manifest.p + bool(args.bias))
         trace = report.Trace(args.trace if comm.is_root else None)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
+    features = WithConstant(block.features, args.bias) if args.bias else block.features
     _summarize(say, args, settings, manifest, block, comm)
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
@@ -169,23 +184,28 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         course(state)
         trace(state)
 
-    objective = Objective(block.features, [loss], comm, signals.wanted, clock)
+    objective = Objective(features, [loss], comm, signals.wanted, clock)
     result = train(objective, settings, start, watch)
     course.close()
     trace.close()
     with clock.phase("threshold"):
-        on_training = _measured(block.features.margins(result.w), block, comm)
-    trained = model.Model(result.w, _info(args, settings, manifest, result, on_training, comm))
+        scores = features.margins(result.w)
+        threshold = _threshold(loss, scores, block, comm)
+        on_training = _measured(args.measure, scores, block, threshold, comm)
+    w, bias = (result.w[:-1], args.bias * float(result.w[-1])) if args.bias else (result.w, 0.0)
+    trained = model.Model(w, _info(args, settings, manifest, result, bias, threshold, on_training, comm))
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)
-    _conclude(say, args, settings, result, on_training)
+    _conclude(say, args, settings, result)
+    say(f"  training  {_figures(on_training)}   threshold {threshold:.6g}")
     if args.test:
         with clock.phase("test"):
             with reading:
                 test = inputs.rows_for(trained, args.test, comm, args.ignore_new_features)
-            tested = _measured(inputs.scores(trained, test, args.test, comm), test, comm)
-        say(f"  test      ROCArea {tested.rocarea:.6f}   PRBEP {tested.prbep:.6f}   ({args.test})")
+            scores = inputs.scores(trained, test, args.test, comm)
+            on_test = _measured(args.measure, scores, test, threshold, comm)
+        say(f"  test      {_figures(on_test)}   ({args.test})")
     usage = comm.allgather(
         {
             "seconds": dict(clock.seconds),
@@ -203,7 +223,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     return result.status.exit_code
 
 
-def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Result, on_training: Ranking) -> None:
+def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Result) -> None:
     """What was proved, and where it is."""
     say(f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}")
     share = f"{100 * result.gap / result.J:.3g} % of J" if result.J > 0 else "J is 0"
@@ -219,17 +239,31 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
             "  warning   hardly better than w = 0: at this lambda the convex risk sees next to nothing in these"
             "\n            data. Try a smaller lambda or, for PRBEP, --measure rocarea, also as --init for PRBEP"
         )
-    say(
-        f"  training  ROCArea {on_training.rocarea:.6f}   PRBEP {on_training.prbep:.6f}"
-        f"   threshold {on_training.threshold:.6g}"
-    )
 
 
-def _measured(scores: Floats, rows: Block, comm: Communicator) -> Ranking:
-    """The measures of the rows that count. Collective."""
-    from distsms.measures import ranking
+def _threshold(loss: Loss, scores: Floats, rows: Block, comm: Communicator) -> float:
+    """From which score on a row is called positive, as the loss itself would. Collective."""
+    from distsms.measures import at_k
 
-    return ranking(scores[rows.counted], rows.labels[rows.counted], comm)
+    if loss.calls_positive is None:
+        return 0.0
+    return at_k(scores[rows.counted], rows.labels[rows.counted], loss.calls_positive, comm).threshold
+
+
+def _measured(measure: str, scores: Floats, rows: Block, threshold: float, comm: Communicator) -> dict[str, float]:
+    """ROCArea, PRBEP and what was trained for, by name, of the rows that count. Collective."""
+    from distsms.measures import ranking, value
+
+    scores, labels = scores[rows.counted], rows.labels[rows.counted]
+    ranked = ranking(scores, labels, comm)
+    both = {"rocarea": ranked.rocarea, "prbep": ranked.prbep}
+    return both if measure in both else both | {measure: value(measure, scores, labels, threshold, comm)}
+
+
+def _figures(measured: dict[str, float]) -> str:
+    """What `_measured` found, for people."""
+    shown = {"rocarea": "ROCArea", "prbep": "PRBEP"}
+    return "   ".join(f"{shown.get(name, name)} {value:.6f}" for name, value in measured.items())
 
 
 def _check_memory(settings: Settings, p: int) -> None:
@@ -261,14 +295,17 @@ def _speaker(speaks: bool) -> Callable[[str], None]:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
+    """The settings of a run, checked. Raises InputError where they contradict each other or the measure."""
+    from distsms.losses import loss_class
     from distsms.settings import Settings
 
-    return Settings(
+    smooth = loss_class(args.measure, args.ordering).smooth
+    settings = Settings(
         lam=args.lam,
         epsilon=1e-3 if args.epsilon is None and args.relative is None else args.epsilon,
         relative=args.relative,
         c_mu=args.c_mu,
-        solver=args.solver,
+        solver=args.solver or ("lmvm" if smooth else "bmrm"),
         history=args.history,
         planes=args.planes,
         scaling=args.scaling,
@@ -278,21 +315,24 @@ def _settings(args: argparse.Namespace) -> Settings:
         time_limit=args.time_limit,
         solver_options=tuple(args.solver_options),
     )
+    settings.check_measure(args.measure, smooth)
+    return settings
 
 
-def _start(path: str, p: int) -> Any:
-    """The coefficients of a model, widened to p columns."""
+def _start(path: str, p: int, bias: float | None) -> Any:
+    """The coefficients of a model, widened to p columns and, if asked for, a constant feature of value `bias`."""
     import numpy as np
 
     from distsms import model
     from distsms.errors import InputError
 
-    w = model.load(path).w
-    if len(w) > p:
+    start = model.load(path)
+    if start.p > p:
         raise InputError(
-            f"{path}: has {len(w)} columns, the data {p}; --init wants a model of the same features or fewer"
+            f"{path}: has {start.p} columns, the data {p}; --init wants a model of the same features or fewer"
         )
-    return np.pad(w, (0, p - len(w)))
+    w = np.pad(start.w, (0, p - start.p))
+    return np.append(w, start.bias / bias) if bias else w
 
 
 def _summarize(
@@ -304,9 +344,11 @@ def _summarize(
     held = comm.allgather((len(block.labels), block.features.nnz, block.features.nbytes))
     rows, nnz, n_bytes = (f"{min(one)} to {max(one)}" for one in zip(*held, strict=True))
     n_bytes = f"{size(min(h[2] for h in held))} to {size(max(h[2] for h in held))}"
-    history, planes = settings.history_within(block.p), settings.planes_within(block.p)
+    p = block.p + bool(args.bias)
+    history, planes = settings.history_within(p), settings.planes_within(p)
     fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     fixed = fixed if settings.traits.smooth else "the exact risk"
+    fixed += "" if args.solver or settings.solver == "lmvm" else " (this measure has no smoothed one)"
     memory = f"history {history}, {planes} planes" if history else f"{planes} planes"
     target = [f"{settings.epsilon:g}"] if settings.epsilon else []
     target += [f"{settings.relative:g} J"] if settings.relative else []
@@ -319,17 +361,27 @@ def _summarize(
         f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)"
     )
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
-    say(f"problem   {args.measure}, lambda {settings.lam:g}; gap to prove: {' or '.join(target)}")
+    constant = f", a constant feature of {args.bias:g}" if args.bias else ""
+    say(f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {' or '.join(target)}")
+    if args.bias and at(args.measure) not in (None, manifest.n_pos):
+        say("warning   where K is not n+, a bias alone takes the risk of this measure to 0: better train without")
     up_to = "up to " if planes > settings.planes else ""
     say(f"method    {settings.solver}, {up_to}{memory}, {fixed}, ordering {args.ordering}")
     say(
-        f"          vectors on the root: {up_to}{size(settings.root_bytes(block.p))};"
+        f"          vectors on the root: {up_to}{size(settings.root_bytes(p))};"
         f" margins there: {size(60 * manifest.n)}\n"
     )
 
 
 def _info(
-    args: argparse.Namespace, settings: Settings, manifest: Any, result: Result, on_training: Any, comm: Communicator
+    args: argparse.Namespace,
+    settings: Settings,
+    manifest: Any,
+    result: Result,
+    bias: float,
+    threshold: float,
+    on_training: dict[str, float],
+    comm: Communicator,
 ) -> dict[str, Any]:
     """Everything that the model file says besides w."""
     from datetime import datetime
@@ -341,8 +393,9 @@ def _info(
         "measure": args.measure,
         "lambda": settings.lam,
         **result.numbers(),
-        "threshold": on_training.threshold,
-        "training": {"rocarea": on_training.rocarea, "prbep": on_training.prbep},
+        "bias": bias,
+        "threshold": threshold,
+        "training": on_training,
         "label_map": manifest.label_map,
         "zero_based": manifest.zero_based,
         "settings": describe(settings),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 
+from distsms.errors import InputError
+from distsms.measure_names import parse
+
 
 def positive(text: str) -> float:
     """A finite number above 0."""
@@ -28,6 +31,15 @@ def count(text: str) -> int:
     if not (1 <= value <= 2**62 and value == int(value)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(value)
+
+
+def measure(text: str) -> str:
+    """The name of a measure."""
+    try:
+        parse(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def duration(text: str) -> float:

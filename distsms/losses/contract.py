@@ -40,6 +40,10 @@ class Loss(ABC):
     name: ClassVar[str]
     nonnegative: ClassVar[bool]
     """Whether R >= 0 everywhere, so that the zero plane (r = 0, d = 0) is one more lower bound."""
+    smooth: ClassVar[bool] = True
+    """Whether there is an R_mu; a loss without is evaluated at nu = 0 only, by solvers of the exact risk."""
+    calls_positive: int | None
+    """How many rows, those of highest score, it calls positive; None: all with a score >= 0. By default n+."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         if comm.sum(np.array([0 if weights is None else np.count_nonzero((weights != 0) & (weights != 1))]))[0]:
@@ -51,6 +55,7 @@ class Loss(ABC):
         counts = np.array([np.count_nonzero(self.positive), np.count_nonzero(self.negative)])
         self.n_pos, self.n_neg = (int(count) for count in comm.sum(counts))
         self.n = self.n_pos + self.n_neg
+        self.calls_positive = self.n_pos
         if not (self.n_pos and self.n_neg):
             present = "none" if not self.n else "positive" if self.n_pos else "negative"
             raise InputError(
@@ -69,18 +74,21 @@ class Loss(ABC):
         zero.
         """
 
-    @abstractmethod
     def smoothing_cost(self) -> float:
-        """kappa with 0 <= R - R_mu <= kappa nu everywhere: mu times the largest prox value that is attained."""
+        """kappa with 0 <= R - R_mu <= kappa nu everywhere: mu times the largest prox value that is attained.
+
+        Every smooth loss has one.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def at_zero(self) -> float:
         """R(0), the risk where all scores are equal: what a model must get below to say anything."""
 
     @classmethod
-    @abstractmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4)."""
+        """nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smooth loss has one."""
+        raise NotImplementedError
 
 
 def ramp(t: Any, nu: float) -> Any:

@@ -1,0 +1,60 @@
+"""Error rate, Delta = (b + c) / n over the contingency table: the loss that separates row by row.
+
+Each row may be called either way whatever becomes of the others (Joachims 2005, section 5), so the maximum over all
+labelings is taken term by term, and nothing has to be brought into order:
+
+    R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ] = 2/n sum_i max(0, t_i),   t_i = 1/2 - y_i s_i
+
+the linear SVM's hinge: J with weight lambda and w is J of 1/n sum_i max(0, 1 - y_i <u, x_i>) with weight lambda / 4 and
+u = 2 w. The hull of the labelings is the whole box [0, 1]^n and Delta is linear on it, so the smoothing with the prox
+1/2 ||beta||^2 is the Huber hinge of width nu = mu n / 2: PRBEP's without its constraint.
+
+    beta_i = clip(t_i / nu, 0, 1),   coefficients c_i = -2/n y_i beta_i,   d = 1/n sum_i beta_i.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.comm import Communicator
+from distsms.losses.contract import Floats, Loss, LossValue, huber, ramp
+
+
+class ErrorRate(Loss):
+    """The error rate's risk; see the module's docstring. One sum of three numbers over ranks, O(n_local)."""
+
+    name = "error-rate"
+    nonnegative = True
+
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+        super().__init__(labels, weights, comm)
+        self.calls_positive = None
+        self._y: Floats = self.positive.astype(float) - self.negative  # (n_local,), 0 in rows that are left out
+
+    def smoothing_cost(self) -> float:
+        """mu D = 2 nu / n * n / 2."""
+        return 1.0
+
+    def at_zero(self) -> float:
+        """Every row has t = 1/2."""
+        return 1.0
+
+    @classmethod
+    def paper_width(cls, c_mu: float, epsilon: float) -> float:
+        """D = n / 2, so nu = mu n / 2 = c_mu epsilon."""
+        return c_mu * epsilon
+
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
+        """See `Loss.evaluate`. Collective."""
+        sums, coefficients = np.full(3, np.nan), np.zeros(len(scores))
+        if np.isfinite(scores).all():
+            t = np.where(self._y, 0.5 - self._y * scores, 0.0)  # at t = 0 a row adds nothing
+            beta = ramp(t, nu)
+            sums[:] = np.sum(np.maximum(t, 0.0)), np.sum(huber(t, beta, nu)), np.sum(beta)
+            coefficients = -2.0 / self.n * self._y * beta
+        self.comm.sum(sums)
+        if np.isnan(sums).any():
+            coefficients[:] = 0.0
+        R, R_mu, d = map(float, sums / self.n)
+        return LossValue(2.0 * R, 2.0 * R_mu, d, coefficients)
