@@ -14,7 +14,7 @@ from distsms.losses import LossValue
 from distsms.lowerbounds import PrbepLowerBound, RocAreaLowerBound
 from distsms.settings import Settings
 from distsms.training import Status, train
-from tests.problems import objective
+from tests.problems import noting, objective
 
 pytestmark = pytest.mark.serial
 TIE = 1e-9
@@ -70,7 +70,7 @@ def test_bmrm_goes_the_way_of_the_proof(kind, size, monkeypatch):
     asked = recorded(one, monkeypatch)
     steps = min(source.iterates, size - 1)
     settings = Settings(lam=1.0, epsilon=1e-12, solver="bmrm", zero_plane=False, max_evaluations=steps)
-    train(one, settings, source.w_0, watch=states.append)
+    train(one, settings, source.w_0, watch=noting(states))
     assert len(asked) == steps
     assert states[0].J == pytest.approx(source.J_0, abs=1e-9)
     for k in range(1, steps):

@@ -39,6 +39,11 @@ examples:
   mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
 """
 
+SOLVERS_HELP = (
+    "lmvm: PETSc/TAO's LMVM; agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact risk; "
+    "bmrm-linesearch: with two planes and no quadratic program"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms train` takes."""
@@ -57,6 +62,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", help="one JSON line per evaluation: J, lower_bound, gap, seconds, ..."
     )
     parser.add_argument("--init", metavar="MODEL", help="start from this model's coefficients")
+    how = parser.add_argument_group("method")
+    how.add_argument(
+        "--c-mu",
+        type=positive,
+        metavar="C",
+        help="fixed smoothing, mu = C epsilon/D; the paper takes 10 (default: adaptive)",
+    )
+    how.add_argument("--solver", choices=tuple(SOLVERS), default="lmvm", help=f"{SOLVERS_HELP} (%(default)s)")
+    add_vectors(how)
+    add_stopping(parser, float("inf"))
+    parser.add_argument(
+        "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
+
+
+def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
+    """What ends a run, of `train` and of each cell of `compare`."""
     stop = parser.add_argument_group("stopping")
     stop.add_argument("--epsilon", type=positive, help="gap to prove, absolute on J (1e-3, unless --relative is given)")
     stop.add_argument(
@@ -71,24 +94,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stop.add_argument(
         "--time-limit",
         type=duration,
-        default=float("inf"),
+        default=time_limit,
         metavar="TIME",
-        help="such as 90s, 55m or 1.5h; then stop in order",
+        help="such as 90s, 55m or 1.5h; then stop in order"
+        + ("" if time_limit == float("inf") else f" (for each run; {time_limit:g} s)"),
     )
-    how = parser.add_argument_group("method")
-    how.add_argument(
-        "--c-mu",
-        type=positive,
-        metavar="C",
-        help="fixed smoothing, mu = C epsilon/D; the paper takes 10 (default: adaptive)",
-    )
-    how.add_argument(
-        "--solver",
-        choices=tuple(SOLVERS),
-        default="lmvm",
-        help="lmvm: PETSc/TAO's LMVM (default); agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact"
-        " risk; bmrm-linesearch: with two planes and no quadratic program",
-    )
+
+
+def add_vectors(how: argparse._ArgumentGroup) -> None:
+    """How the margins are ordered, and what the solver and the proof keep."""
     how.add_argument(
         "--ordering", choices=("gather",), default="gather", help="how the margins are brought into global order"
     )
@@ -112,10 +126,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="history and planes on the root are cut to this (2GiB)",
     )
-    parser.add_argument(
-        "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print only errors")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -134,10 +144,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     from distsms.objective import Objective
     from distsms.training import train
 
-    say = _speaker(comm.is_root and not args.quiet)
+    say = speaker(comm.is_root and not args.quiet)
     clock, reading = Clock(), report.ReadCounter()
     with comm.together():  # everything that can be refused before the data are read
-        settings = _settings(args)
+        petsc = tuple(args.solver_options)
+        settings = settings_from(args, lam=args.lam, c_mu=args.c_mu, solver=args.solver, solver_options=petsc)
         manifest = shards.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest.p)
         if args.test:
@@ -147,7 +158,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
-        _check_memory(settings, manifest.p)
+        check_memory(settings, manifest.p)
         trace = report.Trace(args.trace if comm.is_root else None)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
@@ -158,7 +169,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     stream = sys.stdout if comm.is_root and not args.quiet else None
     course = report.Course(stream, live=sys.stdout.isatty() and not launched_size())
 
-    def watch(state: State) -> None:
+    def watch(state: State, w: Floats) -> None:
         course(state)
         trace(state)
 
@@ -225,7 +236,7 @@ def _measured(scores: Floats, rows: Block, comm: Communicator) -> Ranking:
     return ranking(scores[rows.counted], rows.labels[rows.counted], comm)
 
 
-def _check_memory(settings: Settings, p: int) -> None:
+def check_memory(settings: Settings, p: int) -> None:
     """Raise InputError if the vectors on the root cannot fit into this machine's memory."""
     from distsms.errors import InputError
     from distsms.report import size
@@ -238,7 +249,7 @@ def _check_memory(settings: Settings, p: int) -> None:
         )
 
 
-def _speaker(speaks: bool) -> Callable[[str], None]:
+def speaker(speaks: bool) -> Callable[[str], None]:
     """Prints, as long as somebody reads: a reader that has gone, or a full disk, costs the words, not the run."""
 
     def say(text: str) -> None:
@@ -253,22 +264,20 @@ def _speaker(speaks: bool) -> Callable[[str], None]:
     return say
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def settings_from(args: argparse.Namespace, **more: Any) -> Settings:
+    """The settings that `add_stopping` and `add_vectors` ask for, and `more` of them. InputError where one is wrong."""
     from distsms.settings import Settings
 
     return Settings(
-        lam=args.lam,
         epsilon=1e-3 if args.epsilon is None and args.relative is None else args.epsilon,
         relative=args.relative,
-        c_mu=args.c_mu,
-        solver=args.solver,
         history=args.history,
         planes=args.planes,
         zero_plane=not args.no_zero_plane,
         vector_bytes=args.vector_memory,
         max_evaluations=args.max_evaluations,
         time_limit=args.time_limit,
-        solver_options=tuple(args.solver_options),
+        **more,
     )
 
 
