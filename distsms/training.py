@@ -90,7 +90,7 @@ class Result:
     @property
     def vacuous(self) -> bool:
         """Whether w is proved to be hardly better than w = 0, which says nothing: J within the gap of J(0)."""
-        return self.J_at_zero - max(self.gap, 1e-3 * self.J_at_zero) <= self.J
+        return bool(self.J_at_zero - max(self.gap, 1e-3 * self.J_at_zero) <= self.J)
 
     def numbers(self) -> dict[str, Any]:
         """Everything but w, ready for JSON."""

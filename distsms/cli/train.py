@@ -309,8 +309,6 @@ def _summarize(
     fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     fixed = fixed if settings.traits.smooth else "the exact risk"
     memory = f"history {history}, {planes} planes" if history else f"{planes} planes"
-    target = [f"{settings.epsilon:g}"] if settings.epsilon else []
-    target += [f"{settings.relative:g} J"] if settings.relative else []
     say(
         f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
         f" {len(manifest.shards)} shards"
@@ -320,7 +318,7 @@ def _summarize(
         f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)"
     )
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
-    say(f"problem   {args.measure}, lambda {settings.lam:g}; gap to prove: {' or '.join(target)}")
+    say(f"problem   {args.measure}, lambda {settings.lam:g}; gap to prove: {settings.target_in_words()}")
     up_to = "up to " if planes > settings.planes else ""
     say(f"method    {settings.solver}, {up_to}{memory}, {fixed}, ordering {args.ordering}")
     say(
