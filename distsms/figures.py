@@ -97,10 +97,14 @@ def _objective(axes: Any, run: Finished, least: float, look: dict[str, Any]) -> 
 
 
 def _excess(axes: Any, run: Finished, least: float, look: dict[str, Any]) -> None:
-    above, gap = run.trace["best_J"] - least, run.trace["gap"]
-    axes.plot(_seconds(run.trace), np.where(above > 0, above, np.nan), label=run.cell.method, **look)
     dashed = {**look, "linestyle": "--", "marker": "", "alpha": 0.7, "linewidth": 1.0}
-    axes.plot(_seconds(run.trace), np.where(gap > 0, gap, np.nan), **dashed)
+    for values, its_look in (
+        (run.trace["best_J"] - least, {**look, "label": run.cell.method}),
+        (run.trace["gap"], dashed),
+    ):
+        shown = values > 0  # a logarithmic axis has no place for others, and matplotlib none for a line without points
+        if shown.any():
+            axes.plot(_seconds(run.trace)[shown], values[shown], **its_look)
     axes.plot([], [], color="grey", linestyle="--", linewidth=1.0, label=PROVED_GAP)
     axes.set_yscale("log")
 
