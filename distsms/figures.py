@@ -129,9 +129,9 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
         figure = Figure(figsize=(1.2 + 3.6 * len(points), 4.6), layout="constrained")
         grid = figure.subplots(1, len(points), squeeze=False, sharey=True)[0]
         for axes, (measure, methods) in zip(grid, points.items(), strict=True):
-            looks = dict(zip(methods, _all_looks(), strict=False))
-            for method, pairs in methods.items():
-                axes.plot(*np.array(pairs).T, label=method, **{**looks[method], "markevery": 1, "drawstyle": "default"})
+            for k, ((method, pairs), look) in enumerate(zip(methods.items(), _all_looks(), strict=False)):
+                hollow = {"markevery": 1, "drawstyle": "default", "markersize": 4 + 2 * k, "markerfacecolor": "none"}
+                axes.plot(*np.array(pairs).T, label=method, **{**look, **hollow})  # equal points are nested marks
             epsilons = np.unique([epsilon for pairs in methods.values() for epsilon, _ in pairs])
             bound = [theory[measure](epsilon) for epsilon in epsilons]
             axes.plot(epsilons, bound, "k:", label="paper's bound for cutting planes")

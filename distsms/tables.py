@@ -144,7 +144,8 @@ def as_markdown(runs: Sequence[Finished], heading: str) -> str:
 
 
 def table2(runs: Sequence[Finished]) -> tuple[list[str], list[list[str]]]:
-    """Header and a row for each measure: lambda of the best test measure, that measure, and each method's seconds."""
+    """Header and a row for each measure: lambda of the best test measure, that measure, the least J known and within
+    what share of it the optimum is proved to be, and each method's seconds."""
     methods = list(dict.fromkeys(one.cell.method for one in runs))
     lines = []
     for measure in dict.fromkeys(one.cell.measure for one in runs):
@@ -157,8 +158,11 @@ def table2(runs: Sequence[Finished]) -> tuple[list[str], list[list[str]]]:
         times = {one.cell.method: str(within(one, best.result["J"], SHARES["1 %"])) for one in group}
         note = ", vacuous" if best.result["vacuous"] else ""
         test = f"{100 * best.result['test'][measure]:.2f}"
-        lines.append([measure, f"{lam:g}{note}", test, *[times.get(method, "not run") for method in methods]])
-    return ["measure", "lambda", "test measure [%]", *methods], lines
+        J = best.result["J"]
+        bound = max(one.result["lower_bound"] or 0.0 for one in group)
+        least = f"{J:.6f}" + (f", {100 * (1 - bound / J):.2g} %" if J > 0 else "")
+        lines.append([measure, f"{lam:g}{note}", test, least, *[times.get(method, "not run") for method in methods]])
+    return ["measure", "lambda", "test measure [%]", "least J, proved within", *methods], lines
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

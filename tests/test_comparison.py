@@ -206,11 +206,11 @@ class TestTables:
 
     def test_of_equal_test_measures_the_larger_lambda(self, tmp_path):
         runs = [
-            made(tmp_path, Cell("rocarea", lam, solver), [J], test=test)
+            made(tmp_path, Cell("rocarea", lam, solver), [J], bound=0.38, test=test)
             for lam, solver, J, test in (
                 (1e-2, "lmvm", 1.0, 0.80004),
                 (1e-4, "lmvm", 0.5, 0.9),  # not the least J at this lambda
-                (1e-4, "agm", 0.4, 0.80001),
+                (1e-4, "agm", 0.4, 0.80001),  # proved to be within 5 % of it
                 (1e-6, "lmvm", 0.3, 0.7999),
             )
         ]
@@ -218,8 +218,15 @@ class TestTables:
         assert tables.best_lambda(runs[1:], "rocarea") == 1e-4
         assert tables.best_lambda(runs, "prbep") is None
         header, (line,) = tables.table2(runs[1:])
-        assert header[3:] == ["lmvm", "agm"]
-        assert line == ["rocarea", "0.0001", "80.00", "n.a. (proved to its target, 25 % above)", "1.00 s (1)"]
+        assert header[4:] == ["lmvm", "agm"]
+        assert line == [
+            "rocarea",
+            "0.0001",
+            "80.00",
+            "0.400000, 5 %",
+            "n.a. (proved to its target, 25 % above)",
+            "1.00 s (1)",
+        ]
 
     def test_what_excludes_another_is_found(self, tmp_path):
         """Two proved intervals that do not intersect; a third one, and another lambda, are innocent."""
