@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from distsms.cells import Cell, Finished
 from distsms.solvers import SOLVERS
@@ -77,6 +78,7 @@ def panels(
                 axes.set_xscale("log")
                 for run in group:
                     one.draw(axes, run, best.result["J"], looks[run.cell.method])
+            _plain_numbers(column[-1])
         for axes, one in zip(grid[:, 0], drawn, strict=True):
             axes.set_ylabel(one.label.replace("MEASURE", NAMES[runs[0].cell.measure]))
         handles = {
@@ -161,6 +163,15 @@ def _main_c_mu(runs: Sequence[Finished], solver: str) -> float | None:
 def _seconds(columns: dict[str, np.ndarray]) -> np.ndarray:
     """Seconds that a logarithmic axis can show."""
     return np.maximum(columns["seconds"], 1e-4)
+
+
+def _plain_numbers(axes: Any) -> None:
+    """Label a logarithmic x-axis in plain numbers: decades or, where these are few, 1, 2, 5, ...; none overlap."""
+    low, high = axes.get_xlim()
+    subs = (1.0, 2.0, 5.0) if high < 50 * low else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _looks(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:

@@ -67,8 +67,10 @@ def within(run: Finished, least: float, share: float) -> Reached:
     if len(there):
         return Reached(int(run.trace["evaluation"][there[0]]), float(run.trace["seconds"][there[0]]))
     J, ending = run.result["J"], ENDINGS.get(run.result["status"], run.result["status"])
-    far = f", {100 * (J / least - 1):.2g} % above" if J is not None and least > 0 else ""
-    return Reached(None, None, f"{ending}{far}")
+    if J is None or not least > 0:
+        return Reached(None, None, ending)
+    above = 100 * (J / least - 1)
+    return Reached(None, None, f"{ending}, {format(above, '.2g' if above < 100 else '.0f')} % above")
 
 
 def best_lambda(runs: Sequence[Finished], measure: str) -> float | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import lzma
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.program import TIME_LIMIT, finish, run, start, write_svmlight
+from tests.program import TIME_LIMIT, finish, run, run_json, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 GRID = ("--measures", "prbep", "--lambdas", "1e-2", "1e-3", "--solvers", "lmvm", "bmrm", "--no-figures")
@@ -130,3 +132,23 @@ def test_figures_with_and_without_matplotlib(words, tmp_path):
     out = run(*words, *GRID[:-1])
     assert out.count("was run before") == 4
     assert (tmp_path / "out" / "figures" / "test_prbep.png").stat().st_size > 1000
+
+
+def test_all_experiments_with_held_out_rows(tmp_path):
+    """Every fifth row is held out of compressed text; the paper's figures stand beside a set that it has."""
+    pytest.importorskip("matplotlib")
+    write_svmlight(tmp_path / "plain.svm", n=201)
+    text = (tmp_path / "plain.svm").read_bytes()
+    (tmp_path / "rows.xz").write_bytes(lzma.compress(b"# a comment\n" + text))
+    script = Path(__file__).parents[1] / "scripts" / "experiments"
+    words = (tmp_path / "all", f"web8={tmp_path / 'rows.xz'}", "--lambdas", "1e-1", "--time-limit", "5s")
+    out = run(*words, program=(str(script),))
+    sizes = [run_json("info", tmp_path / "all" / "web8" / "data" / part)["n"] for part in ("train", "test")]
+    assert sizes == [161, 40]
+    _, _, *rows = (tmp_path / "all" / "table.md").read_text().splitlines()
+    assert [row.split(" | ")[:2] for row in rows] == [["| web8", "prbep"], ["| web8", "rocarea"]]
+    assert rows[0].endswith("| 4.35 s | 1.26 s |")
+    assert rows[1].endswith("| 10.4 s | 0.59 s |")
+    names = {path.name for path in (tmp_path / "all" / "web8" / "comparison" / "figures").iterdir()}
+    assert {f"{kind}_prbep.svg" for kind in ("objective", "suboptimality", "test", "c_mu", "agm")} <= names
+    assert str(tmp_path / "all" / "table.md") in out

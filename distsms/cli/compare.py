@@ -127,7 +127,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     disagree = 0
     with comm.together():
         if comm.is_root:
-            disagree = _conclude(args, folder, _heading(args.data, manifest, common), say)
+            disagree = _conclude(args, folder, _heading(args.data, manifest, common, comm.size), say)
     code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
@@ -162,8 +162,9 @@ def _conclude(args: argparse.Namespace, folder: Folder, heading: str, say: Calla
     from distsms import tables
 
     runs = folder.all_finished()
+    hosts = ", ".join(sorted({one.result["host"] for one in runs}))
     folder.write("table.csv", tables.as_csv(runs))
-    folder.write("table.md", tables.as_markdown(runs, heading))
+    folder.write("table.md", tables.as_markdown(runs, f"{heading} Run on {hosts or 'no host yet'}."))
     say(f"\n{folder.path / 'table.md'}, {folder.path / 'table.csv'}: {len(runs)} runs")
     if args.figures and runs:
         say(_figures(args, folder, runs))
@@ -225,9 +226,9 @@ def _test_rows(args: argparse.Namespace, manifest: Manifest, comm: Communicator)
     return inputs.rows_for(like, args.test, comm, args.ignore_new_features)
 
 
-def _heading(data: str, manifest: Manifest, common: Settings) -> str:
+def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:
     return (
         f"# {data}\n\n{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive; "
         f"gap to prove {common.target_in_words()}, at most {common.time_limit:g} s and {common.max_evaluations} "
-        "evaluations a run. Seconds are of solving alone."
+        f"evaluations a run, {ranks} rank(s). Seconds are of solving alone."
     )
