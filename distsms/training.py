@@ -24,6 +24,7 @@ from distsms.settings import Settings
 from distsms.solvers import Outcome, Planes, Scaled, solver_class
 
 Floats = NDArray[np.float64]
+Watcher = Callable[["State", Floats], None]
 
 START_COST = 0.02  # the first width may cost this much of R; several times more or less takes longer
 SHRINK = 0.3
@@ -90,7 +91,7 @@ class Result:
     @property
     def vacuous(self) -> bool:
         """Whether w is proved to be hardly better than w = 0, which says nothing: J within the gap of J(0)."""
-        return self.J_at_zero - max(self.gap, 1e-3 * self.J_at_zero) <= self.J
+        return bool(self.J_at_zero - max(self.gap, 1e-3 * self.J_at_zero) <= self.J)
 
     def numbers(self) -> dict[str, Any]:
         """Everything but w, ready for JSON."""
@@ -114,11 +115,12 @@ def train(
     objective: Objective,
     settings: Settings,
     w: Floats | None = None,
-    watch: Callable[[State], None] = lambda state: None,
+    watch: Watcher = lambda state, w: None,
 ) -> Result:
     """Minimize J over all ranks' rows from w (p,), by default 0. Collective; the settings are the same on every rank.
 
-    watch : called on the root after every evaluation.
+    watch : called on the root after every evaluation with the state and the best w so far, (p,), not to be changed.
+    The run's seconds, and its time limit, do not count what watching takes.
     Raises InputError if the solver needs a smoothed risk and the loss has none.
     Memory on the root beyond the data: about 8 p (2 history + planes + 15) bytes.
     """
@@ -140,9 +142,7 @@ def train(
 class _Course:
     """One run, on the root: what the solver sees as its problem, and who decides when it is over."""
 
-    def __init__(
-        self, objective: Objective, settings: Settings, watch: Callable[[State], None], scale: Floats | None
-    ) -> None:
+    def __init__(self, objective: Objective, settings: Settings, watch: Watcher, scale: Floats | None) -> None:
         self.scale = scale
         self.objective, self.settings, self.watch = objective, settings, watch
         loss = objective.losses[0]
@@ -161,6 +161,7 @@ class _Course:
         self.count = self.count_at_shrink = self.count_then = 0
         self.gap_then = np.inf
         self.start = time.perf_counter()
+        self.watching = 0.0  # seconds
 
     # What the solver sees
 
@@ -185,7 +186,7 @@ class _Course:
             self.best = evaluation
         with self.objective.clock.phase("certificate"):
             self.certificate.add(evaluation.r, evaluation.d)
-        self.watch(self._state(evaluation))
+        self._be_watched(evaluation)
         self._check_limits()
         return evaluation.J_mu, evaluation.gradient
 
@@ -254,7 +255,7 @@ class _Course:
             self._check_proof()
         if self.objective.stop_requested:
             raise _Finished(Status.STOPPED)
-        if time.perf_counter() - self.start >= self.settings.time_limit:
+        if self._seconds() >= self.settings.time_limit:
             raise _Finished(Status.TIME)
         if self.count >= self.settings.max_evaluations:
             raise _Finished(Status.LIMIT)
@@ -287,11 +288,21 @@ class _Course:
             hint = "centre or scale columns of large values, or ask for a larger gap"
             raise _Finished(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
 
+    def _seconds(self) -> float:
+        """Since the start, without what watching took."""
+        return time.perf_counter() - self.start - self.watching
+
+    def _be_watched(self, evaluation: Evaluation) -> None:
+        assert self.best is not None
+        state, paused = self._state(evaluation), time.perf_counter()
+        self.watch(state, self.best.w)
+        self.watching += time.perf_counter() - paused
+
     def _state(self, e: Evaluation) -> State:
         assert self.best is not None
         return State(
             self.count,
-            time.perf_counter() - self.start,
+            self._seconds(),
             e.J,
             self.certificate.lower_bound,
             self.gap,
@@ -321,7 +332,7 @@ class _Course:
             J_at_zero=self.objective.losses[0].at_zero(),
             nu=self.nu,
             evaluations=self.count,
-            seconds=time.perf_counter() - self.start,
+            seconds=self._seconds(),
         )
 
 

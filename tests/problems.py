@@ -41,3 +41,8 @@ def asked(objective, requests):
     found = objective.evaluate(requests)
     objective.release()
     return found
+
+
+def noting(states):
+    """A watcher of `train` that appends each state to a list."""
+    return lambda state, w: states.append(state)

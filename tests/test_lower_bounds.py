@@ -10,38 +10,12 @@ import numpy as np
 import pytest
 
 from distsms.comm import Communicator
-from distsms.losses import LossValue
-from distsms.lowerbounds import PrbepLowerBound, RocAreaLowerBound
+from distsms.lowerbounds import PrbepLowerBound, ProofsSeparation, RocAreaLowerBound
 from distsms.settings import Settings
 from distsms.training import Status, train
-from tests.problems import objective
+from tests.problems import noting, objective
 
 pytestmark = pytest.mark.serial
-TIE = 1e-9
-
-
-class Adversary:
-    """The separation of the proofs, around a loss: one negative at a time, a new one as long as one is tied."""
-
-    def __init__(self, loss, labels, measure):
-        self.loss, self.measure = loss, measure
-        self.negatives = np.flatnonzero(labels < 0).tolist()
-        self.positive = int(np.flatnonzero(labels > 0)[0])
-        self.used = []
-
-    def evaluate(self, scores, nu):
-        value = self.loss.evaluate(scores, nu)
-        weight, d = (2 / len(scores), 1.0) if self.measure == "prbep" else (1 / len(self.negatives),) * 2
-        for j in self.negatives:
-            coefficients = np.zeros(len(scores))
-            coefficients[self.positive], coefficients[j] = -weight, weight
-            if j not in self.used and abs(coefficients @ scores + d - value.R) < TIE:
-                self.used.append(j)
-                return LossValue(value.R, value.R_mu, d, coefficients)
-        raise AssertionError("no tied negative is left")
-
-    def __getattr__(self, name):
-        return getattr(self.loss, name)
 
 
 def problem(source):
@@ -66,11 +40,11 @@ def recorded(one, monkeypatch):
 def test_bmrm_goes_the_way_of_the_proof(kind, size, monkeypatch):
     source = kind(size)
     one, states = problem(source), []
-    one.losses = [Adversary(one.losses[0], source.block(0)[1], source.measure)]
+    one.losses = [ProofsSeparation(source, one.losses[0])]
     asked = recorded(one, monkeypatch)
     steps = min(source.iterates, size - 1)
     settings = Settings(lam=1.0, epsilon=1e-12, solver="bmrm", zero_plane=False, max_evaluations=steps)
-    train(one, settings, source.w_0, watch=states.append)
+    train(one, settings, source.w_0, watch=noting(states))
     assert len(asked) == steps
     assert states[0].J == pytest.approx(source.J_0, abs=1e-9)
     for k in range(1, steps):

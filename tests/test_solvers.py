@@ -12,7 +12,7 @@ from distsms.regularizer import SquaredNorm
 from distsms.settings import Settings
 from distsms.solvers import SOLVERS, Outcome, Traits, agm, solver_class
 from distsms.training import Status, train
-from tests.problems import data, objective
+from tests.problems import data, noting, objective
 
 MEASURES = ("rocarea", "prbep")
 CUTTING = ("bmrm", "bmrm-linesearch")
@@ -26,7 +26,7 @@ def test_all_find_the_same_optimum(measure, lam, comm):
     for name in SOLVERS:
         states[name] = []
         settings = Settings(lam=lam, epsilon=1e-3, solver=name, max_evaluations=500)
-        results[name] = train(objective(X, y, comm, measure), settings, watch=states[name].append)
+        results[name] = train(objective(X, y, comm, measure), settings, watch=noting(states[name]))
         if lam >= 1e-2 or name != "bmrm-linesearch":  # which needs thousands there
             assert results[name].status is Status.PROVED, name
     least, bound = min(r.J for r in results.values()), max(r.lower_bound for r in results.values())
@@ -48,7 +48,7 @@ def test_cutting_planes_are_exact(measure, zero_plane, solver, comm):
     X, y = data(seed=3)
     states = []
     settings = Settings(lam=1e-1, epsilon=1e-4, solver=solver, zero_plane=zero_plane, max_evaluations=1000)
-    result = train(objective(X, y, comm, measure), settings, watch=states.append)
+    result = train(objective(X, y, comm, measure), settings, watch=noting(states))
     assert result.status is Status.PROVED
     assert result.nu == 0
     assert all(s.nu == 0 and s.J_mu == s.J and abs(s.smoothing_gap) < 1e-12 for s in states)
@@ -63,7 +63,7 @@ def test_the_line_search_is_the_papers(measure):
     X, y = data(seed=4)
     lam, states = 1e-2, []
     problem = objective(X, y, Communicator(), measure)
-    train(problem, Settings(lam=lam, solver="bmrm-linesearch", max_evaluations=60, epsilon=1e-9), watch=states.append)
+    train(problem, Settings(lam=lam, solver="bmrm-linesearch", max_evaluations=60, epsilon=1e-9), watch=noting(states))
     w, b, best = np.zeros(X.shape[1]), 0.0, 0.0
     for state in states:
         e = problem.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0]

@@ -27,6 +27,7 @@ def importers(library):
         ("mpi4py", {"comm.py"}),
         ("petsc4py", {"solvers/tao.py"}),
         ("h5py", {"shardfile.py", "model.py"}),
+        ("matplotlib", {"figures.py"}),
     ],
 )
 def test_libraries_come_in_at_one_place(library, modules):
@@ -43,9 +44,10 @@ def test_importing_the_package_starts_nothing():
     assert not loaded("import distsms") & {"numpy", "mpi4py", "petsc4py", "h5py"}
 
 
-def test_help_starts_nothing():
-    code = "from distsms.__main__ import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass"
-    assert not loaded(code) & {"mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba"}
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_help_starts_nothing(command):
+    code = f"from distsms.__main__ import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass"
+    assert not loaded(code) & {"mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba", "matplotlib"}
 
 
 def test_information_starts_neither_mpi_nor_petsc(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, diags, hstack
 
+from distsms import training
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.objective import Request
@@ -16,7 +17,7 @@ from distsms.regularizer import SquaredNorm
 from distsms.settings import Settings
 from distsms.training import Status, train
 from tests import oracles
-from tests.problems import data, objective
+from tests.problems import data, noting, objective
 
 MEASURES = ("rocarea", "prbep")
 
@@ -42,7 +43,7 @@ def least(X, y, measure, lam):
 def test_what_is_proved_is_true(measure, lam, epsilon, comm):
     X, y = data(seed=7)
     states = []
-    result = train(objective(X, y, comm, measure), Settings(lam=lam, epsilon=epsilon), watch=states.append)
+    result = train(objective(X, y, comm, measure), Settings(lam=lam, epsilon=epsilon), watch=noting(states))
     assert result.status is Status.PROVED
     assert result.gap <= epsilon
     assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
@@ -269,3 +270,25 @@ def test_what_a_result_says_is_json(comm):
     numbers = train(objective(X * 1e300, y, comm), Settings(lam=1e-4), start).numbers()
     assert numbers["J"] is None
     json.dumps(numbers, allow_nan=False)
+
+
+def test_watching_is_off_the_clock(comm, monkeypatch):
+    """A watcher that takes 100 s at every evaluation, on a clock that nothing else moves."""
+    now, bests = [0.0], []
+
+    def watch(state, w):
+        now[0] += 100.0
+        bests.append((state.best_J, w.copy()))
+        assert state.seconds == 0.0
+
+    monkeypatch.setattr(training.time, "perf_counter", lambda: now[0])
+    X, y = data()
+    result = train(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-3, time_limit=50.0), watch=watch)
+    assert result.status is Status.PROVED
+    assert result.seconds == 0.0
+    if comm.is_root:
+        assert now[0] == 100.0 * result.evaluations
+        J, w = bests[-1]
+        assert J == result.J
+        np.testing.assert_array_equal(w, result.w)
+    assert comm.is_root or not bests

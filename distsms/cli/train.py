@@ -40,6 +40,11 @@ examples:
   mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
 """
 
+SOLVERS_HELP = (
+    "lmvm: PETSc/TAO's LMVM; agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact risk; "
+    "bmrm-linesearch: with two planes and no quadratic program"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms train` takes."""
@@ -70,6 +75,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", help="one JSON line per evaluation: J, lower_bound, gap, seconds, ..."
     )
     parser.add_argument("--init", metavar="MODEL", help="start from this model's coefficients")
+    how = parser.add_argument_group("method")
+    how.add_argument(
+        "--c-mu",
+        type=positive,
+        metavar="C",
+        help="fixed smoothing, mu = C epsilon/D; the paper takes 10 (default: adaptive)",
+    )
+    how.add_argument(
+        "--solver",
+        choices=tuple(SOLVERS),
+        help=f"{SOLVERS_HELP} (default: lmvm; bmrm for F-beta and @K, which are not smoothed)",
+    )
+    add_vectors(how)
+    add_stopping(parser, float("inf"))
+    parser.add_argument(
+        "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
+
+
+def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
+    """What ends a run, of `train` and of each cell of `compare`."""
     stop = parser.add_argument_group("stopping")
     stop.add_argument("--epsilon", type=positive, help="gap to prove, absolute on J (1e-3, unless --relative is given)")
     stop.add_argument(
@@ -84,24 +111,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stop.add_argument(
         "--time-limit",
         type=duration,
-        default=float("inf"),
+        default=time_limit,
         metavar="TIME",
-        help="such as 90s, 55m or 1.5h; then stop in order",
+        help="such as 90s, 55m or 1.5h; then stop in order"
+        + ("" if time_limit == float("inf") else f" (for each run; {time_limit:g} s)"),
     )
-    how = parser.add_argument_group("method")
-    how.add_argument(
-        "--c-mu",
-        type=positive,
-        metavar="C",
-        help="fixed smoothing, mu = C epsilon/D; the paper takes 10 (default: adaptive)",
-    )
-    how.add_argument(
-        "--solver",
-        choices=tuple(SOLVERS),
-        help="lmvm: PETSc/TAO's LMVM (default); agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact"
-        " risk (default for F-beta and @K, which are not smoothed); bmrm-linesearch: with two planes and no quadratic"
-        " program",
-    )
+
+
+def add_vectors(how: argparse._ArgumentGroup) -> None:
+    """How the margins are ordered, and what the solver and the proof keep."""
     how.add_argument(
         "--ordering", choices=("gather",), default="gather", help="how the margins are brought into global order"
     )
@@ -132,10 +150,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="history and planes on the root are cut to this (2GiB)",
     )
-    parser.add_argument(
-        "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print only errors")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -155,10 +169,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     from distsms.objective import Objective
     from distsms.training import train
 
-    say = _speaker(comm.is_root and not args.quiet)
+    say = speaker(comm.is_root and not args.quiet)
     clock, reading = Clock(), report.ReadCounter()
     with comm.together():  # everything that can be refused before the data are read
-        settings = _settings(args)
+        petsc = tuple(args.solver_options)
+        settings = settings_from(
+            args, args.measure, args.solver, lam=args.lam, c_mu=args.c_mu, solver_options=petsc
+        )
         manifest = shards.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest.p, args.bias)
         if args.test:
@@ -168,7 +185,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
-        _check_memory(settings, manifest.p + bool(args.bias))
+        check_memory(settings, manifest.p + bool(args.bias))
         trace = report.Trace(args.trace if comm.is_root else None)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
@@ -180,7 +197,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     stream = sys.stdout if comm.is_root and not args.quiet else None
     course = report.Course(stream, live=sys.stdout.isatty() and not launched_size())
 
-    def watch(state: State) -> None:
+    def watch(state: State, w: Floats) -> None:
         course(state)
         trace(state)
 
@@ -266,7 +283,7 @@ def _figures(measured: dict[str, float]) -> str:
     return "   ".join(f"{shown.get(name, name)} {value:.6f}" for name, value in measured.items())
 
 
-def _check_memory(settings: Settings, p: int) -> None:
+def check_memory(settings: Settings, p: int) -> None:
     """Raise InputError if the vectors on the root cannot fit into this machine's memory."""
     from distsms.errors import InputError
     from distsms.report import size
@@ -279,7 +296,7 @@ def _check_memory(settings: Settings, p: int) -> None:
         )
 
 
-def _speaker(speaks: bool) -> Callable[[str], None]:
+def speaker(speaks: bool) -> Callable[[str], None]:
     """Prints, as long as somebody reads: a reader that has gone, or a full disk, costs the words, not the run."""
 
     def say(text: str) -> None:
@@ -294,18 +311,20 @@ def _speaker(speaks: bool) -> Callable[[str], None]:
     return say
 
 
-def _settings(args: argparse.Namespace) -> Settings:
-    """The settings of a run, checked. Raises InputError where they contradict each other or the measure."""
+def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **more: Any) -> Settings:
+    """The settings that `add_stopping` and `add_vectors` ask for, and `more` of them.
+
+    solver : None takes lmvm, and bmrm for a measure that is not smoothed.
+    Raises InputError where settings contradict each other or the measure.
+    """
     from distsms.losses import loss_class
     from distsms.settings import Settings
 
-    smooth = loss_class(args.measure, args.ordering).smooth
+    smooth = loss_class(measure, args.ordering).smooth
     settings = Settings(
-        lam=args.lam,
+        solver=solver or ("lmvm" if smooth else "bmrm"),
         epsilon=1e-3 if args.epsilon is None and args.relative is None else args.epsilon,
         relative=args.relative,
-        c_mu=args.c_mu,
-        solver=args.solver or ("lmvm" if smooth else "bmrm"),
         history=args.history,
         planes=args.planes,
         scaling=args.scaling,
@@ -313,9 +332,9 @@ def _settings(args: argparse.Namespace) -> Settings:
         vector_bytes=args.vector_memory,
         max_evaluations=args.max_evaluations,
         time_limit=args.time_limit,
-        solver_options=tuple(args.solver_options),
+        **more,
     )
-    settings.check_measure(args.measure, smooth)
+    settings.check_measure(measure, smooth)
     return settings
 
 
@@ -350,8 +369,6 @@ def _summarize(
     fixed = fixed if settings.traits.smooth else "the exact risk"
     fixed += "" if args.solver or settings.solver == "lmvm" else " (this measure has no smoothed one)"
     memory = f"history {history}, {planes} planes" if history else f"{planes} planes"
-    target = [f"{settings.epsilon:g}"] if settings.epsilon else []
-    target += [f"{settings.relative:g} J"] if settings.relative else []
     say(
         f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
         f" {len(manifest.shards)} shards"
@@ -362,7 +379,9 @@ def _summarize(
     )
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
     constant = f", a constant feature of {args.bias:g}" if args.bias else ""
-    say(f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {' or '.join(target)}")
+    say(
+        f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}"
+    )
     if args.bias and at(args.measure) not in (None, manifest.n_pos):
         say("warning   where K is not n+, a bias alone takes the risk of this measure to 0: better train without")
     up_to = "up to " if planes > settings.planes else ""

@@ -1,0 +1,234 @@
+"""Run solvers against each other over a grid, resumably, with tables and figures."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from distsms.cli.train import SOLVERS_HELP, add_stopping, add_vectors
+from distsms.cli.types import positive
+from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE
+from distsms.solvers import SOLVERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distsms.cells import Cell, Finished, Folder
+    from distsms.comm import Communicator
+    from distsms.comparison import Runner
+    from distsms.interrupts import StopSignals
+    from distsms.manifest import Manifest
+    from distsms.settings import Settings
+
+NAME = "compare"
+USAGE = "DATA [options]"
+EPILOG = """\
+Every measure, lambda and solver is one run; solvers that smooth run once for each --c-mu. Loading the data, a few first
+evaluations in vain, and scoring the test rows are off the clock. OUTPUT gets table.md, table.csv, figures/ and a folder
+with trace and result for each run. The same line again goes on where a stopped or killed one was; lines that ask for
+more lambdas, solvers, ... add runs.
+
+exit codes: 0 all is run   1 error   2 usage   7 one run's J is below what another proved   75 stopped by a signal;
+the same line again goes on
+
+example:
+  distsms compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
+"""
+
+
+def smoothing(text: str) -> float | None:
+    """A positive number, or `adaptive` (None)."""
+    return None if text == "adaptive" else positive(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms compare` takes."""
+    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    parser.add_argument("--test", metavar="DATA2", help="a data set or svmlight file to measure models on")
+    parser.add_argument(
+        "--output", default="comparison", metavar="FOLDER", help="where runs, tables and figures go (%(default)s)"
+    )
+    both = ("rocarea", "prbep")
+    parser.add_argument("--measures", nargs="+", choices=both, default=both, help="what to optimize (both)")
+    parser.add_argument(
+        "--lambdas",
+        nargs="+",
+        type=positive,
+        default=[1e-2, 1e-4, 1e-6],
+        metavar="LAMBDA",
+        help="weights of the regularizer (1e-2 1e-4 1e-6)",
+    )
+    how = parser.add_argument_group("method")
+    how.add_argument(
+        "--solvers", nargs="+", choices=tuple(SOLVERS), default=list(SOLVERS), help=f"{SOLVERS_HELP} (all)"
+    )
+    how.add_argument(
+        "--c-mu",
+        nargs="+",
+        type=smoothing,
+        default=[None],
+        metavar="C",
+        help="smoothing of lmvm and agm: adaptive, or the paper's fixed c_mu, 10 100 1000 (adaptive)",
+    )
+    add_vectors(how)
+    add_stopping(parser, 600.0)
+    parser.add_argument("--ignore-new-features", action="store_true", help="leave out test columns that DATA lacks")
+    parser.add_argument(
+        "--figures",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="draw figures; they need matplotlib (default: yes)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="begin anew in a folder that holds a comparison")
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
+
+
+def run(args: argparse.Namespace, comm: Communicator) -> int:
+    """Run what is missing, then the tables and figures of all. Collective."""
+    import contextlib
+
+    from distsms.cells import Folder
+    from distsms.interrupts import StopSignals
+
+    with StopSignals() as signals, contextlib.ExitStack() as held:
+        return _run(args, comm, signals, Folder(args.output), held)
+
+
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: Folder, held: Any) -> int:
+    import os
+
+    from distsms import files, inputs, shards
+    from distsms.cells import grid
+    from distsms.cli.info import versions
+    from distsms.cli.train import check_memory, settings_from, speaker
+    from distsms.comparison import Runner
+
+    say = speaker(comm.is_root and not args.quiet)
+    with comm.together():  # everything that can be refused before the data are read
+        cells = grid(args.measures, args.lambdas, args.solvers, args.c_mu)
+        settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
+        common = next(iter(settings.values()))
+        manifest = shards.read_manifest(args.data)
+        for one in settings.values():
+            check_memory(one, manifest.p)
+        if args.test:
+            inputs.check(args.test, manifest.p, args.ignore_new_features)
+        if comm.is_root:
+            inputs.check_distinct(args.output, args.data, args.test)
+            folder.check()
+            held.enter_context(files.exclusive(folder.path))
+            folder.open(_identity(args, common, manifest, comm.size), args.overwrite)
+    say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
+    block = shards.load(manifest, comm)
+    test = _test_rows(args, manifest, comm) if args.test else None
+    about = {"host": os.uname().nodename, "versions": versions()}
+    runner = Runner(block, test, args.test, args.ordering, folder, comm, signals.wanted, about)
+    stopped = _run_cells(settings, runner, say)
+    disagree = 0
+    with comm.together():
+        if comm.is_root:
+            disagree = _conclude(args, folder, _heading(args.data, manifest, common, comm.size), say)
+    code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)
+    comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
+    return code
+
+
+def _run_cells(settings: dict[Cell, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
+    """Run the cells that are not finished, a line for each; whether a signal stopped that. Collective."""
+    from distsms.training import Status
+
+    comm, width = runner.comm, len(str(len(settings)))
+    for number, (cell, one) in enumerate(settings.items(), 1):
+        head = f"[{number:{width}d}/{len(settings)}] {cell.measure:8s} {cell.lam:<6g} {cell.method:20s}"
+        before = comm.bcast(comm.is_root and runner.folder.finished(cell) is not None)
+        if before:
+            say(f"{head} was run before")
+            continue
+        result = runner.run(cell, one)
+        say(
+            f"{head} {result.status.name.lower():9s} J {result.J:.8f}  gap {result.gap:8.2g}"
+            f"  {result.evaluations:6d} evaluations  {result.seconds:9.2f} s"
+        )
+        if result.status is Status.STOPPED:
+            say("stopped by a signal; the same line again goes on with this run")
+            return True
+    return False
+
+
+def _conclude(args: argparse.Namespace, folder: Folder, heading: str, say: Callable[[str], None]) -> int:
+    """Write tables and figures of all runs in the folder; returns how many contradictions there are. On the root."""
+    import sys
+
+    from distsms import tables
+
+    runs = folder.all_finished()
+    hosts = ", ".join(sorted({one.result["host"] for one in runs}))
+    folder.write("table.csv", tables.as_csv(runs))
+    folder.write("table.md", tables.as_markdown(runs, f"{heading} Run on {hosts or 'no host yet'}."))
+    say(f"\n{folder.path / 'table.md'}, {folder.path / 'table.csv'}: {len(runs)} runs")
+    if args.figures and runs:
+        say(_figures(args, folder, runs))
+    if any(one.result["test"] for one in runs):
+        say("\n" + tables.aligned(*tables.table2(runs)))
+    wrong = tables.disagreements(runs)
+    for one in wrong:
+        print(f"distsms compare: the runs contradict each other: {one}", file=sys.stderr)
+    return len(wrong)
+
+
+def _figures(args: argparse.Namespace, folder: Folder, runs: list[Finished]) -> str:
+    """Draw, and say where; or say what is missing."""
+    try:
+        from distsms import figures
+    except ImportError as error:
+        return f"no figures: {error}. For them: pip install 'distsms[plot]', and the same line again"
+    written = figures.draw(runs, args.data, folder.path / "figures")
+    return f"{folder.path / 'figures'}: {len(written)} files"
+
+
+def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, ranks: int) -> dict[str, Any]:
+    """What two runs must share to stand in one table."""
+    from distsms import cells
+    from distsms.settings import describe
+
+    own = ("lam", "solver", "c_mu", "solver_options")
+    return {
+        "format": cells.FORMAT,
+        "version": cells.VERSION,
+        "data": {"path": args.data, "fingerprint": manifest.fingerprint},
+        "test": {"path": args.test, "fingerprint": _fingerprint(args.test)},
+        "settings": {name: value for name, value in describe(settings).items() if name not in own},
+        "ordering": args.ordering,
+        "ignore_new_features": args.ignore_new_features,
+        "ranks": ranks,
+    }
+
+
+def _fingerprint(path: str | None) -> str | None:
+    """Of a data set or a file of text."""
+    from pathlib import Path
+
+    from distsms import manifest
+
+    if path is None:
+        return None
+    return manifest.read_manifest(path).fingerprint if Path(path).is_dir() else manifest.file_sha256(Path(path))
+
+
+def _test_rows(args: argparse.Namespace, manifest: Manifest, comm: Communicator) -> Any:
+    """This rank's test rows, with the training rows' columns and labels. Collective."""
+    import numpy as np
+
+    from distsms import inputs
+    from distsms.model import Model
+
+    like = Model(np.zeros(manifest.p), {"label_map": manifest.label_map, "zero_based": manifest.zero_based})
+    return inputs.rows_for(like, args.test, comm, args.ignore_new_features)
+
+
+def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:
+    return (
+        f"# {data}\n\n{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive; "
+        f"gap to prove {common.target_in_words()}, at most {common.time_limit:g} s and {common.max_evaluations} "
+        f"evaluations a run, {ranks} rank(s). Seconds are of solving alone."
+    )

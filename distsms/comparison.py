@@ -1,0 +1,162 @@
+"""Runs of solvers against each other on one data set (JMLR, section 5).
+
+Only solving is on a run's clock: data stay loaded, each solver runs a few evaluations on each measure in vain first,
+and test rows are scored when the run is over, from w that were kept on the disk.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distsms import inputs
+from distsms.cells import CELLS, RESULT, TEST, TRACE, Cell, Folder
+from distsms.comm import Communicator
+from distsms.files import require_space
+from distsms.losses import Loss, make_loss
+from distsms.measures import ranking
+from distsms.model import Model
+from distsms.objective import Objective
+from distsms.report import Trace, to_json
+from distsms.settings import Settings
+from distsms.shards import Block
+from distsms.training import Floats, Result, State, Status, train
+
+GROWTH = 1.12  # the next w is kept after so many times the evaluations
+WARMING = 3  # evaluations in vain
+
+
+class Runner:
+    """Runs cells on the rows of all ranks. Building it, and all it does, is collective.
+
+    test : this rank's test rows, with the training rows' columns, or None.  test_name : what errors call them.
+    about : words for every result.json, such as host and versions.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        test: Block | None,
+        test_name: str,
+        ordering: str,
+        folder: Folder,
+        comm: Communicator,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.block, self.test, self.test_name, self.ordering = block, test, test_name, ordering
+        self.folder, self.comm, self.stop_wanted, self.about = folder, comm, stop_wanted, about or {}
+        self._losses: dict[str, Loss] = {}
+        self._warm: set[tuple[str, str]] = set()
+
+    def run(self, cell: Cell, settings: Settings) -> Result:
+        """Solve, measure on the test rows, write the cell's files. A cell that a signal stopped stays unfinished."""
+        self._warm_up(cell, settings)
+        comm, folder = self.comm, Path()
+        with comm.together():
+            if comm.is_root:
+                folder = self.folder.begin(cell)
+            trace = Trace(str(folder / TRACE) if comm.is_root else None)
+        with Kept(folder if comm.is_root and self.test else None) as kept:
+
+            def watch(state: State, w: Floats) -> None:
+                trace(state)
+                kept(state, w)
+
+            result = train(self._objective(cell, self.stop_wanted), settings, watch=watch)
+            trace.close()
+            if result.status is Status.STOPPED:
+                return result
+            kept.add(result.evaluations, result.seconds, result.J, result.w)
+            tested = self._tested(kept)
+        with comm.together():
+            if comm.is_root:
+                self._write(cell, folder, result, tested)
+        return result
+
+    def _objective(self, cell: Cell, stop_wanted: Callable[[], bool]) -> Objective:
+        if cell.measure not in self._losses:
+            self._losses[cell.measure] = make_loss(
+                cell.measure, self.ordering, self.block.labels, self.block.weights, self.comm
+            )
+        return Objective(self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted)
+
+    def _warm_up(self, cell: Cell, settings: Settings) -> None:
+        """The first evaluations load kernels and PETSc, and touch memory for the first time: let others have them."""
+        if (cell.measure, cell.solver) not in self._warm:
+            self._warm.add((cell.measure, cell.solver))
+            train(self._objective(cell, lambda: False), replace(settings, max_evaluations=WARMING))
+
+    def _tested(self, kept: Kept) -> list[dict[str, Any]]:
+        """The measures of the kept w on the test rows, on the root."""
+        comm, test, lines = self.comm, self.test, []
+        if test is None:
+            return []
+        for k in range(comm.bcast(len(kept.records))):
+            w = comm.broadcast(kept.load(k, test.p) if comm.is_root else np.empty(test.p))
+            scores = inputs.scores(Model(w, {}), test, self.test_name, comm)
+            found = ranking(scores[test.counted], test.labels[test.counted], comm)
+            if comm.is_root:
+                lines.append({**kept.records[k], "rocarea": found.rocarea, "prbep": found.prbep})
+        return lines
+
+    def _write(self, cell: Cell, folder: Path, result: Result, tested: list[dict[str, Any]]) -> None:
+        last = tested[-1] if tested else None
+        words = {
+            **{"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu},
+            **{**result.numbers(), "vacuous": result.vacuous},
+            "test": last and {name: last[name] for name in ("rocarea", "prbep")},
+            **self.about,
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        place = Path(CELLS) / folder.name
+        self.folder.write(place / TEST, "".join(to_json(line) + "\n" for line in tested))
+        self.folder.write(place / RESULT, to_json(words, indent=1) + "\n")
+
+
+class Kept:
+    """The best w so far at a growing distance of evaluations, in a nameless file that a killed run does not leave.
+
+    folder : where the file is; None keeps nothing.  records : evaluation, seconds and best J of each w.
+    On the disk: 8 p bytes for each, some 50 w for 1000 evaluations.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.records: list[dict[str, float]] = []
+        self._folder, self._next = folder, 1
+        self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+
+    def __enter__(self) -> Kept:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __call__(self, state: State, w: Floats) -> None:
+        """Keep w if it is time to, and if it is another one than the last."""
+        if state.evaluation >= self._next:
+            self._next = max(state.evaluation + 1, math.ceil(GROWTH * state.evaluation))
+            if not self.records or state.best_J < self.records[-1]["best_J"]:
+                self.add(state.evaluation, state.seconds, state.best_J, w)
+
+    def add(self, evaluation: int, seconds: float, best_J: float, w: Floats) -> None:
+        """Keep w (p,)."""
+        if self._file is not None:
+            assert self._folder is not None
+            require_space(self._folder, w.nbytes)
+            self._file.write(np.ascontiguousarray(w).data)
+            self.records.append({"evaluation": evaluation, "seconds": seconds, "best_J": best_J})
+
+    def load(self, k: int, p: int) -> Floats:
+        """The k-th w."""
+        assert self._file is not None
+        self._file.seek(8 * p * k)
+        return np.frombuffer(self._file.read(8 * p)).copy()

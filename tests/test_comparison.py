@@ -1,0 +1,256 @@
+"""Comparisons: the grid, runs that can be killed and resumed, what is measured on the way, and what the tables say."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from distsms import tables
+from distsms.cells import Cell, Finished, Folder, grid
+from distsms.comparison import Kept, Runner
+from distsms.errors import InputError
+from distsms.features import Sparse
+from distsms.settings import Settings
+from distsms.shards import Block
+from distsms.training import State, Status
+from tests.problems import data, share
+
+IDENTITY = {"format": "distsms-comparison", "version": 1, "data": {"path": "a", "fingerprint": "f"}, "epsilon": 1e-3}
+CELL = Cell("rocarea", 1e-2, "lmvm")
+EPSILON = 1e-4
+
+
+def block(comm, X, y):
+    """This rank's share of X and y, as `shards.load` would hold it."""
+    rows, part = share(comm, len(y)), X[share(comm, len(y))].tocsr()
+    features = Sparse(part.data, part.indices, part.indptr, X.shape[1])
+    return Block(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
+
+
+def runner(comm, folder, stop_wanted=lambda: False, seed=3):
+    """A runner on small data with test rows, and these test rows."""
+    X, y = data(n=150, seed=seed)
+    test = data(n=90, seed=seed + 1)
+    one = Folder(folder)
+    if comm.is_root:
+        one.open(IDENTITY, overwrite=False)
+    return Runner(block(comm, X, y), block(comm, *test), "test", "gather", one, comm, stop_wanted), test
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.serial
+def test_the_grid_has_every_combination_once():
+    cells = grid(["rocarea", "prbep"], [1e-2, 1e-4, 1e-2], ["lmvm", "bmrm"], [None, 10.0])
+    assert len(cells) == len(set(cells)) == 2 * 2 * 3
+    assert Cell("prbep", 1e-4, "lmvm", 10.0) in cells
+    assert not any(cell.c_mu for cell in cells if cell.solver == "bmrm")
+    names = {cell.name for cell in grid(["rocarea"], [0.1, 0.1 + 1e-16, 1e-6], ["lmvm"], [None, 1.0, 1 + 1e-15])}
+    assert len(names) == 9
+    assert Cell("prbep", 1e-06, "agm", 10.0).name == "prbep_1e-06_agm_cmu10.0"
+
+
+@pytest.mark.parametrize("cell", [CELL, Cell("prbep", 1e-3, "bmrm"), Cell("prbep", 1e-2, "agm", 10.0)])
+def test_a_run_leaves_its_course_and_its_test_measures(cell, comm, shared_dir):
+    metrics = pytest.importorskip("sklearn.metrics")
+    one, (X, y) = runner(comm, shared_dir)
+    settings = Settings(lam=cell.lam, epsilon=EPSILON, solver=cell.solver, c_mu=cell.c_mu, max_evaluations=60)
+    result = one.run(cell, settings)
+    if not comm.is_root:
+        return
+    found = one.folder.finished(cell)
+    assert found.result["J"] == result.J
+    assert found.result["status"] == result.status.name.lower()
+    np.testing.assert_array_equal(found.trace["evaluation"], np.arange(1, result.evaluations + 1))
+    evaluations, best = found.test["evaluation"].astype(int), found.test["best_J"]
+    assert evaluations[0] == 1
+    assert evaluations[-1] == result.evaluations
+    np.testing.assert_array_equal(best, found.trace["best_J"][evaluations - 1])
+    last = metrics.roc_auc_score(y, X @ result.w)
+    assert found.test["rocarea"][-1] == found.result["test"]["rocarea"] == pytest.approx(last, abs=1e-12)
+    assert found.test["rocarea"][0] == 0.5  # w = 0
+    assert [path.name for path in found.folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_stopped_run_is_not_finished_and_leftovers_go(comm, shared_dir):
+    one, _ = runner(comm, shared_dir, stop_wanted=lambda: comm.rank == comm.size - 1)
+    settings = Settings(lam=1e-2, epsilon=EPSILON)
+    assert one.run(CELL, settings).status is Status.STOPPED
+    if comm.is_root:
+        assert one.folder.finished(CELL) is None
+        assert one.folder.all_finished() == []
+        (shared_dir / "cells" / CELL.name / "trace.jsonl").write_text("half a li")
+        (shared_dir / "cells" / CELL.name / "left").touch()
+    one.stop_wanted = lambda: False
+    assert one.run(CELL, settings).status is Status.PROVED
+    if comm.is_root:
+        found = one.folder.finished(CELL)
+        assert len(found.trace["J"]) == found.result["evaluations"]
+        assert not (found.folder / "left").exists()
+
+
+@pytest.mark.serial
+def test_kept_w_are_those_of_their_evaluations(tmp_path):
+    """A w for each improvement, at most as often as the grid of evaluations says; the disk holds them."""
+    rng = np.random.default_rng(0)
+    best, ws = np.minimum.accumulate(rng.random(2000)), {}
+    with Kept(tmp_path) as kept:
+        for k, J in enumerate(best.tolist(), 1):
+            w = np.full(5, float(np.flatnonzero(best == J)[0]))  # the same as long as J is
+            kept(State(k, 0.5 * k, 1.0, 0.0, J, J, J, J, 0.1, 0.0, 0.0), w)
+            ws[k] = w
+        kept.add(2000, 1000.0, best[-1], ws[2000])
+        assert list(tmp_path.iterdir()) == []
+        times = [int(one["evaluation"]) for one in kept.records]
+        assert times[:2] == [1, 2] or best[1] == best[0]
+        assert len(times) < 60
+        for k, (time, one) in enumerate(zip(times, kept.records, strict=True)):
+            assert one["best_J"] == best[time - 1]
+            assert one["seconds"] == 0.5 * time
+            np.testing.assert_array_equal(kept.load(k, 5), ws[time])
+
+
+@pytest.mark.serial
+class TestFolder:
+    def test_the_grid_may_grow_and_nothing_else_may_change(self, tmp_path):
+        folder = Folder(tmp_path / "new")
+        folder.path.mkdir()
+        folder.check()
+        folder.open(IDENTITY, overwrite=False)
+        moved = {**IDENTITY, "data": {"path": "elsewhere", "fingerprint": "f"}}
+        folder.check()
+        folder.open(moved, overwrite=False)
+        for change, words in (
+            ({"epsilon": 1e-2}, "epsilon: 0.001 there, 0.01 here"),
+            ({"data": {"path": "a", "fingerprint": "g"}}, "data.fingerprint: f there, g here"),
+            ({"ranks": 2}, "ranks: None there, 2 here"),
+        ):
+            with pytest.raises(InputError, match=words):
+                folder.open({**IDENTITY, **change}, overwrite=False)
+
+    def test_beginning_anew_forgets_the_runs(self, tmp_path):
+        folder = Folder(tmp_path)
+        folder.open(IDENTITY, overwrite=False)
+        (folder.begin(CELL) / "result.json").write_text("{}")
+        (tmp_path / "table.md").touch()
+        assert folder.finished(CELL)
+        folder.open({**IDENTITY, "epsilon": 1.0}, overwrite=True)
+        assert not folder.finished(CELL)
+        assert [path.name for path in tmp_path.iterdir()] == ["comparison.json"]
+
+    @pytest.mark.parametrize("name, text", [("thesis.tex", "all of it"), ("comparison.json", '{"format": "other"}')])
+    def test_what_is_no_comparison_is_left_alone(self, tmp_path, name, text):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InputError, match="not a comparison"):
+            Folder(tmp_path).check()
+        with pytest.raises(InputError, match="not a folder"):
+            Folder(tmp_path / name).check()
+        assert (tmp_path / name).read_text() == text
+
+    def test_damage_is_named(self, tmp_path):
+        folder = Folder(tmp_path)
+        (folder.begin(CELL) / "result.json").write_text('{"J": 1')
+        with pytest.raises(InputError, match=r"result\.json: cannot be read"):
+            folder.all_finished()
+
+
+def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=False):
+    """A finished run by hand: one evaluation a second, with these best J."""
+    place = folder / "cells" / cell.name
+    place.mkdir(parents=True)
+    trace = [{"evaluation": k, "seconds": float(k), "best_J": J, "gap": J} for k, J in enumerate(best_J, 1)]
+    measures = None if test is None else {"rocarea": test, "prbep": test}
+    tests = [] if test is None else [{**line, **measures} for line in trace]
+    for name, rows in (("trace.jsonl", trace), ("test.jsonl", tests)):
+        (place / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    J = best_J[-1] if best_J else None
+    result = {"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu, "J": J}
+    result |= {"lower_bound": bound, "gap": None, "status": status, "evaluations": len(best_J), "vacuous": vacuous}
+    result |= {"seconds": float(len(best_J)), "test": measures, "J_at_zero": 1.0}
+    (place / "result.json").write_text(json.dumps(result))
+    return Finished(cell, result, place)
+
+
+@pytest.mark.serial
+class TestTables:
+    def test_within_one_percent(self, tmp_path):
+        one = made(tmp_path, CELL, [3.0, 1.02, 1.011, 1.01, 1.0005, 1.0])
+        assert tables.within(one, 1.0, 0.01)[:2] == (4, 4.0)
+        assert tables.within(one, 1.0, 0.001)[:2] == (5, 5.0)
+        assert tables.within(one, 1.0, 0.0)[:2] == (6, 6.0)
+        assert str(tables.within(one, 1.0, 0.01)) == "4.00 s (4)"
+
+    @pytest.mark.parametrize(
+        "status, words",
+        [("time", "time limit"), ("limit", "evaluation limit"), ("floor", "smoothing floor"), ("stalled", "progress")],
+    )
+    def test_not_reached_says_why_and_how_far(self, tmp_path, status, words):
+        one = made(tmp_path, CELL, [2.0, 1.25], status)
+        found = tables.within(one, 1.0, 0.01)
+        assert found.seconds is None
+        assert words in str(found)
+        assert "25 % above" in str(found)
+
+    def test_a_run_without_any_finite_J(self, tmp_path):
+        runs = [made(tmp_path, CELL, [], "nonfinite"), made(tmp_path, CELL._replace(solver="agm"), [1.0], bound=0.9)]
+        assert str(tables.within(runs[0], 1.0, 0.01)) == "n.a. (J not finite)"
+        assert tables.disagreements(runs) == []
+        assert "J not finite" in tables.as_markdown(runs, "# x")
+        assert tables.best_run(runs[:1]) is None
+        assert math.isnan(tables.rows(runs[:1])[0]["least_J"])
+
+    def test_of_equal_test_measures_the_larger_lambda(self, tmp_path):
+        runs = [
+            made(tmp_path, Cell("rocarea", lam, solver), [J], bound=0.38, test=test)
+            for lam, solver, J, test in (
+                (1e-2, "lmvm", 1.0, 0.80004),
+                (1e-4, "lmvm", 0.5, 0.9),  # not the least J at this lambda
+                (1e-4, "agm", 0.4, 0.80001),  # proved to be within 5 % of it
+                (1e-6, "lmvm", 0.3, 0.7999),
+            )
+        ]
+        assert tables.best_lambda(runs, "rocarea") == 1e-2
+        assert tables.best_lambda(runs[1:], "rocarea") == 1e-4
+        assert tables.best_lambda(runs, "prbep") is None
+        header, (line,) = tables.table2(runs[1:])
+        assert header[4:] == ["lmvm", "agm"]
+        assert line == [
+            "rocarea",
+            "0.0001",
+            "80.00",
+            "0.400000, 5 %",
+            "n.a. (proved to its target, 25 % above)",
+            "1.00 s (1)",
+        ]
+
+    def test_what_excludes_another_is_found(self, tmp_path):
+        """Two proved intervals that do not intersect; a third one, and another lambda, are innocent."""
+        runs = [
+            made(tmp_path, CELL, [1.0], bound=0.99),
+            made(tmp_path, CELL._replace(solver="agm"), [0.98], bound=0.97),
+            made(tmp_path, CELL._replace(solver="bmrm"), [1.1], bound=0.9),
+            made(tmp_path, CELL._replace(lam=1.0), [0.5], bound=0.4),
+        ]
+        (found,) = tables.disagreements(runs)
+        assert "agm found J = 0.98, below the lower bound 0.99 that lmvm proved" in found
+        assert found in tables.as_markdown(runs, "# x")
+        assert tables.disagreements(runs[1:]) == []
+        assert "No run found a J below" in tables.as_markdown(runs[1:], "# x")
+
+    def test_the_tables_hold_every_run(self, tmp_path):
+        cells = [CELL, CELL._replace(solver="bmrm"), CELL._replace(c_mu=10.0), CELL._replace(measure="prbep")]
+        for k, cell in enumerate(cells):
+            made(tmp_path, cell, [2.0, 1.0 + 0.002 * k], bound=0.9, test=0.5 + 0.1 * k, vacuous=k == 0)
+        runs = Folder(tmp_path).all_finished()
+        assert [one.cell for one in runs] == [cells[3], cells[0], cells[2], cells[1]]
+        assert len(tables.as_csv(runs).splitlines()) == 5
+        text = tables.as_markdown(runs, "# x")
+        assert text.count("| rocarea | 0.01 |") == 3
+        assert "| rocarea | 0.01, vacuous | 50.00 |" in text
+        assert "n.a. (proved to its target, 0.2 % above)" in text  # to 0.1 %
+        assert tables.as_csv([]) == "\n"

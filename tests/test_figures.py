@@ -1,0 +1,76 @@
+"""Figures are files with something in them: every method, panel and axis named, no two methods alike."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+import matplotlib.image
+import numpy as np
+
+from distsms import figures
+from distsms.cells import Cell, Folder
+from tests.test_comparison import made
+
+pytestmark = pytest.mark.serial
+METHODS = [("lmvm", None), ("lmvm", 10.0), ("lmvm", 1000.0), ("agm", None), ("agm", 10.0), ("bmrm", None)]
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for measure in ("rocarea", "prbep"):
+        for lam in (1e-2, 1e-4):
+            for k, (solver, c_mu) in enumerate(METHODS):
+                course = [0.5 + 0.5**step + 0.01 * k for step in range(3, 30)]
+                made(tmp_path, Cell(measure, lam, solver, c_mu), course, bound=0.4, test=0.9 - 0.01 * k)
+    return Folder(tmp_path).all_finished()
+
+
+def test_every_figure_is_drawn_and_named(runs, tmp_path):
+    written = figures.draw(runs, "a set", tmp_path / "figures")
+    names = {path.name for path in written}
+    kinds = ("objective", "suboptimality", "test", "c_mu", "agm")
+    assert names == {f"{kind}_{m}.{end}" for kind in kinds for m in ("rocarea", "prbep") for end in ("png", "svg")}
+    for path in written:
+        if path.suffix == ".png":
+            assert np.ptp(matplotlib.image.imread(path)[..., :3]) > 0.9  # ink on white
+            continue
+        text = path.read_text()
+        for word in ("lambda = 0.01", "lambda = 0.0001", "seconds of training", "a set: "):
+            assert f">{word}" in text, (path, word)
+    shown = (tmp_path / "figures" / "c_mu_prbep.svg").read_text()
+    for word in ("lmvm", "lmvm, c_mu 10", "lmvm, c_mu 1000", "test PRBEP [%]", "best J - least J known", "proved gap"):
+        assert f">{word}<" in shown
+    assert ">agm<" not in shown
+    assert ">lmvm, c_mu 1000<" not in (tmp_path / "figures" / "agm_prbep.svg").read_text()
+
+
+def test_what_was_not_run_is_not_drawn(runs, tmp_path):
+    few = [one for one in runs if one.cell.method in ("lmvm", "bmrm") and one.cell.measure == "prbep"]
+    names = {path.name for path in figures.draw(few, "a set", tmp_path / "figures")}
+    assert names == {f"{kind}_prbep.{end}" for kind in ("objective", "suboptimality", "test") for end in ("png", "svg")}
+
+
+def test_a_run_without_a_course_does_no_harm(tmp_path):
+    made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [], "nonfinite")
+    made(tmp_path, Cell("prbep", 1e-4, "agm"), [1.0, 1.0])  # never below J(0), and no test rows
+    written = figures.draw(Folder(tmp_path).all_finished(), "a set", tmp_path / "figures")
+    assert {path.stem for path in written} == {"objective_prbep", "suboptimality_prbep"}
+
+
+def test_no_two_methods_look_alike(runs):
+    looks = figures._looks([one.cell for one in runs])
+    assert len({(look["color"], look["marker"]) for look in looks.values()}) == len(METHODS) == len(looks)
+    main = figures._looks([Cell("prbep", 1.0, solver) for solver in ("bmrm", "agm", "lmvm")])
+    assert all(main[solver] == looks[solver] for solver in main)  # in every figure the same
+    assert len(set(figures.PALETTE)) == 7
+
+
+def test_the_lower_bound_figure(tmp_path):
+    points = {m: {"lmvm": [(0.1, 5), (0.01, 6)], "bmrm": [(0.1, 9), (0.01, 80)]} for m in ("prbep", "rocarea")}
+    theory = {m: lambda epsilon: 1 / (5 * epsilon) for m in points}
+    written = figures.save(figures.lower_bounds(points, theory), tmp_path, "bounds")
+    text = written[1].read_text()
+    for word in ("epsilon", "lmvm", "bmrm", "PRBEP", "ROCArea", "evaluations to a proved gap of epsilon"):
+        assert f">{word}<" in text
