@@ -173,9 +173,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     clock, reading = Clock(), report.ReadCounter()
     with comm.together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
-        settings = settings_from(
-            args, args.measure, args.solver, lam=args.lam, c_mu=args.c_mu, solver_options=petsc
-        )
+        settings = settings_from(args, args.measure, args.solver, lam=args.lam, c_mu=args.c_mu, solver_options=petsc)
         manifest = shards.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest.p, args.bias)
         if args.test:
@@ -379,9 +377,7 @@ def _summarize(
     )
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
     constant = f", a constant feature of {args.bias:g}" if args.bias else ""
-    say(
-        f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}"
-    )
+    say(f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}")
     if args.bias and at(args.measure) not in (None, manifest.n_pos):
         say("warning   where K is not n+, a bias alone takes the risk of this measure to 0: better train without")
     up_to = "up to " if planes > settings.planes else ""
