@@ -87,7 +87,7 @@ def panels(
         labels = sorted(handles, key=lambda label: label == PROVED_GAP)
         lines = [handles[label] for label in labels]
         figure.legend(lines, labels, loc="outside lower center", ncols=min(5, len(labels)))
-        figure.suptitle(title)
+        figure.suptitle(title, parse_math=False)
     return figure
 
 

@@ -28,7 +28,7 @@ def runs(tmp_path):
 
 
 def test_every_figure_is_drawn_and_named(runs, tmp_path):
-    written = figures.draw(runs, "a set", tmp_path / "figures")
+    written = figures.draw(runs, "a $et$", tmp_path / "figures")
     names = {path.name for path in written}
     kinds = ("objective", "suboptimality", "test", "c_mu", "agm")
     assert names == {f"{kind}_{m}.{end}" for kind in kinds for m in ("rocarea", "prbep") for end in ("png", "svg")}
@@ -37,7 +37,7 @@ def test_every_figure_is_drawn_and_named(runs, tmp_path):
             assert np.ptp(matplotlib.image.imread(path)[..., :3]) > 0.9  # ink on white
             continue
         text = path.read_text()
-        for word in ("lambda = 0.01", "lambda = 0.0001", "seconds of training", "a set: "):
+        for word in ("lambda = 0.01", "lambda = 0.0001", "seconds of training", "a $et$: "):
             assert f">{word}" in text, (path, word)
     shown = (tmp_path / "figures" / "c_mu_prbep.svg").read_text()
     for word in ("lmvm", "lmvm, c_mu 10", "lmvm, c_mu 1000", "test PRBEP [%]", "best J - least J known", "proved gap"):

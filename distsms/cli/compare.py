@@ -124,10 +124,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     about = {"host": os.uname().nodename, "versions": versions()}
     runner = Runner(block, test, args.test, args.ordering, folder, comm, signals.wanted, about)
     stopped = _run_cells(settings, runner, say)
-    disagree = 0
+    disagree, draws = 0, args.figures and not stopped  # who sends signals has little patience
     with comm.together():
         if comm.is_root:
-            disagree = _conclude(args, folder, _heading(args.data, manifest, common, comm.size), say)
+            disagree = _conclude(args.data, folder, _heading(args.data, manifest, common, comm.size), draws, say)
     code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
@@ -155,7 +155,7 @@ def _run_cells(settings: dict[Cell, Settings], runner: Runner, say: Callable[[st
     return False
 
 
-def _conclude(args: argparse.Namespace, folder: Folder, heading: str, say: Callable[[str], None]) -> int:
+def _conclude(data: str, folder: Folder, heading: str, draws: bool, say: Callable[[str], None]) -> int:
     """Write tables and figures of all runs in the folder; returns how many contradictions there are. On the root."""
     import sys
 
@@ -166,8 +166,8 @@ def _conclude(args: argparse.Namespace, folder: Folder, heading: str, say: Calla
     folder.write("table.csv", tables.as_csv(runs))
     folder.write("table.md", tables.as_markdown(runs, f"{heading} Run on {hosts or 'no host yet'}."))
     say(f"\n{folder.path / 'table.md'}, {folder.path / 'table.csv'}: {len(runs)} runs")
-    if args.figures and runs:
-        say(_figures(args, folder, runs))
+    if draws and runs:
+        say(_figures(data, folder, runs))
     if any(one.result["test"] for one in runs):
         say("\n" + tables.aligned(*tables.table2(runs)))
     wrong = tables.disagreements(runs)
@@ -176,13 +176,13 @@ def _conclude(args: argparse.Namespace, folder: Folder, heading: str, say: Calla
     return len(wrong)
 
 
-def _figures(args: argparse.Namespace, folder: Folder, runs: list[Finished]) -> str:
+def _figures(data: str, folder: Folder, runs: list[Finished]) -> str:
     """Draw, and say where; or say what is missing."""
     try:
         from distsms import figures
     except ImportError as error:
         return f"no figures: {error}. For them: pip install 'distsms[plot]', and the same line again"
-    written = figures.draw(runs, args.data, folder.path / "figures")
+    written = figures.draw(runs, data if len(data) < 60 else f"...{data[-56:]}", folder.path / "figures")
     return f"{folder.path / 'figures'}: {len(written)} files"
 
 
