@@ -9,12 +9,14 @@ from distsms.comm import Communicator
 from distsms.losses.contract import Floats, Loss, LossValue
 from distsms.losses.prbep import Prbep
 from distsms.losses.rocarea import RocArea
+from distsms.losses.rocarea_exchange import RocAreaExchange
 
 __all__ = ["MEASURES", "Loss", "LossValue", "make_loss"]
 
 # (measure, ordering) -> class
 MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("rocarea", "gather"): RocArea,
+    ("rocarea", "exchange"): RocAreaExchange,
     ("prbep", "gather"): Prbep,
 }
 
