@@ -17,30 +17,58 @@ import numpy as np
 
 from distsms.comm import Communicator
 from distsms.losses.contract import Floats, LossValue
+from distsms.losses.key_ranges import KeyRanges
 from distsms.losses.rocarea import RocAreaRisk
-from distsms.losses.smaller_class import SmallerClass
+from distsms.losses.smaller_class import SmallerClass, Sums
+
+EVERYWHERE = 2**20
+"""Rows of a class that any rank can afford to sort: 0.2 GB."""
+NOT_FINITE = Sums(np.nan, np.nan, np.nan)
 
 
 class RocAreaExchange(RocAreaRisk):
     """The ROCArea risk; see the module's docstring."""
 
+    by_ranges: bool | None = None
+    """Whether the smaller class is sorted by ranges; None: where that moves fewer bytes, and a rank may not have the
+    room to sort it all. Small classes are sorted everywhere: fewer messages."""
+
     def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
-        # Rows of the smaller class are kept in the order of their scores at the last evaluation: it has hardly changed
-        # at the next one, and a stable sort (by merging runs) is quick then.
         positives_fewer = self.n_pos <= self.n_neg
         smaller, larger = (self.positive, self.negative) if positives_fewer else (self.negative, self.positive)
         dtype = np.uint32 if len(labels) < 2**32 else np.uint64
         self._smaller, self._larger = (np.flatnonzero(rows).astype(dtype) for rows in (smaller, larger))
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
-        self._counts = [count + 1 for count in comm.allgather(len(self._smaller))]
-        self._run = np.empty(len(self._smaller) + 1)
-        self._sums = SmallerClass(min(self.n_pos, self.n_neg))
+        everywhere, ranges = _bytes(self.n_pos, self.n_neg, comm.size)
+        if self.by_ranges or (self.by_ranges is None and self.n_min > EVERYWHERE and ranges < everywhere):
+            self._sums: KeyRanges | SmallerClass = KeyRanges(len(self._smaller), len(self._larger), comm)
+        else:
+            self._sums = SmallerClass(self.n_min)
+            self._counts = [count + 1 for count in comm.allgather(len(self._smaller))]
+            self._run = np.empty(len(self._smaller) + 1)
+
+    @property
+    def n_min(self) -> int:
+        """Rows of the smaller class."""
+        return min(self.n_pos, self.n_neg)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. Collective."""
-        # t = 1 - (s_i - s_j) rounds once in 1 - s_i or s_i - 1, and then in t itself, whichever class is sorted.
-        run, coefficients = self._run, np.zeros(len(scores))
+        coefficients = np.zeros(len(scores))
+        factor = self._sign / self.n_pos / self.n_neg  # n+ n- may pass 2^53: divide by one after the other
+        if isinstance(self._sums, KeyRanges):
+            sums = self._by_ranges(self._sums, scores, nu, factor, coefficients)
+        else:
+            sums = self._everywhere(self._sums, scores, nu, factor, coefficients)
+        R, R_mu, d = (float(total / self.n_pos / self.n_neg) for total in sums)
+        return LossValue(R, R_mu, d, coefficients)
+
+    def _everywhere(self, table: SmallerClass, scores: Floats, nu: float, factor: float, out: Floats) -> Sums:
+        """All ranks sort all of the smaller class. Collective."""
+        # Its rows are kept in the order of the last evaluation: at the next one that is nearly right, and a stable sort,
+        # which merges runs, is quick. t = 1 - (s_i - s_j) is rounded as by gathering, first 1 - s_i and then the rest.
+        run = self._run
         run[1:] = self._sign * scores[self._smaller] - (1.0 - self._offset)
         order = np.argsort(run[1:], kind="stable")
         self._smaller, run[1:] = self._smaller[order], run[1:][order]
@@ -49,12 +77,23 @@ class RocAreaExchange(RocAreaRisk):
         q = self.comm.allgather_rows(run, self._counts)
         q.sort(kind="stable")  # one rank alone has `run` itself here, which is in order
         if not np.isfinite(q[-1]):
-            return LossValue(np.nan, np.nan, np.nan, coefficients)
-        factor = self._sign / self.n_pos / self.n_neg  # n+ n- may pass 2^53: divide by one after the other
-        self._sums.sort(q[self.comm.size :], nu)
-        self._sums.meet(scores, self._larger, self._sign, self._offset, factor, coefficients)
-        gamma = self._sums.gamma()
-        total = self.comm.sum(np.concatenate([gamma, self._sums.sums]))
-        self._sums.give(total[:-3], run[1:], self._smaller, -factor, coefficients)
-        hinge, huber, beta = map(float, total[-3:] / self.n_pos / self.n_neg)
-        return LossValue(hinge, huber, beta, coefficients)
+            return NOT_FINITE
+        table.sort(q[self.comm.size :], nu)
+        table.meet(scores, self._larger, self._sign, self._offset, factor, out)
+        total = self.comm.sum(np.concatenate([table.gamma(), table.sums]))
+        table.give(total[:-3], run[1:], self._smaller, -factor, out)
+        return Sums(*total[-3:])
+
+    def _by_ranges(self, ranges: KeyRanges, scores: Floats, nu: float, factor: float, out: Floats) -> Sums:
+        """Each rank sorts a range of the smaller class. Collective."""
+        q, b = self._sign * scores[self._smaller] - (1.0 - self._offset), self._offset + self._sign * scores[self._larger]
+        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, bool(np.isfinite(scores).all()))
+        out[self._smaller], out[self._larger] = -factor * gamma_q, factor * gamma_b
+        return sums
+
+
+def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
+    """Bytes that a rank receives in an evaluation, in the mean: everywhere, and by ranges."""
+    n_min, n_max = sorted((n_pos, n_neg))
+    others = (size - 1) / size
+    return 16.0 * n_min * others, (16.0 * n_min + 32.0 * n_max) / size * others
