@@ -5,7 +5,8 @@ PRBEP: the precision among the n+ highest scores; where scores tie at that place
 of the tied rows. Precision equals recall there, hence the name.
 Contingency table: a row is called positive where its score is at least the threshold.
 
-All counts are integers; only the final divisions round. The scores are gathered on the root (8 n bytes there).
+All counts are integers; only the final divisions round. For ROCArea the smaller class goes to all ranks, in pieces; for
+PRBEP the scores are gathered on the root (8 n bytes there).
 """
 
 from __future__ import annotations
@@ -62,27 +63,54 @@ class Ranking:
     """The PRBEP point: half-way between the n+-th and the next score, so that about n+ rows are called positive."""
 
 
+PIECE = 2**24
+"""Rows of the smaller class that all ranks hold at a time; tests lower it."""
+
+
 def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ranking:
     """ROCArea, PRBEP and the PRBEP point of this rank's (n_local,) scores and labels, on every rank. Collective."""
+    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
+    return Ranking(n_pos, n_neg, rocarea(scores, labels, comm), *_prbep(scores, labels, comm))
+
+
+def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
+    """ROCArea of this rank's (n_local,) scores and labels, on every rank; NaN where a class is missing. Collective.
+
+    The smaller class comes to every rank, at most `PIECE` rows of it at a time (but one from each rank), and each counts
+    its pairs with its own rows of the other: 8 n_min bytes received, O((n_min + n_max / P) log n_min).
+    """
+    positive, negative = scores[labels > 0], scores[labels < 0]
+    lengths = np.array(comm.allgather((len(positive), len(negative))))
+    n_pos, n_neg = map(int, lengths.sum(axis=0))
+    if not (n_pos and n_neg):
+        return float("nan")
+    # With the signs changed, the positives are those that should be low.
+    low, high, lengths = (negative, positive, lengths[:, 1]) if n_neg < n_pos else (-positive, -negative, lengths[:, 0])
+    step = max(1, PIECE // comm.size)
+    twice = 0
+    for start in range(0, int(lengths.max()), step):
+        counts = np.clip(lengths - start, 0, step).tolist()
+        twice += _twice_ordered(np.sort(comm.allgather_rows(low[start : start + step], counts)), high)
+    # In two halves, since the sum may pass 64 bits.
+    upper, lower = map(int, comm.sum(np.array([twice >> 32, twice & 0xFFFFFFFF])))
+    return ((upper << 32) + lower) / (2 * n_pos * n_neg)
+
+
+def _twice_ordered(low: Floats, high: Floats) -> int:
+    """Twice the pairs where low < high, each tie counting one; low sorted. Local. The sum may pass 64 bits."""
+    twice = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
+    return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
+
+
+def _prbep(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> tuple[float, float]:
+    """PRBEP and the PRBEP point of this rank's (n_local,) scores and labels, on every rank. Collective."""
     everything = comm.gather_rows(scores), comm.gather_rows(labels)
     found = None
     if comm.is_root:
         whole, signs = everything
         assert whole is not None and signs is not None
-        positive, negative = np.sort(whole[signs > 0]), np.sort(whole[signs < 0])
-        roc = rocarea(positive, negative)
-        found = Ranking(len(positive), len(negative), roc, *break_even(positive, negative))
+        found = break_even(np.sort(whole[signs > 0]), np.sort(whole[signs < 0]))
     return comm.bcast(found)
-
-
-def rocarea(positive: Floats, negative: Floats) -> float:
-    """ROCArea of two sorted arrays of scores. Local. O(n log n); the number of pairs may pass 2^63."""
-    if not (len(positive) and len(negative)):
-        return float("nan")
-    # Twice the ordered pairs: each tie counts one. Summed in two halves, since the sum may pass 64 bits.
-    twice = np.searchsorted(negative, positive, "left") + np.searchsorted(negative, positive, "right")
-    total = (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
-    return total / (2 * len(positive) * len(negative))
 
 
 def break_even(positive: Floats, negative: Floats) -> tuple[float, float]:

@@ -16,6 +16,7 @@ unlike scores in one place), questions are sent in several rounds: a rank never 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
@@ -38,7 +39,9 @@ class KeyRanges:
         self.comm = comm
         rng = np.random.default_rng(comm.rank)
         self._picks = [rng.integers(0, n, min(SAMPLE, n)) for n in (n_q, n_b, n_b)]
-        weights = [np.full(len(pick), n / max(1, len(pick))) for pick, n in zip(self._picks, (n_q, n_b, n_b), strict=True)]
+        weights = [
+            np.full(len(pick), n / max(1, len(pick))) for pick, n in zip(self._picks, (n_q, n_b, n_b), strict=True)
+        ]
         self._counts = [count + 1 for count in comm.allgather(sum(map(len, self._picks)))]
         self._weights = comm.allgather_rows(np.concatenate([[0.0], *weights]), self._counts)
         self._share = -(-int(comm.sum(np.array([n_b]))[0]) // comm.size)
@@ -101,7 +104,7 @@ class KeyRanges:
         order = np.argsort(to, kind="stable")
         to, row = to[order], row[order]
         load = self.comm.sum(np.bincount(to, minlength=self.comm.size))
-        rounds = max(1, -(-int(load.max()) // (ROOM * self._share)))
+        rounds = max(1, math.ceil(load.max() / (ROOM * self._share)))
         for turn in range(rounds):
             some, rows = to[turn::rounds], row[turn::rounds]
             points, origin = self.comm.alltoall_rows(b[rows], np.bincount(some, minlength=self.comm.size))
@@ -129,18 +132,25 @@ class Ranges:
             self._t2[:j, j] = _sums_from(t2[:j] + 2 * x * t[:j] + n * x * x)
         self._below = np.concatenate([[0.0], np.cumsum(self._count)])
         self._full = np.zeros(B + 1)  # how many points have exactly so many ranges full
-        self._window = np.zeros((2, B + 1, B + 1))  # how many have the ranges i to j - 1 in their window; sum of t there
+        self._window = np.zeros(
+            (2, B + 1, B + 1)
+        )  # how many have the ranges i to j - 1 in their window; sum of t there
         self.sums = Sums(0.0, 0.0, 0.0)
 
     def meet(self, b: Floats) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
         """gamma of each point from whole ranges, and who must see which points: the questions (rank, row of b). O(log B) each."""
         gamma, ask = np.empty(len(b)), np.empty((2, len(b)), np.int64)
-        found = _meet_ranges(b, self.nu, self._low, self._high, self._below, self._t, self._t2, self._full, self._window, gamma, ask)
+        found = _meet_ranges(
+            b, self.nu, self._low, self._high, self._below, self._t, self._t2, self._full, self._window, gamma, ask
+        )
         full, hinge, t, t2 = found
         beta, huber = (t / self.nu, 0.5 * t2 / self.nu) if self.nu > 0 else (0.0, 0.0)
         self.sums = Sums(hinge + t, hinge - 0.5 * self.nu * full + huber, full + beta)
         rows = [np.flatnonzero(one >= 0) for one in ask]
-        return gamma, (np.concatenate([self.rank[one[r]] for one, r in zip(ask, rows, strict=True)]), np.concatenate(rows))
+        return gamma, (
+            np.concatenate([self.rank[one[r]] for one, r in zip(ask, rows, strict=True)]),
+            np.concatenate(rows),
+        )
 
     def shares(self, size: int) -> Floats:
         """(3, P): for each rank, how many of this rank's points have beta = 1 with its whole range, how many have it in

@@ -4,19 +4,21 @@ With q = s_i - 1 and b = s_j where positives are fewer, q = -s_j and b = 1 - s_i
 `distsms.losses.smaller_class` for the sums. P ranks, n_min and n_max rows in the classes, n_min <= n_max:
 
 - *everywhere*: each rank sends its q to all, and all sort them; each meets its own b's; sums are then added up over ranks.
-  Sent 8 n_min / P + 8 n_min bytes a rank, received 16 n_min; O(n_min log P + n / P) time, about 200 n_min bytes.
-- *by ranges* (`distsms.losses.key_ranges`): each rank has a range of q. At most 40 n / P bytes each way in the mean, and
-  memory and time in proportion to n / P.
+  A rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min; O(n_min log P + n/P) time, about 200 n_min bytes of memory.
+- *by ranges* (`distsms.losses.key_ranges`): each rank has a range of q. A rank sends and receives (16 n_min + 32 n_max)/P
+  bytes each way at most, if ranges are even; O((n/P) log n) time, memory in proportion to n/P.
 
-No rank holds an array of the length n, and by ranges none of the length n_min.
+By neither a rank holds an array of the length n, and by ranges none of the length n_min.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from distsms.comm import Communicator
-from distsms.losses.contract import Floats, LossValue
+from distsms.losses.contract import Cost, Floats, LossValue
 from distsms.losses.key_ranges import KeyRanges
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.losses.smaller_class import SmallerClass, Sums
@@ -30,8 +32,8 @@ class RocAreaExchange(RocAreaRisk):
     """The ROCArea risk; see the module's docstring."""
 
     by_ranges: bool | None = None
-    """Whether the smaller class is sorted by ranges; None: where that moves fewer bytes, and a rank may not have the
-    room to sort it all. Small classes are sorted everywhere: fewer messages."""
+    """Whether the smaller class is sorted by ranges. None: where it has more than `EVERYWHERE` rows and that moves fewer
+    bytes; two collectives are quicker than ten as long as there is little to send."""
 
     def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -40,18 +42,21 @@ class RocAreaExchange(RocAreaRisk):
         dtype = np.uint32 if len(labels) < 2**32 else np.uint64
         self._smaller, self._larger = (np.flatnonzero(rows).astype(dtype) for rows in (smaller, larger))
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
-        everywhere, ranges = _bytes(self.n_pos, self.n_neg, comm.size)
-        if self.by_ranges or (self.by_ranges is None and self.n_min > EVERYWHERE and ranges < everywhere):
-            self._sums: KeyRanges | SmallerClass = KeyRanges(len(self._smaller), len(self._larger), comm)
+        self._sums: KeyRanges | SmallerClass
+        if _by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
+            self._sums = KeyRanges(len(self._smaller), len(self._larger), comm)
         else:
-            self._sums = SmallerClass(self.n_min)
+            self._sums = SmallerClass(min(self.n_pos, self.n_neg))
             self._counts = [count + 1 for count in comm.allgather(len(self._smaller))]
             self._run = np.empty(len(self._smaller) + 1)
 
-    @property
-    def n_min(self) -> int:
-        """Rows of the smaller class."""
-        return min(self.n_pos, self.n_neg)
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """The way that is taken; see the module's docstring."""
+        n_min, n_max = sorted((n_pos, n_neg))
+        if _by_ranges(n_pos, n_neg, size):
+            return Cost(_bytes(n_pos, n_neg, size)[1], (n_pos + n_neg) / size * (math.log2(n_pos + n_neg) + 10.0))
+        return Cost(_bytes(n_pos, n_neg, size)[0], n_min * (math.log2(size) + 10.0) + n_max / size * 10.0)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. Collective."""
@@ -86,14 +91,24 @@ class RocAreaExchange(RocAreaRisk):
 
     def _by_ranges(self, ranges: KeyRanges, scores: Floats, nu: float, factor: float, out: Floats) -> Sums:
         """Each rank sorts a range of the smaller class. Collective."""
-        q, b = self._sign * scores[self._smaller] - (1.0 - self._offset), self._offset + self._sign * scores[self._larger]
+        q, b = (
+            self._sign * scores[self._smaller] - (1.0 - self._offset),
+            self._offset + self._sign * scores[self._larger],
+        )
         gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, bool(np.isfinite(scores).all()))
         out[self._smaller], out[self._larger] = -factor * gamma_q, factor * gamma_b
         return sums
 
 
 def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
-    """Bytes that a rank receives in an evaluation, in the mean: everywhere, and by ranges."""
+    """Bytes that a rank sends and receives in an evaluation: everywhere, and by ranges. See the module's docstring."""
     n_min, n_max = sorted((n_pos, n_neg))
-    others = (size - 1) / size
-    return 16.0 * n_min * others, (16.0 * n_min + 32.0 * n_max) / size * others
+    if size == 1:
+        return 0.0, 0.0
+    return (24.0 + 8.0 / size) * n_min, (32.0 * n_min + 64.0 * n_max) / size
+
+
+def _by_ranges(n_pos: int, n_neg: int, size: int) -> bool:
+    """Whether the smaller class is too large for every rank, and ranges move fewer bytes."""
+    everywhere, ranges = _bytes(n_pos, n_neg, size)
+    return min(n_pos, n_neg) > EVERYWHERE and ranges < everywhere

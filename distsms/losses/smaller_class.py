@@ -84,9 +84,7 @@ class SmallerClass:
             self._table = Table.room(len(q))
         self._nu, self._d, self.sums = nu, _tabulate(q, nu, self._table), Sums(0.0, 0.0, 0.0)
 
-    def meet(
-        self, scores: Floats, rows: NDArray[Any], sign: float, offset: float, factor: float, out: Floats
-    ) -> None:
+    def meet(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float, factor: float, out: Floats) -> None:
         """Meet the points b = offset + sign scores[row] of all rows: out[row] = factor gamma_b. O(1) each."""
         full, hinge, t, t2 = _meet(scores, rows, sign, offset, self._nu, self._d, self._table, factor, out)
         beta, huber = (t / self._nu, 0.5 * t2 / self._nu) if self._nu > 0 else (0.0, 0.0)
