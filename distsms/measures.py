@@ -76,8 +76,8 @@ def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ran
 def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
     """ROCArea of this rank's (n_local,) scores and labels, on every rank; NaN where a class is missing. Collective.
 
-    The smaller class comes to every rank, at most `PIECE` rows of it at a time (but one from each rank), and each counts
-    its pairs with its own rows of the other: 8 n_min bytes received, O((n_min + n_max / P) log n_min).
+    The smaller class comes to every rank, at most `PIECE` rows of it at a time (but one from each rank), and each
+    counts its pairs with its own rows of the other: 8 n_min bytes received, O((n_min + n_max/P) log n_min).
     """
     positive, negative = scores[labels > 0], scores[labels < 0]
     lengths = np.array(comm.allgather((len(positive), len(negative))))

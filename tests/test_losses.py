@@ -6,12 +6,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distsms import measures
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms import measures
 from distsms.losses import MEASURES, choose_ordering, key_ranges
 from distsms.losses.rocarea_exchange import RocAreaExchange, _by_ranges
 from tests import oracles
@@ -318,6 +318,7 @@ PLACEMENTS = ["scattered", "all on the last", "none on the root", "a class each"
 
 @pytest.mark.parametrize("way", [way for way in ALL if way[0] == "rocarea" and way[1] != "gather"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
+@settings(max_examples=12)
 @given(problem=problems(max_rows=60), seed=st.integers(0, 99))
 def test_ways_of_rocarea_agree(way, placement, comm, problem, seed):
     scores, labels, nu = problem

@@ -1,17 +1,17 @@
 """Sums over pairs where the sorted class is too large for one rank: each rank has a range of it (sample sort).
 
-Splitters are quantiles of a sample of q, b and b - nu, the scores where something has to be looked up, so that ranges are
-alike in q and in questions together. Each q goes to the rank of its range; q that tie at a splitter are shared out among
-the ranks between the equal splitters, so equal scores do not meet on one rank.
+Splitters are quantiles of a sample of q, b and b - nu, the scores where something has to be looked up, so that ranges
+are alike in q and in questions together. Each q goes to the rank of its range; q that tie at a splitter are shared out
+among the ranks between the equal splitters, so equal scores do not meet on one rank.
 
-To a point b most ranges are one thing: all their q have beta = 1, or all beta = 0, or all are in b's window. Such a range
-takes part by its totals alone (number of q, sums of their distances to its top), which every rank has from an Allgather.
-Only the two ranges where beta changes its piece, those around b and b - nu, must see b itself: it is sent there, met by
-`SmallerClass` and answered. As there, nothing cancels: no sum of one range is ever subtracted from that of another.
+To a point b most ranges are one thing: all their q have beta = 1, or all beta = 0, or all are in b's window. Such a
+range takes part by its totals alone (number of q, sums of their distances to its top), which every rank has from an
+Allgather. Only the two ranges where beta changes its piece, those around b and b - nu, must see b itself: it is sent
+there, met by `SmallerClass` and answered. As there, nothing cancels: no sum over one range is subtracted from another.
 
-Cost with P ranks, in the mean, for each: 8 bytes sent for each q and at most 16 for each b, as much received, and the
-answers the same way back; 160 P bytes of totals; time O(n/P (log P + 1) + P^2). Where the sample misjudged (many
-unlike scores in one place), questions are sent in several rounds: a rank never holds more than some 4 n/P of them.
+Cost with P ranks, for each, in the mean: 8 bytes sent for each q and at most 16 for each b, as much received, and the
+answers the same way back; 40 P bytes of totals; O((n/P) log n + P^2) time. Where the sample misjudged (many unlike
+scores in one place), questions are sent in several rounds: a rank holds some 4 n_b/P of them at a time.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class KeyRanges:
         self._weights = comm.allgather_rows(np.concatenate([[0.0], *weights]), self._counts)
         self._share = -(-int(comm.sum(np.array([n_b]))[0]) // comm.size)
         self._range = SmallerClass(1)
+        Ranges(np.ones((1, 5)), 1.0).meet(np.zeros(1))  # compiles its kernels, or loads them, now
 
     def evaluate(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, Floats, Sums]:
         """gamma of this rank's q and b, and the sums over all pairs; zeros and NaN if not `finite` on every rank.
@@ -58,24 +59,19 @@ class KeyRanges:
         to = _range_of(q, splitters)
         sending = np.argsort(to, kind="stable")
         held, origin = self.comm.alltoall_rows(q[sending], np.bincount(to, minlength=self.comm.size))
-        rows = np.argsort(held, kind="stable")
+        rows = np.argsort(held, kind="stable").astype(np.uint32)
         held = held[rows]
-        self._range.sort(held, nu) if len(held) else None
+        self._range.sort(held, nu)
         ranges = Ranges(self._totals(held), nu)
         gamma_b, questions = ranges.meet(b)
         self._ask(b, questions, gamma_b)
         full, inside, t = self.comm.sum(ranges.shares(self.comm.size))[:, self.comm.rank]
         answers = np.empty(len(held))
-        if len(held):
-            above = full + ((inside * (held[-1] - held) + t) / nu if nu > 0 else 0.0)
-            self._range.give(self._range.gamma(), held, np.arange(len(held)), 1.0, answers)
-            answers += above
-        own = self._range.sums if len(held) else Sums(0.0, 0.0, 0.0)
-        returned = np.empty(len(held))
-        returned[rows] = answers
+        self._range.give(self._range.gamma(), held, rows, 1.0, answers)
+        answers[rows] += full + ((inside * (held[-1:] - held) + t) / nu if inside else 0.0)
         gamma_q = np.empty(len(q))
-        gamma_q[sending] = self.comm.alltoall_rows(returned, origin)[0]
-        return gamma_q, gamma_b, Sums(*self.comm.sum(np.add(own, ranges.sums)))
+        gamma_q[sending] = self.comm.alltoall_rows(answers, origin)[0]
+        return gamma_q, gamma_b, Sums(*self.comm.sum(np.add(self._range.sums, ranges.sums)))
 
     def _splitters(self, q: Floats, b: Floats, nu: float, finite: bool) -> Floats | None:
         """(P - 1,), increasing; None if not `finite` on every rank. Collective."""
@@ -109,8 +105,7 @@ class KeyRanges:
             some, rows = to[turn::rounds], row[turn::rounds]
             points, origin = self.comm.alltoall_rows(b[rows], np.bincount(some, minlength=self.comm.size))
             answers = np.empty(len(points))
-            if len(points):
-                self._range.meet(points, np.arange(len(points), dtype=np.uint32), 1.0, 0.0, 1.0, answers)
+            self._range.meet(points, np.arange(len(points), dtype=np.uint32), 1.0, 0.0, 1.0, answers)
             np.add.at(gamma_b, rows, self.comm.alltoall_rows(answers, origin)[0])
 
 
@@ -121,7 +116,7 @@ class Ranges:
         """totals : (P, 5), as `KeyRanges._totals` has them. O(B^2) time and memory."""
         self.nu = nu
         self.rank = np.flatnonzero(totals[:, 0])
-        self._count, self._low, self._high, t, t2 = totals[self.rank].T
+        self._count, self._low, self._high, t, t2 = np.ascontiguousarray(totals[self.rank].T)
         B = len(self.rank)
         # t, t2[i, j]: sums of distances, and of squares, of the q of the ranges i to j - 1 to the top of the last
         self._t, self._t2 = np.zeros((2, B + 1, B + 1))
@@ -138,7 +133,10 @@ class Ranges:
         self.sums = Sums(0.0, 0.0, 0.0)
 
     def meet(self, b: Floats) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
-        """gamma of each point from whole ranges, and who must see which points: the questions (rank, row of b). O(log B) each."""
+        """gamma of each point from whole ranges, and the questions: the ranks that must see it, and the rows of b.
+
+        O(log B) for each point.
+        """
         gamma, ask = np.empty(len(b)), np.empty((2, len(b)), np.int64)
         found = _meet_ranges(
             b, self.nu, self._low, self._high, self._below, self._t, self._t2, self._full, self._window, gamma, ask

@@ -3,10 +3,10 @@
 With q = s_i - 1 and b = s_j where positives are fewer, q = -s_j and b = 1 - s_i where negatives are, t_ij = b - q: see
 `distsms.losses.smaller_class` for the sums. P ranks, n_min and n_max rows in the classes, n_min <= n_max:
 
-- *everywhere*: each rank sends its q to all, and all sort them; each meets its own b's; sums are then added up over ranks.
-  A rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min; O(n_min log P + n/P) time, about 200 n_min bytes of memory.
-- *by ranges* (`distsms.losses.key_ranges`): each rank has a range of q. A rank sends and receives (16 n_min + 32 n_max)/P
-  bytes each way at most, if ranges are even; O((n/P) log n) time, memory in proportion to n/P.
+- *everywhere*: each rank sends its q to all, and all sort them; each meets its own b's; sums are then added up over
+  ranks. A rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min; O(n_min log P + n/P) time, 200 n_min bytes.
+- *by ranges* (`distsms.losses.key_ranges`): each rank has a range of q. A rank sends, and receives, at most
+  (16 n_min + 32 n_max)/P bytes in the mean; O((n/P) log n) time, memory in proportion to n/P.
 
 By neither a rank holds an array of the length n, and by ranges none of the length n_min.
 """
@@ -32,8 +32,8 @@ class RocAreaExchange(RocAreaRisk):
     """The ROCArea risk; see the module's docstring."""
 
     by_ranges: bool | None = None
-    """Whether the smaller class is sorted by ranges. None: where it has more than `EVERYWHERE` rows and that moves fewer
-    bytes; two collectives are quicker than ten as long as there is little to send."""
+    """Whether the smaller class is sorted by ranges. None: where it has more than `EVERYWHERE` rows and that moves
+    fewer bytes; two collectives are quicker than ten as long as there is little to send."""
 
     def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -71,8 +71,8 @@ class RocAreaExchange(RocAreaRisk):
 
     def _everywhere(self, table: SmallerClass, scores: Floats, nu: float, factor: float, out: Floats) -> Sums:
         """All ranks sort all of the smaller class. Collective."""
-        # Its rows are kept in the order of the last evaluation: at the next one that is nearly right, and a stable sort,
-        # which merges runs, is quick. t = 1 - (s_i - s_j) is rounded as by gathering, first 1 - s_i and then the rest.
+        # Its rows are kept in the order of the last evaluation: at the next one that is nearly right, and a stable
+        # sort, which merges runs, is quick. t = 1 - (s_i - s_j) is rounded as by gathering, first 1 - s_i.
         run = self._run
         run[1:] = self._sign * scores[self._smaller] - (1.0 - self._offset)
         order = np.argsort(run[1:], kind="stable")

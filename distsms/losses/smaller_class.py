@@ -38,7 +38,7 @@ class Table(NamedTuple):
     """What is kept for the d different values of q, in increasing order; room for more. float64 where not said."""
 
     value: Floats  # value[i + 1] is the i-th, between -inf and inf
-    count: Floats  # how many q are below the i-th; count[d] = k
+    n_below: Floats  # how many q are below the i-th; n_below[d] = k
     hinge: Floats  # sum of value[i] - q over these q
     block: NDArray[np.uint32]  # the place where the block of i starts
     t: Floats  # sum of q - (the block's first) over the q of the block below the i-th
@@ -56,7 +56,8 @@ class Table(NamedTuple):
     def room(k: int) -> Table:
         """For k different values."""
         one, places, two = np.empty((9, k + 2)), np.empty((2, BUCKETS * k + 1), np.uint32), np.empty((2, k + 1, 2))
-        return Table(one[0], one[1], one[2], places[0], *one[3:7], places[1], np.empty(2), *two, one[7], one[8])
+        starts = places[0], one[3], one[4], one[5], one[6]
+        return Table(one[0], one[1], one[2], *starts, places[1], np.empty(2), two[0], two[1], one[7], one[8])
 
 
 class Sums(NamedTuple):
@@ -104,7 +105,7 @@ class SmallerClass:
 @numba.njit(cache=True, nogil=True)
 def _tabulate(q: Floats, nu: float, table: Table) -> int:
     """Fill the table for sorted q, no points met yet; returns d."""
-    value, count = table.value, table.count
+    value, count = table.value, table.n_below
     value[0] = -np.inf
     d = 0
     for i in range(len(q)):
@@ -150,7 +151,7 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
 @numba.njit(cache=True, nogil=True, inline="always")
 def _bucket(x: float, scale: float, buckets: int) -> int:
     """The bucket at a distance x from the lower end; what is beyond an end is in the last bucket there."""
-    return np.int64(min(max(x * scale, 0.0), buckets - 1.0))
+    return int(min(max(x * scale, 0.0), buckets - 1.0))
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
