@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,20 @@ COUNT_LIMIT = 2**30
 
 
 class Communicator:
-    """One rank alone. `sent` counts the bytes that this rank hands to the transport, by name of the collective."""
+    """One rank alone.
+
+    `sent` and `received` count bytes by name of the collective: what this rank hands to the transport, and what it gets
+    from it. What it keeps for itself is neither. A buffer that is reduced counts once each way and a broadcast one once
+    at the root and once at each other rank, by whatever tree the library passes it on. Counts of rows, and the Python
+    objects of set-up, are not counted.
+    """
 
     rank = 0
     size = 1
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
 
     @property
     def is_root(self) -> bool:
@@ -57,6 +64,21 @@ class Communicator:
         """The inverse of `gather_rows`: the root's (n,) array is dealt out, n_local to each rank. Collective."""
         assert whole is not None
         return whole
+
+    def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
+        """Concatenate each rank's (counts[rank],) array in rank order, on every rank. Collective.
+
+        One rank alone gets its own array back, not a copy.
+        """
+        return local
+
+    def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Deal out an array to all ranks: the first counts[0] rows to rank 0, the next counts[1] to rank 1, and so on.
+
+        Returns what this rank got, in rank order, and how much of it from each rank, (size,): called with these, it
+        takes answers the same way back. Collective. One rank alone gets its own array back, not a copy.
+        """
+        return rows, counts
 
     def allgather(self, item: Any) -> list[Any]:
         """Every rank's small Python object, in rank order. Collective; for set-up, never per evaluation."""
@@ -107,8 +129,7 @@ class MPICommunicator(Communicator):
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
         for piece in _pieces(array):
             self._comm.Bcast(piece, root=0)
-        if self.rank == 0:
-            self.sent["broadcast"] += array.nbytes
+        (self.received if self.rank else self.sent)["broadcast"] += array.nbytes
         return array
 
     def sum(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -127,6 +148,7 @@ class MPICommunicator(Communicator):
         for piece in _pieces(array):
             self._comm.Allreduce(MPI.IN_PLACE, piece, op=operation)
         self.sent[name] += array.nbytes
+        self.received[name] += array.nbytes
         return array
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
@@ -138,10 +160,13 @@ class MPICommunicator(Communicator):
             self.sent["gather"] += local.nbytes
             return None
         whole = np.empty(sum(counts), local.dtype)
-        whole[: counts[0]] = local
         for rank, part in _parts(whole, counts):
+            if rank == 0:
+                part[:] = local
+                continue
             for piece in _pieces(part):
                 self._comm.Recv(piece, source=rank)
+            self.received["gather"] += part.nbytes
         return whole
 
     def scatter_rows(self, whole: NDArray[Any] | None, n_local: int, dtype: Any = np.float64) -> NDArray[Any]:
@@ -150,15 +175,57 @@ class MPICommunicator(Communicator):
         if self.rank != 0:
             for piece in _pieces(local):
                 self._comm.Recv(piece, source=0)
+            self.received["scatter"] += local.nbytes
             return local
         assert whole is not None
         whole = np.ascontiguousarray(whole, dtype)
-        local[:] = whole[:n_local]
         for rank, part in _parts(whole, counts):
+            if rank == 0:
+                local[:] = part
+                continue
             for piece in _pieces(part):
                 self._comm.Send(piece, dest=rank)
             self.sent["scatter"] += part.nbytes
         return local
+
+    def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
+        local = np.ascontiguousarray(local)
+        whole = np.empty(sum(counts), local.dtype)
+        if len(whole) <= COUNT_LIMIT:
+            self._comm.Allgatherv(local, [whole, counts])
+        else:  # counts and offsets are 32 bits wide: a broadcast from each rank in turn
+            start = sum(counts[: self.rank])
+            whole[start : start + len(local)] = local
+            for rank, part in _parts(whole, counts):
+                for piece in _pieces(part):
+                    self._comm.Bcast(piece, root=rank)
+        self.sent["allgather"] += local.nbytes
+        self.received["allgather"] += whole.nbytes - local.nbytes
+        return whole
+
+    def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        from mpi4py import MPI
+
+        rows, counts = np.ascontiguousarray(rows), np.ascontiguousarray(counts, np.int64)
+        incoming = np.empty_like(counts)
+        self._comm.Alltoall(counts, incoming)
+        got = np.empty(int(incoming.sum()), rows.dtype)
+        requests, mine = [], rows[:0]
+        # Message by message rather than Alltoallv: pieces of any number, and nothing between ranks that have nothing.
+        for rank, part in _parts(rows, counts):
+            if rank == self.rank:
+                mine = part
+                continue
+            requests += [self._comm.Isend(piece, dest=rank) for piece in _pieces(part)]
+            self.sent["alltoall"] += part.nbytes
+        for rank, part in _parts(got, incoming):
+            if rank == self.rank:
+                part[:] = mine
+                continue
+            requests += [self._comm.Irecv(piece, source=rank) for piece in _pieces(part)]
+            self.received["alltoall"] += part.nbytes
+        MPI.Request.Waitall(requests)
+        return got, incoming
 
     def allgather(self, item: Any) -> list[Any]:
         return self._comm.allgather(item)
@@ -183,11 +250,10 @@ def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield flat[start : start + COUNT_LIMIT]
 
 
-def _parts(whole: NDArray[Any], counts: list[int]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """The other ranks' shares of the root's array: (rank, view)."""
-    ends = np.cumsum(counts)
-    for rank in range(1, len(counts)):
-        yield rank, whole[ends[rank] - counts[rank] : ends[rank]]
+def _parts(whole: NDArray[Any], counts: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Each rank's share of an array in rank order: (rank, view)."""
+    for rank, (end, count) in enumerate(zip(np.cumsum(counts), counts, strict=True)):
+        yield rank, whole[end - count : end]
 
 
 def launched_size() -> int:

@@ -6,7 +6,8 @@ of the tied rows. Precision equals recall there, hence the name.
 Precision@k, recall@k: the same among the k highest scores, over k and over n+; PRBEP is their value at k = n+.
 Contingency table: a row is called positive where its score is at least the threshold.
 
-All counts are integers; only the final divisions round. The scores are gathered on the root (8 n bytes there).
+All counts are integers; only the final divisions round. For ROCArea the smaller class goes to all ranks, in pieces; the
+k-th highest score needs some eight small Allreduces (`distsms.rootfinding`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from distsms import measure_names
 from distsms.comm import Communicator
+from distsms.rootfinding import select
 
 Floats = NDArray[np.float64]
 
@@ -68,24 +70,21 @@ class Ranking:
     prbep: float
 
 
+PIECE = 2**24
+"""Rows of the smaller class that all ranks hold at a time; tests lower it."""
+
+
 def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ranking:
     """ROCArea and PRBEP of this rank's (n_local,) scores and labels, on every rank. Collective."""
-    everything = comm.gather_rows(scores), comm.gather_rows(labels)
-    found = None
-    if comm.is_root:
-        whole, signs = everything
-        assert whole is not None and signs is not None
-        positive, negative = np.sort(whole[signs > 0]), np.sort(whole[signs < 0])
-        roc = rocarea(positive, negative)
-        found = Ranking(len(positive), len(negative), roc, _head(positive, negative, len(positive)).recall)
-    return comm.bcast(found)
+    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
+    return Ranking(n_pos, n_neg, rocarea(scores, labels, comm), at_k(scores, labels, n_pos, comm).recall)
 
 
 class Head(NamedTuple):
     """The k highest scores: the expected values of both measures over random orders of the rows tied at the k-th.
 
     threshold : half-way between the k-th and the next score, so that about k rows are called positive.
-    All are NaN where there are less than k rows; recall also where there is no positive row.
+    All are NaN where there are less than k rows, or scores are not finite; recall also where no row is positive.
     """
 
     precision: float
@@ -94,10 +93,25 @@ class Head(NamedTuple):
 
 
 def at_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -> Head:
-    """Precision@k and recall@k of this rank's (n_local,) scores and labels, on every rank; k >= 1. Collective."""
-    whole, signs = comm.gather_rows(scores), comm.gather_rows(labels)
-    found = None if whole is None or signs is None else _head(whole[signs > 0], whole[signs < 0], k)
-    return comm.bcast(found)
+    """Precision@k and recall@k of this rank's (n_local,) scores and labels, on every rank.
+
+    PRBEP is their value at k = n+. Collective, some eight small Allreduces.
+    """
+    n = int(comm.sum(np.array([len(scores)]))[0])
+    at = select(scores, k, comm) if 1 <= k <= n else np.nan
+    if np.isnan(at):
+        return Head(np.nan, np.nan, np.nan)
+    above, tied, positive = scores > at, scores == at, labels > 0
+    groups = (above, above & positive, tied, tied & positive, positive)
+    above_all, above_pos, tied_all, tied_pos, n_pos = map(
+        int, comm.sum(np.array([np.count_nonzero(group) for group in groups]))
+    )
+    following = float(comm.maximum(np.array([np.max(scores[scores < at], initial=-np.inf)]))[0])
+    wanted = k - above_all  # how many of the tied rows are among the k highest
+    tp = above_pos + tied_pos * wanted / tied_all
+    middle = following / 2 + at / 2
+    threshold = middle if wanted == tied_all and following < middle else at
+    return Head(tp / k, _ratio(tp, n_pos), threshold)
 
 
 def value(measure: str, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> float:
@@ -115,34 +129,33 @@ def value(measure: str, scores: Floats, labels: NDArray[np.int8], threshold: flo
     return table.error_rate if family == "error-rate" else table.f(*parameters)
 
 
-def rocarea(positive: Floats, negative: Floats) -> float:
-    """ROCArea of two sorted arrays of scores. Local. O(n log n); the number of pairs may pass 2^63."""
-    if not (len(positive) and len(negative)):
+def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
+    """ROCArea of this rank's (n_local,) scores and labels, on every rank; NaN where a class is missing. Collective.
+
+    The smaller class comes to every rank, at most `PIECE` rows of it at a time (but one from each rank), and each
+    counts its pairs with its own rows of the other: 8 n_min bytes received, O((n_min + n_max/P) log n_min).
+    """
+    positive, negative = scores[labels > 0], scores[labels < 0]
+    lengths = np.array(comm.allgather((len(positive), len(negative))))
+    n_pos, n_neg = map(int, lengths.sum(axis=0))
+    if not (n_pos and n_neg):
         return float("nan")
-    # Twice the ordered pairs: each tie counts one. Summed in two halves, since the sum may pass 64 bits.
-    twice = np.searchsorted(negative, positive, "left") + np.searchsorted(negative, positive, "right")
-    total = (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
-    return total / (2 * len(positive) * len(negative))
+    # With the signs changed, the positives are those that should be low.
+    low, high, lengths = (negative, positive, lengths[:, 1]) if n_neg < n_pos else (-positive, -negative, lengths[:, 0])
+    step = max(1, PIECE // comm.size)
+    twice = 0
+    for start in range(0, int(lengths.max()), step):
+        counts = np.clip(lengths - start, 0, step).tolist()
+        twice += _twice_ordered(np.sort(comm.allgather_rows(low[start : start + step], counts)), high)
+    # In two halves, since the sum may pass 64 bits.
+    upper, lower = map(int, comm.sum(np.array([twice >> 32, twice & 0xFFFFFFFF])))
+    return ((upper << 32) + lower) / (2 * n_pos * n_neg)
 
 
-def _head(positive: Floats, negative: Floats, k: int) -> Head:
-    """See `Head`; from all scores of the classes, in any order. Local. O(n)."""
-    n_pos, n = len(positive), len(positive) + len(negative)
-    if not 1 <= k <= n:
-        return Head(float("nan"), float("nan"), float("nan"))
-    both = np.concatenate([positive, negative])
-    at = np.partition(both, n - k)[n - k]  # the k-th largest score
-    above_pos, above_neg = int(np.count_nonzero(positive > at)), int(np.count_nonzero(negative > at))
-    tied_pos, tied_neg = int(np.count_nonzero(positive == at)), int(np.count_nonzero(negative == at))
-    wanted = k - above_pos - above_neg  # how many of the tied rows are among the k highest
-    tp = above_pos + _ratio(tied_pos * wanted, tied_pos + tied_neg)  # NaN where scores are
-    threshold = float(at)
-    below = both[both < at]
-    if wanted == tied_pos + tied_neg and len(below):
-        following = float(below.max())
-        middle = following + (threshold - following) / 2
-        threshold = middle if following < middle else threshold
-    return Head(tp / k, _ratio(tp, n_pos), threshold)
+def _twice_ordered(low: Floats, high: Floats) -> int:
+    """Twice the pairs where low < high, each tie counting one; low sorted. Local. The sum may pass 64 bits."""
+    twice = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
+    return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
 
 
 def contingency(scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> Contingency:

@@ -39,15 +39,58 @@ def test_broadcast_and_sum(comm, pieces, shape):
     np.testing.assert_array_equal(comm.maximum(np.full(shape, 1.0 + comm.rank)), np.full(shape, float(comm.size)))
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+@pytest.mark.parametrize("n", [0, 1, 20])
+def test_rows_go_to_all(comm, pieces, dtype, n):
+    """Some ranks have nothing, the others unlike numbers of rows."""
+    counts = [n * (rank % 3) for rank in range(comm.size)]
+    whole = comm.allgather_rows(np.full(counts[comm.rank], comm.rank, dtype), counts)
+    assert whole.dtype == dtype
+    np.testing.assert_array_equal(whole, np.repeat(np.arange(comm.size), counts))
+
+
+@pytest.mark.parametrize("n", [0, 1, 20])
+def test_rows_are_dealt_out_and_come_back(comm, pieces, n):
+    """Rank r sends n (r + to) % 3 rows to each rank, marked with both; answers take the same way back."""
+
+    def rows(here, to):
+        return np.full(n * ((here + to) % 3), 10 * here + to, float)
+
+    mine = np.concatenate([rows(comm.rank, to) for to in range(comm.size)])
+    counts = np.array([len(rows(comm.rank, to)) for to in range(comm.size)])
+    got, incoming = comm.alltoall_rows(mine, counts)
+    np.testing.assert_array_equal(got, np.concatenate([rows(here, comm.rank) for here in range(comm.size)]))
+    np.testing.assert_array_equal(incoming, [len(rows(here, comm.rank)) for here in range(comm.size)])
+    back, again = comm.alltoall_rows(got + 0.5, incoming)
+    np.testing.assert_array_equal(back, mine + 0.5)
+    np.testing.assert_array_equal(again, counts)
+
+
 def test_objects(comm):
     assert comm.allgather(comm.rank) == list(range(comm.size))
     assert comm.bcast(("root", comm.rank)) == ("root", 0)
 
 
 def test_bytes_are_counted(comm):
-    before = comm.sent["sum"]
-    comm.sum(np.zeros(100))
-    assert comm.sent["sum"] - before == (800 if comm.size > 1 else 0)
+    """By the rule in the docstring of `Communicator`: (sent, received) of eight-byte numbers, one call of each."""
+    size, root, others = comm.size, comm.is_root, comm.size - 1
+
+    def moved(name, call):
+        before = comm.sent[name], comm.received[name]
+        call()
+        return (comm.sent[name] - before[0]) // 8, (comm.received[name] - before[1]) // 8
+
+    both = 100 * (size > 1)
+    assert moved("sum", lambda: comm.sum(np.zeros(100))) == (both, both)
+    assert moved("maximum", lambda: comm.maximum(np.zeros(100))) == (both, both)
+    assert moved("broadcast", lambda: comm.broadcast(np.zeros(100))) == ((both, 0) if root else (0, both))
+    assert moved("gather", lambda: comm.gather_rows(np.zeros(5))) == ((0, 5 * others) if root else (5, 0))
+    whole = np.zeros(5 * size) if root else None
+    assert moved("scatter", lambda: comm.scatter_rows(whole, 5)) == ((5 * others, 0) if root else (0, 5))
+    sent = 5 * (size > 1)
+    assert moved("allgather", lambda: comm.allgather_rows(np.zeros(5), [5] * size)) == (sent, 5 * others)
+    dealt = np.full(size, 5)
+    assert moved("alltoall", lambda: comm.alltoall_rows(np.zeros(5 * size), dealt)) == (5 * others, 5 * others)
 
 
 def test_one_rank_fails_then_all_do(comm):

@@ -128,15 +128,25 @@ def test_one_class_is_not_a_number(comm, sign):
     assert np.isnan(table.recall) == (sign < 0)
 
 
+@pytest.mark.parametrize("positive", [0.03, 0.5, 0.9])
+@pytest.mark.parametrize("piece", [1, 7, 2**24])
+def test_rocarea_from_pieces_of_the_smaller_class(comm, monkeypatch, positive, piece):
+    """Any number of rows at a time, of either class, most of them on the last rank: the same value."""
+    rng = np.random.default_rng(int(100 * positive))
+    labels = np.where(rng.random(200) < positive, 1, -1).astype(np.int8)
+    scores = np.round(rng.normal(size=200) + labels, 1)
+    expected = oracles.rocarea(scores[labels > 0], scores[labels < 0])
+    monkeypatch.setattr(measures, "PIECE", piece)
+    ends = np.concatenate([np.arange(comm.size), [200]])
+    mine = slice(ends[comm.rank], ends[comm.rank + 1])
+    assert measures.rocarea(scores[mine], labels[mine], comm) == pytest.approx(expected, abs=1e-15)
+
+
 @pytest.mark.serial
 def test_pair_counts_beyond_64_bits():
-    """The counting itself, with the numbers of a case too large to hold: 2^33 ordered places, 2^33 times."""
-
-    class Huge(np.ndarray):
-        pass
-
+    """The counting itself, with the numbers of a case too large to hold: 2^62 ordered places, 4 times."""
     places = np.full(4, 2**62, np.int64)  # their plain sum, 2^64, is 0 in 64 bits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measures.np, "searchsorted", lambda *_: places // 2)
-        value = measures.rocarea(np.zeros(4), np.zeros(4))
-    assert value == 2**64 / 32
+        assert measures._twice_ordered(np.zeros(4), np.zeros(4)) == 2**64
+        assert measures.rocarea(np.zeros(8), np.repeat([1, -1], 4), Communicator()) == 2**64 / 32

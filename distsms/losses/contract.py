@@ -30,6 +30,13 @@ class LossValue(NamedTuple):
     coefficients: Floats
 
 
+class Cost(NamedTuple):
+    """Bytes sent and received, and steps: looking up, comparing or adding one number."""
+
+    bytes: float
+    steps: float
+
+
 class Loss(ABC):
     """A convex risk R of the margins and its smoothing R_mu of width nu, in units of the margins.
 
@@ -88,6 +95,11 @@ class Loss(ABC):
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
         """nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smooth loss has one."""
+        raise NotImplementedError
+
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """What an evaluation takes with `size` ranks, on the rank that has most to do, rows being dealt out evenly."""
         raise NotImplementedError
 
 

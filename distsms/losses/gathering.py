@@ -6,6 +6,7 @@ there; 8 n bytes on each wire of the root and about 60 n bytes of its memory, wh
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numba
 import numpy as np
 
 from distsms.comm import Communicator
-from distsms.losses.contract import Floats, Loss, LossValue
+from distsms.losses.contract import Cost, Floats, Loss, LossValue
 
 
 class Solution(NamedTuple):
@@ -38,6 +39,12 @@ class GatheringLoss(Loss):
             one = np.zeros(1)
             pair_sums(one, one, 1.0, one.copy())
             root_of_ramps(one, 1.0, 0.5)
+
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """On the root."""
+        n = n_pos + n_neg
+        return Cost(16.0 * n * (size - 1) / size, n * (math.log2(n) + 10.0))
 
     @abstractmethod
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from distsms.losses.contract import Floats
+from distsms.losses.contract import Floats, Loss
 from distsms.losses.gathering import GatheringLoss, Solution, pair_sums
 
 
-class RocArea(GatheringLoss):
-    """The ROCArea risk; see the module's docstring."""
+class RocAreaRisk(Loss):
+    """What is so however the pairs are summed; see the module's docstring."""
 
     name = "rocarea"
     nonnegative = True
@@ -35,6 +35,10 @@ class RocArea(GatheringLoss):
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
         """D = m / 2, so nu = mu m = 2 c_mu epsilon."""
         return 2.0 * c_mu * epsilon
+
+
+class RocArea(RocAreaRisk, GatheringLoss):
+    """The sums by Algorithm 4, on the root."""
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Algorithm 4, once for each class. O(n log n)."""
