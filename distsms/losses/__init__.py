@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from distsms.comm import Communicator
 from distsms.losses.contract import Floats, Loss, LossValue
 from distsms.losses.prbep import Prbep
+from distsms.losses.prbep_exchange import PrbepExchange
 from distsms.losses.rocarea import RocArea
 
 __all__ = ["MEASURES", "Loss", "LossValue", "make_loss"]
@@ -16,6 +17,7 @@ __all__ = ["MEASURES", "Loss", "LossValue", "make_loss"]
 MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("rocarea", "gather"): RocArea,
     ("prbep", "gather"): Prbep,
+    ("prbep", "exchange"): PrbepExchange,
 }
 
 

@@ -1,0 +1,286 @@
+"""Where a sum of ramps over all ranks' rows reaches a target, and the k-th largest score, by a few small Allreduces.
+
+Row i has a place z_i and a ramp of tau that rises from 0 to 1 on one side of it. The sum of all ramps G(tau) does not
+fall; a root is a tau with G(tau) = target (JMLR, Algorithms 2 and 3, by another way). Ramps of width 0 are steps: the
+root is then the target-th smallest place.
+
+A bracket is cut into K buckets. One pass over the rows counts what G does in each of them, one Allreduce adds the
+ranks' tables, and G is known at every edge: the bucket where it reaches the target is cut into K again, and so on. K
+and the scale are powers of two, so cutting a bucket is exact: a kink (head or tail of a ramp) stays in its buckets in
+every round. All that is added up is positive: nothing cancels, however narrow the ramps.
+
+Cost of a search: a pass over the local rows and an Allreduce of 8 (4 K + 3) bytes, for steps 8 (2 K + 3); then, with m
+kinks in the first bracket, log_K m more Allreduces (at most LEVELS, where kinks are tied) and passes over those few
+rows alone, as long as they fit into the buffer; if not, over all. One pass and two or three Allreduces more where the
+root is not in the first bracket. Memory: n_local + 65,536 + O(K) bytes. The ranks decide alike because an Allreduce
+gives all of them the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.comm import Communicator
+
+Floats = NDArray[np.float64]
+
+BUCKETS = 2**10
+LEVELS = 5  # K^5 = 2^50 parts of a bracket: as much as offsets in it can tell
+REACH = 8.0  # the first bracket extends so many times the root's last move to either side,
+SIGHT = 128  # and shrinks slowly while it holds more kinks than this
+LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
+_BASE = 3  # numbers before a table: rows full, rows under way and their summed distance from the head, at the left edge
+_BOTH, _PART, _HEADS, _TAILS = range(4)  # columns of a table
+
+
+class RootSearch:
+    """One root, searched in rounds: `count` a table (local), `narrow` by the sum of all ranks' tables.
+
+    kinds : (n_local,) uint8.  target : in (0, n].
+    Within a bracket, positions are u = z scale - origin, in [0, K); a round looks at those in [left, right).
+    """
+
+    def __init__(self, kinds: NDArray[np.uint8], target: int) -> None:
+        self.kinds, self.target = kinds, float(target)
+        self._found = np.empty((4096 + len(kinds) // 16, 2))  # positions of head and tail of rows with a kink in sight
+        self._table = np.empty(_BASE + 4 * BUCKETS)
+
+        self._last: float | None = None  # root of the last question
+        self._radius = 0.0  # how far from it the next root is looked for first
+
+    def pose(self, shift: float, width: float, slack: float = 0.0, levels: int = LEVELS) -> None:
+        """A new question, probably much like the last one. Local; the same on every rank.
+
+        shift, width : a positive's ramp is clip((tau - s) / width, 0, 1), so z = s; a negative's has z = s + shift and
+        is 1 - clip((z - tau) / width, 0, 1).  slack : a bucket is narrow enough when its width times the kinks in it is
+        at most this.  levels : and after so many rounds.
+        """
+        self.shift, self._shifts = shift, np.array([math.inf, 0.0, shift])
+        self._width, self._slack, self._levels = width, slack, levels
+        self.root, self.done, self.lost = math.nan, False, self._radius == 0
+        if not self.lost:
+            assert self._last is not None
+            self._begin(self._last - self._radius, self._last + self._radius)
+
+    def look_between(self, low: float, high: float) -> None:
+        """Cut this bracket next, which has a root for sure; if its ends are not numbers, the root is NaN. Local."""
+        self.lost, self.done = False, not (math.isfinite(low) and math.isfinite(high))
+        if not self.done:
+            self._begin(low, high)
+            self._sure = True
+
+    def track(self) -> None:
+        """Let the next question begin near this root. Local."""
+        if math.isfinite(self.root):
+            if self._last is not None:
+                kept = self._radius / 4 if self.kinks > SIGHT else self._radius
+                self._radius = max(REACH * abs(self.root - self._last), kept)
+            self._last = self.root
+
+    def _begin(self, low: float, high: float) -> None:
+        half = max(high / 2 - low / 2, math.ulp(low), math.ulp(high))
+        exponent = math.frexp(BUCKETS / 4)[1] - math.frexp(half)[1]  # so that (high - low) 2^exponent < K
+        capped = min(exponent, 900)  # the rest, where numbers are denormal, is the first factor's
+        self._scale, self._factor = math.ldexp(1.0, capped), math.ldexp(1.0, exponent - capped)
+        self._origin, self._left = low * self._scale, 0.0
+        reach = self._width * self._scale
+        self._before, self._after = np.array([0.0, 0.0, reach]), np.array([0.0, reach, 0.0])
+        self._level, self._rescan, self._sure = 0, True, False
+
+    @property
+    def _window(self) -> tuple[Floats, Floats, Floats, float, float, float, float]:
+        right = self._left + BUCKETS / self._factor
+        return self._shifts, self._before, self._after, self._scale, self._origin, self._left, right
+
+    def count(self, scores: Floats) -> Floats:
+        """This rank's table for the buckets of the bracket, to be summed over ranks. Local. O(n_local), or few rows."""
+        columns = 4 if self._width > 0 else 2
+        counted = self._table[: _BASE + columns * BUCKETS]
+        counted[:] = 0
+        base, table = counted[:_BASE], counted[_BASE:].reshape(BUCKETS, columns)
+        if self._rescan:
+            start = fills = 0
+            while fills == 0 or start < len(scores):
+                start, self._m = _collect(scores, self.kinds, *self._window, start, self._found, base)
+                _tabulate(self._found[: self._m], self._left, self._factor, table)
+                fills += 1
+            self._rescan = fills > 1
+        else:
+            _tabulate(self._found[: self._m], self._left, self._factor, table)
+        return counted
+
+    def narrow(self, counted: Floats) -> None:
+        """Take the bucket in which G reaches the target for the next bracket, or find that it is not in here. Local."""
+        base, table = counted[:_BASE], counted[_BASE:].reshape(BUCKETS, -1)
+        reach = self._width * self._scale
+        if self._level == 0:
+            self._value, self._slope = float(base[0]), float(base[1])
+            if reach > 0:
+                self._value += float(base[2]) / reach
+            self.kinks = float(table.sum() - table[:, _PART].sum())
+            if math.isnan(self._value):
+                self.done = True
+                return
+            self.lost = not self._sure and (self._value > self.target or (self._value == self.target and reach == 0))
+        k, value, slope, grown = _walk(table, self._value, self._slope, reach * self._factor, self.target)
+        self.lost |= k == BUCKETS and not self._sure
+        if self.lost:
+            return
+        k = min(k, BUCKETS - 1)
+        inside = table[k].sum() - table[k, _PART]
+        if reach > 0:
+            share = (self.target - value) / (grown - value) if grown > value else 0.0
+        else:
+            share = table[k, _PART] / max(inside, 1.0)  # the mean position
+        bucket = 1 / self._factor
+        self._left += k * bucket
+        self._factor *= BUCKETS
+        self._value, self._slope = value, slope
+        self._level += 1
+        self.root = (self._origin + self._left + min(max(share, 0.0), 1.0) * bucket) / self._scale
+        known = inside == 0 or (reach == 0 and inside == 1)
+        self.done = known or inside * bucket <= self._slack * self._scale or self._level == self._levels
+
+    def extremes(self, scores: Floats) -> Floats:
+        """The largest place in the bucket that was found, and the least with its sign turned; -inf for none. Local."""
+        return _extremes(scores, self.kinds, *self._window)
+
+
+def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicator) -> None:
+    """Set `root` of searches that were posed on this rank's (n_local,) scores. Collective.
+
+    The root is NaN if a score of any rank is not finite.
+    """
+    low, high = (float(scores.min()), float(scores.max())) if len(scores) else (math.inf, -math.inf)
+    finite = len(scores) == 0 or (math.isfinite(low) and math.isfinite(high))
+    while unsolved := [search for search in searches if not search.done]:
+        if any(search.lost for search in unsolved):
+            ends = comm.maximum(np.array([-low, high]) if finite else np.full(2, math.inf))
+            for search in unsolved:
+                if search.lost:
+                    search.look_between(-float(ends[0]), float(ends[1]) + search.shift)
+            continue
+        tables = [search.count(scores if finite else scores[:0]) for search in unsolved]
+        counted = comm.sum(np.concatenate(tables) + (0.0 if finite else math.nan))
+        start = 0
+        for search, table in zip(unsolved, tables, strict=True):
+            search.narrow(counted[start : start + len(table)])
+            start += len(table)
+
+
+def find_place(search: RootSearch, scores: Floats, shift: float, comm: Communicator) -> float:
+    """The target-th smallest place itself; NaN if a score is not finite. Collective: one or two Allreduces more."""
+    search.pose(shift, 0.0, levels=2)
+    while True:
+        find_roots([search], scores, comm)
+        if math.isnan(search.root):
+            return search.root
+        high, low = comm.maximum(search.extremes(scores)).tolist()
+        if not -low < high:  # one place, however many rows are tied there
+            return high
+        search.look_between(-low, high)
+
+
+def select(scores: Floats, k: int, comm: Communicator) -> float:
+    """The k-th largest score over all ranks, 1 <= k <= n; (n_local,) scores. Collective: some five small Allreduces."""
+    n = int(comm.sum(np.array([len(scores)]))[0])
+    search = RootSearch(np.full(len(scores), POSITIVE, np.uint8), n - k + 1)
+    return find_place(search, np.ascontiguousarray(scores, np.float64), 0.0, comm)
+
+
+@numba.njit(cache=True, nogil=True)
+def _collect(scores, kinds, shifts, before, after, scale, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
+    """Rows from `start` on with a kink in [left, right) into `found`, until it is full; the others into `base`.
+
+    Returns the row to go on with, and how many were found.
+    """
+    m = 0
+    full = 0
+    under_way = 0
+    distance = 0.0
+    i = start
+    while i < len(scores):
+        kind = kinds[i]
+        u = (scores[i] + shifts[kind]) * scale - origin
+        head = u - before[kind]
+        tail = u + after[kind]
+        if head < right and tail >= left:
+            if head >= left or tail < right:
+                if m == len(found):
+                    break
+                found[m, 0] = head
+                found[m, 1] = tail
+                m += 1
+            if head < left:
+                under_way += 1
+                distance += left - head
+        elif tail < left:
+            full += 1
+        i += 1
+    base[0] += full
+    base[1] += under_way
+    base[2] += distance
+    return i, m
+
+
+@numba.njit(cache=True, nogil=True)
+def _tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
+    """Add rows to a table (K, 2 or 4): what each bucket adds to G, apart from ramps that go right through it.
+
+    Columns: rows with both kinks in the bucket (their ramp counts 1); the summed lengths of ramps in the bucket, of the
+    heads and tails that are alone in it, in buckets (for steps: the summed positions); such heads; such tails.
+    """
+    K = len(table)
+    for j in range(len(found)):
+        head = (found[j, 0] - left) * factor
+        tail = (found[j, 1] - left) * factor
+        if head >= K or tail < 0.0:
+            continue
+        at_head = int(head) if head >= 0.0 else -1
+        at_tail = int(tail) if tail < K else K
+        if at_head == at_tail:
+            table[at_head, 0] += 1.0
+            if table.shape[1] == 2:
+                table[at_head, 1] += head - at_head
+            continue
+        if at_head >= 0:
+            table[at_head, 1] += at_head + 1 - head
+            table[at_head, 2] += 1.0
+        if at_tail < K:
+            table[at_tail, 1] += tail - at_tail
+            table[at_tail, 3] += 1.0
+
+
+@numba.njit(cache=True, nogil=True)
+def _walk(table, value, slope, reach, target):  # type: ignore[no-untyped-def]
+    """The first bucket at whose right edge G >= target (K: none), G and the ramps under way at its left edge, G at its
+    right edge. value, slope : G and the ramps under way where the table begins.  reach : a ramp's width in buckets."""
+    for k in range(len(table)):
+        grown = value + table[k, 0]
+        if reach > 0.0:
+            grown += (slope - table[k, 3] + table[k, 1]) / reach
+        if grown >= target:
+            return k, value, slope, grown
+        value = grown
+        if reach > 0.0:
+            slope += table[k, 2] - table[k, 3]
+    return len(table), value, slope, value
+
+
+@numba.njit(cache=True, nogil=True)
+def _extremes(scores, kinds, shifts, before, after, scale, origin, left, right):  # type: ignore[no-untyped-def]
+    """The largest place at a position in [left, right), and the least with its sign turned."""
+    high = -np.inf
+    low = np.inf
+    for i in range(len(scores)):
+        z = scores[i] + shifts[kinds[i]]
+        u = z * scale - origin
+        if left <= u < right:
+            high = max(high, z)
+            low = min(low, z)
+    return np.array([high, -low])
