@@ -30,12 +30,12 @@ from distsms.comm import Communicator
 Floats = NDArray[np.float64]
 
 BUCKETS = 2**10
+BLOCK = 512  # rows that are looked at together
 LEVELS = 5  # K^5 = 2^50 parts of a bracket: as much as offsets in it can tell
 REACH = 8.0  # the first bracket extends so many times the root's last move to either side,
 SIGHT = 128  # and shrinks slowly while it holds more kinks than this
 LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
 _BASE = 3  # numbers before a table: rows full, rows under way and their summed distance from the head, at the left edge
-_BOTH, _PART, _HEADS, _TAILS = range(4)  # columns of a table
 
 
 class RootSearch:
@@ -47,21 +47,23 @@ class RootSearch:
 
     def __init__(self, kinds: NDArray[np.uint8], target: int) -> None:
         self.kinds, self.target = kinds, float(target)
-        self._found = np.empty((4096 + len(kinds) // 16, 2))  # positions of head and tail of rows with a kink in sight
+        self._found = np.empty(
+            (2 * BLOCK + len(kinds) // 8, 2)
+        )  # positions of head and tail of rows with a kink in sight
         self._table = np.empty(_BASE + 4 * BUCKETS)
 
         self._last: float | None = None  # root of the last question
         self._radius = 0.0  # how far from it the next root is looked for first
 
-    def pose(self, shift: float, width: float, slack: float = 0.0, levels: int = LEVELS) -> None:
+    def pose(self, shift: float, width: float, slack: float = 0.0, exact: bool = False) -> None:
         """A new question, probably much like the last one. Local; the same on every rank.
 
         shift, width : a positive's ramp is clip((tau - s) / width, 0, 1), so z = s; a negative's has z = s + shift and
-        is 1 - clip((z - tau) / width, 0, 1).  slack : a bucket is narrow enough when its width times the kinks in it is
-        at most this.  levels : and after so many rounds.
+        is 1 - clip((z - tau) / width, 0, 1).  slack : a root is near enough when its distance from the kinks around it,
+        summed over these, is at most this.  exact : only look for a bucket whose places are probably one (width 0).
         """
-        self.shift, self._shifts = shift, np.array([math.inf, 0.0, shift])
-        self._width, self._slack, self._levels = width, slack, levels
+        self.shift = shift
+        self._width, self._slack, self._exact = width, slack, exact
         self.root, self.done, self.lost = math.nan, False, self._radius == 0
         if not self.lost:
             assert self._last is not None
@@ -88,18 +90,17 @@ class RootSearch:
         capped = min(exponent, 900)  # the rest, where numbers are denormal, is the first factor's
         self._scale, self._factor = math.ldexp(1.0, capped), math.ldexp(1.0, exponent - capped)
         self._origin, self._left = low * self._scale, 0.0
-        reach = self._width * self._scale
-        self._before, self._after = np.array([0.0, 0.0, reach]), np.array([0.0, reach, 0.0])
+        self._reach = self._width * self._scale
         self._level, self._rescan, self._sure = 0, True, False
 
     @property
-    def _window(self) -> tuple[Floats, Floats, Floats, float, float, float, float]:
+    def _window(self) -> tuple[float, float, float, float, float, float]:
         right = self._left + BUCKETS / self._factor
-        return self._shifts, self._before, self._after, self._scale, self._origin, self._left, right
+        return self.shift, self._reach, self._scale, self._origin, self._left, right
 
     def count(self, scores: Floats) -> Floats:
         """This rank's table for the buckets of the bracket, to be summed over ranks. Local. O(n_local), or few rows."""
-        columns = 4 if self._width > 0 else 2
+        columns = 4 if self._width > 0 else 3
         counted = self._table[: _BASE + columns * BUCKETS]
         counted[:] = 0
         base, table = counted[:_BASE], counted[_BASE:].reshape(BUCKETS, columns)
@@ -117,34 +118,34 @@ class RootSearch:
     def narrow(self, counted: Floats) -> None:
         """Take the bucket in which G reaches the target for the next bracket, or find that it is not in here. Local."""
         base, table = counted[:_BASE], counted[_BASE:].reshape(BUCKETS, -1)
-        reach = self._width * self._scale
+        steps = self._width == 0
         if self._level == 0:
-            self._value, self._slope = float(base[0]), float(base[1])
-            if reach > 0:
-                self._value += float(base[2]) / reach
-            self.kinks = float(table.sum() - table[:, _PART].sum())
-            if math.isnan(self._value):
+            full, self._slope, distance = base.tolist()
+            if math.isnan(full):
                 self.done = True
                 return
-            self.lost = not self._sure and (self._value > self.target or (self._value == self.target and reach == 0))
-        k, value, slope, grown = _walk(table, self._value, self._slope, reach * self._factor, self.target)
+            self._value = full if steps else full + distance / self._reach
+            self.kinks = float(table[:, 0].sum() if steps else table[:, (0, 2, 3)].sum())
+            self.lost = not self._sure and (self._value > self.target or (steps and self._value == self.target))
+        k, value, slope, grown = _walk(table, self._value, self._slope, self._reach * self._factor, self.target)
         self.lost |= k == BUCKETS and not self._sure
         if self.lost:
             return
         k = min(k, BUCKETS - 1)
-        inside = table[k].sum() - table[k, _PART]
-        if reach > 0:
-            share = (self.target - value) / (grown - value) if grown > value else 0.0
-        else:
-            share = table[k, _PART] / max(inside, 1.0)  # the mean position
         bucket = 1 / self._factor
+        if steps:
+            kinks, share, squares = (table[k] / [1, max(table[k, 0], 1), max(table[k, 0], 1)]).tolist()
+            spread = math.sqrt(max(squares - share * share, 0.0))  # 1e-8 at least, but for a single row: rounding
+        else:
+            kinks, spread = float(table[k, 0] + table[k, 2] + table[k, 3]), 1.0
+            share = (self.target - value) / (grown - value) if grown > value else 0.0
         self._left += k * bucket
         self._factor *= BUCKETS
         self._value, self._slope = value, slope
         self._level += 1
         self.root = (self._origin + self._left + min(max(share, 0.0), 1.0) * bucket) / self._scale
-        known = inside == 0 or (reach == 0 and inside == 1)
-        self.done = known or inside * bucket <= self._slack * self._scale or self._level == self._levels
+        near = spread < 1e-7 if self._exact else kinks * spread * bucket <= self._slack * self._scale
+        self.done = near or kinks <= steps or self._level == (2 if self._exact else LEVELS)
 
     def extremes(self, scores: Floats) -> Floats:
         """The largest place in the bucket that was found, and the least with its sign turned; -inf for none. Local."""
@@ -175,7 +176,7 @@ def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicato
 
 def find_place(search: RootSearch, scores: Floats, shift: float, comm: Communicator) -> float:
     """The target-th smallest place itself; NaN if a score is not finite. Collective: one or two Allreduces more."""
-    search.pose(shift, 0.0, levels=2)
+    search.pose(shift, 0.0, exact=True)
     while True:
         find_roots([search], scores, comm)
         if math.isnan(search.root):
@@ -193,47 +194,67 @@ def select(scores: Floats, k: int, comm: Communicator) -> float:
     return find_place(search, np.ascontiguousarray(scores, np.float64), 0.0, comm)
 
 
-@numba.njit(cache=True, nogil=True)
-def _collect(scores, kinds, shifts, before, after, scale, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
-    """Rows from `start` on with a kink in [left, right) into `found`, until it is full; the others into `base`.
+@numba.njit(cache=True, nogil=True, fastmath=False)  # said aloud: else the caller's is taken over
+def _kinks(score, kind, shift, reach, scale, origin):  # type: ignore[no-untyped-def]
+    """Positions of a row's head and tail; the one at its place is z scale - origin with a single rounding."""
+    place = (score + (shift if kind == NEGATIVE else 0.0)) * scale - origin
+    place = place if kind != LEFT_OUT else np.inf
+    return place - (reach if kind == NEGATIVE else 0.0), place + (0.0 if kind == NEGATIVE else reach)
 
-    Returns the row to go on with, and how many were found.
-    """
-    m = 0
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def _look(scores, kinds, shift, reach, scale, origin, left, right, heads, tails, in_sight):  # type: ignore[no-untyped-def]
+    """Kinks of a block of rows, and whether one is in [left, right). Returns the count of rows whose ramp ends before
+    left, of those under way there, and the summed distance of these from their heads."""
     full = 0
     under_way = 0
     distance = 0.0
-    i = start
-    while i < len(scores):
-        kind = kinds[i]
-        u = (scores[i] + shifts[kind]) * scale - origin
-        head = u - before[kind]
-        tail = u + after[kind]
-        if head < right and tail >= left:
-            if head >= left or tail < right:
-                if m == len(found):
-                    break
-                found[m, 0] = head
-                found[m, 1] = tail
-                m += 1
-            if head < left:
-                under_way += 1
-                distance += left - head
-        elif tail < left:
-            full += 1
-        i += 1
-    base[0] += full
-    base[1] += under_way
-    base[2] += distance
-    return i, m
+    for j in range(len(scores)):
+        head, tail = _kinks(scores[j], kinds[j], shift, reach, scale, origin)
+        heads[j] = head
+        tails[j] = tail
+        behind = left - head if tail >= left else 0.0
+        full += 1 if tail < left else 0
+        under_way += 1 if behind > 0.0 else 0
+        distance += behind if behind > 0.0 else 0.0
+        head_in = (1 if head >= left else 0) & (1 if head < right else 0)
+        tail_in = (1 if tail >= left else 0) & (1 if tail < right else 0)
+        in_sight[j] = head_in | tail_in
+    return full, under_way, distance
+
+
+@numba.njit(cache=True, nogil=True)
+def _collect(scores, kinds, shift, reach, scale, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
+    """Rows from `start` on with a kink in [left, right) into `found`, until it is full; the others into `base`.
+
+    Returns the row to go on with, and how many were found. By blocks, and without a branch for each row: whether one is
+    in sight is as good as random.
+    """
+    heads, tails, in_sight = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.uint8)
+    m = 0
+    while start < len(scores) and m + BLOCK <= len(found):
+        stop = min(len(scores), start + BLOCK)
+        seen = _look(
+            scores[start:stop], kinds[start:stop], shift, reach, scale, origin, left, right, heads, tails, in_sight
+        )
+        base[0] += seen[0]
+        base[1] += seen[1]
+        base[2] += seen[2]
+        for j in range(stop - start):
+            found[m, 0] = heads[j]
+            found[m, 1] = tails[j]
+            m += in_sight[j]
+        start = stop
+    return start, m
 
 
 @numba.njit(cache=True, nogil=True)
 def _tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
-    """Add rows to a table (K, 2 or 4): what each bucket adds to G, apart from ramps that go right through it.
+    """Add rows to a table: what each bucket adds to G, apart from ramps that go right through it.
 
-    Columns: rows with both kinks in the bucket (their ramp counts 1); the summed lengths of ramps in the bucket, of the
-    heads and tails that are alone in it, in buckets (for steps: the summed positions); such heads; such tails.
+    Columns for ramps (K, 4): rows with both kinks in the bucket; for those with one, the summed lengths of the ramps
+    in the bucket, in buckets; the heads, and the tails, among these. For steps (K, 3): rows, their positions in the
+    bucket, and the squares of these.
     """
     K = len(table)
     for j in range(len(found)):
@@ -245,8 +266,9 @@ def _tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
         at_tail = int(tail) if tail < K else K
         if at_head == at_tail:
             table[at_head, 0] += 1.0
-            if table.shape[1] == 2:
+            if table.shape[1] == 3:
                 table[at_head, 1] += head - at_head
+                table[at_head, 2] += (head - at_head) ** 2
             continue
         if at_head >= 0:
             table[at_head, 1] += at_head + 1 - head
@@ -273,14 +295,14 @@ def _walk(table, value, slope, reach, target):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _extremes(scores, kinds, shifts, before, after, scale, origin, left, right):  # type: ignore[no-untyped-def]
+def _extremes(scores, kinds, shift, reach, scale, origin, left, right):  # type: ignore[no-untyped-def]
     """The largest place at a position in [left, right), and the least with its sign turned."""
     high = -np.inf
     low = np.inf
     for i in range(len(scores)):
-        z = scores[i] + shifts[kinds[i]]
-        u = z * scale - origin
-        if left <= u < right:
-            high = max(high, z)
-            low = min(low, z)
+        position, _ = _kinks(scores[i], kinds[i], shift, reach, scale, origin)
+        if left <= position < right:
+            place = scores[i] + (shift if kinds[i] == NEGATIVE else 0.0)
+            high = max(high, place)
+            low = min(low, place)
     return np.array([high, -low])

@@ -104,7 +104,7 @@ def polish(tau: float, nu: float, balance: Callable[[float], Balance]) -> tuple[
     """tau after a few Newton steps, and the balance there: they take away what finding tau has rounded."""
     best = balance(tau)
     for _ in range(3):
-        if abs(best.excess) <= 1e-13 * best.pos.total or best.under_way == 0:
+        if abs(best.excess) <= 1e-12 * best.pos.total or best.under_way == 0:
             break
         moved = tau - best.excess * nu / best.under_way
         trial = best if moved == tau else balance(moved)

@@ -66,20 +66,23 @@ class PrbepExchange(PrbepRisk):
         a, smooth, exact = self.shift, self._smooth, self._exact
         if nu == 0:
             tau0 = find_place(exact, scores, a, self.comm)
+            exact.track()
             return tau0, tau0
         smooth.pose(a, nu, SLACK * min(nu, a))
         exact.pose(a, 0.0, SLACK * self.n)
         find_roots([smooth, exact], scores, self.comm)
+        smooth.track()
+        exact.track()
         return smooth.root, exact.root
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, fastmath=False)  # said aloud: else the caller's is taken over, and ties are lost
 def _above(tau, score, kind, shift):  # type: ignore[no-untyped-def]
     """t of a row: tau - s on P, s + shift - tau on N."""
     return score + shift - tau if kind == NEGATIVE else tau - score
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)
 def _ramp(t, nu):  # type: ignore[no-untyped-def]
     """beta of a row."""
     beta = t / (nu if nu > 0.0 else LEAST)
