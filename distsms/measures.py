@@ -5,17 +5,20 @@ PRBEP: the precision among the n+ highest scores; where scores tie at that place
 of the tied rows. Precision equals recall there, hence the name.
 Contingency table: a row is called positive where its score is at least the threshold.
 
-All counts are integers; only the final divisions round. The scores are gathered on the root (8 n bytes there).
+All counts are integers; only the final divisions round. PRBEP needs some eight small Allreduces (`rootfinding`); for
+ROCArea the scores are gathered on the root (8 n bytes there).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
+from distsms.rootfinding import select
 
 Floats = NDArray[np.float64]
 
@@ -62,17 +65,48 @@ class Ranking:
     """The PRBEP point: half-way between the n+-th and the next score, so that about n+ rows are called positive."""
 
 
+class AtK(NamedTuple):
+    """The k-th point of a ranking; where scores tie there, expected values over random orders of the tied rows."""
+
+    precision: float
+    recall: float
+    threshold: float
+    """Half-way between the k-th and the next score, so that k rows are called positive, or all that tie there."""
+
+
 def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ranking:
     """ROCArea, PRBEP and the PRBEP point of this rank's (n_local,) scores and labels, on every rank. Collective."""
-    everything = comm.gather_rows(scores), comm.gather_rows(labels)
-    found = None
-    if comm.is_root:
-        whole, signs = everything
-        assert whole is not None and signs is not None
-        positive, negative = np.sort(whole[signs > 0]), np.sort(whole[signs < 0])
-        roc = rocarea(positive, negative)
-        found = Ranking(len(positive), len(negative), roc, *break_even(positive, negative))
-    return comm.bcast(found)
+    n_pos, n_neg = (int(n) for n in comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
+    point = at_k(scores, labels, n_pos, comm) if n_pos else AtK(*[float("nan")] * 3)
+    return Ranking(n_pos, n_neg, _gathered_rocarea(scores, labels, comm), point.precision, point.threshold)
+
+
+def at_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -> AtK:
+    """Precision and recall among the k highest of all ranks' scores, and their threshold; PRBEP is k = n+.
+
+    scores, labels : (n_local,); all NaN if a score is not finite.  k : from 1 to n, else InputError.
+    Collective, some eight small Allreduces.
+    """
+    at = select(scores, k, comm)
+    if np.isnan(at):
+        return AtK(at, at, at)
+    above, tied, positive = scores > at, scores == at, labels > 0
+    groups = (above, above & positive, tied, tied & positive, positive)
+    above_all, above_pos, tied_all, tied_pos, n_pos = map(
+        int, comm.sum(np.array([np.count_nonzero(group) for group in groups]))
+    )
+    following = float(comm.maximum(np.array([np.max(scores[scores < at], initial=-np.inf)]))[0])
+    wanted = k - above_all  # how many of the tied rows are among the k highest
+    hits = above_pos + tied_pos * wanted / tied_all
+    middle = following / 2 + at / 2
+    threshold = middle if wanted == tied_all and following < middle else at
+    return AtK(hits / k, hits / n_pos if n_pos else float("nan"), threshold)
+
+
+def _gathered_rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
+    whole, signs = comm.gather_rows(scores), comm.gather_rows(labels)
+    value = None if whole is None or signs is None else rocarea(np.sort(whole[signs > 0]), np.sort(whole[signs < 0]))
+    return comm.bcast(value)
 
 
 def rocarea(positive: Floats, negative: Floats) -> float:
@@ -85,35 +119,11 @@ def rocarea(positive: Floats, negative: Floats) -> float:
     return total / (2 * len(positive) * len(negative))
 
 
-def break_even(positive: Floats, negative: Floats) -> tuple[float, float]:
-    """PRBEP and its threshold from two sorted arrays of scores. Local. O(n)."""
-    n_pos, n = len(positive), len(positive) + len(negative)
-    if not n_pos:
-        return float("nan"), float("nan")
-    both = np.concatenate([positive, negative])
-    at = np.partition(both, n - n_pos)[n - n_pos]  # the n+-th largest score
-    above_pos, above_neg = _above(positive, at), _above(negative, at)
-    tied_pos = n_pos - above_pos - int(np.searchsorted(positive, at, "left"))
-    tied_neg = len(negative) - above_neg - int(np.searchsorted(negative, at, "left"))
-    wanted = n_pos - above_pos - above_neg  # how many of the tied rows are among the n+ highest
-    value = (above_pos + tied_pos * wanted / (tied_pos + tied_neg)) / n_pos
-    below = both[both < at]
-    if wanted < tied_pos + tied_neg or not len(below):
-        return value, float(at)
-    following = float(below.max())
-    middle = following + (float(at) - following) / 2
-    return value, middle if following < middle else float(at)
-
-
 def contingency(scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> Contingency:
     """The contingency table of this rank's (n_local,) scores and labels over all ranks. Collective, four numbers."""
     called, positive = scores >= threshold, labels > 0
     counts = [called & positive, called & ~positive, ~called & positive, ~called & ~positive]
     return Contingency(*(int(c) for c in comm.sum(np.array([np.count_nonzero(c) for c in counts]))))
-
-
-def _above(ascending: Floats, value: float) -> int:
-    return len(ascending) - int(np.searchsorted(ascending, value, "right"))
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -6,8 +6,9 @@ root is then the target-th smallest place.
 
 A bracket is cut into K buckets. One pass over the rows counts what G does in each of them, one Allreduce adds the
 ranks' tables, and G is known at every edge: the bucket where it reaches the target is cut into K again, and so on. K
-and the scale are powers of two, so cutting a bucket is exact: a kink (head or tail of a ramp) stays in its buckets in
-every round. All that is added up is positive: nothing cancels, however narrow the ramps.
+and the scale are powers of two, and positions in the bracket are on a grid, so cutting is exact: a kink (head or tail
+of a ramp) stays in its buckets in every round. All that is added up is positive: nothing cancels, however narrow the
+ramps. Where the grid is too coarse (ties, ramps narrower than it), the last bucket becomes a bracket with its own grid.
 
 Cost of a search: a pass over the local rows and an Allreduce of 8 (4 K + 3) bytes, for steps 8 (2 K + 3); then, with m
 kinks in the first bracket, log_K m more Allreduces (at most LEVELS, where kinks are tied) and passes over those few
@@ -26,12 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
+from distsms.errors import InputError
 
 Floats = NDArray[np.float64]
 
-BUCKETS = 2**10
+BUCKETS = 2**9
 BLOCK = 512  # rows that are looked at together
-LEVELS = 5  # K^5 = 2^50 parts of a bracket: as much as offsets in it can tell
+LEVELS = 3  # a bracket is cut so often before its last bucket is the next one
+REFINEMENTS = 3  # and this happens so often
+GRID = 42  # positions are multiples of 2^-42
 REACH = 8.0  # the first bracket extends so many times the root's last move to either side,
 SIGHT = 128  # and shrinks slowly while it holds more kinks than this
 LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
@@ -68,13 +72,14 @@ class RootSearch:
         if not self.lost:
             assert self._last is not None
             self._begin(self._last - self._radius, self._last + self._radius)
+            self._refinements = 0
 
     def look_between(self, low: float, high: float) -> None:
         """Cut this bracket next, which has a root for sure; if its ends are not numbers, the root is NaN. Local."""
         self.lost, self.done = False, not (math.isfinite(low) and math.isfinite(high))
         if not self.done:
             self._begin(low, high)
-            self._sure = True
+            self._sure, self._refinements = True, 0
 
     def track(self) -> None:
         """Let the next question begin near this root. Local."""
@@ -85,18 +90,21 @@ class RootSearch:
             self._last = self.root
 
     def _begin(self, low: float, high: float) -> None:
-        half = max(high / 2 - low / 2, math.ulp(low), math.ulp(high))
-        exponent = math.frexp(BUCKETS / 4)[1] - math.frexp(half)[1]  # so that (high - low) 2^exponent < K
-        capped = min(exponent, 900)  # the rest, where numbers are denormal, is the first factor's
-        self._scale, self._factor = math.ldexp(1.0, capped), math.ldexp(1.0, exponent - capped)
-        self._origin, self._left = low * self._scale, 0.0
-        self._reach = self._width * self._scale
+        mantissa, exponent = math.frexp(max(high / 2 - low / 2, math.ulp(low), math.ulp(high)))
+        # (high - low) 2^exponent < K, also when rounded to the grid
+        exponent = math.frexp(BUCKETS / 4)[1] - exponent - (mantissa > 1 - 1e-9)
+        self._lift = 2.0 ** min(max(exponent - 900, 0), 200)  # of denormal numbers, a part of the scale for itself
+        self._scale = math.ldexp(1.0, min(exponent, 900))
+        self._origin, self._left, self._factor = low * self._scale * self._lift, 0.0, 1.0
+        self._reach = self._width * self._scale * self._lift
+        if 0 < self._reach < BUCKETS:
+            self._reach = math.ldexp(max(round(math.ldexp(self._reach, GRID)), 1), -GRID)
         self._level, self._rescan, self._sure = 0, True, False
 
     @property
-    def _window(self) -> tuple[float, float, float, float, float, float]:
+    def _window(self) -> tuple[float, float, float, float, float, float, float]:
         right = self._left + BUCKETS / self._factor
-        return self.shift, self._reach, self._scale, self._origin, self._left, right
+        return self.shift, self._reach, self._scale, self._lift, self._origin, self._left, right
 
     def count(self, scores: Floats) -> Floats:
         """This rank's table for the buckets of the bracket, to be summed over ranks. Local. O(n_local), or few rows."""
@@ -124,12 +132,14 @@ class RootSearch:
             if math.isnan(full):
                 self.done = True
                 return
-            self._value = full if steps else full + distance / self._reach
+            self._value = full - self.target + (0.0 if steps else distance / self._reach)  # small where it matters
             self.kinks = float(table[:, 0].sum() if steps else table[:, (0, 2, 3)].sum())
-            self.lost = not self._sure and (self._value > self.target or (steps and self._value == self.target))
-        k, value, slope, grown = _walk(table, self._value, self._slope, self._reach * self._factor, self.target)
+            self.lost = not self._sure and (self._value > 0 or (steps and self._value == 0))
+        k, value, slope, grown = _walk(table, self._value, self._slope, self._reach * self._factor)
         self.lost |= k == BUCKETS and not self._sure
         if self.lost:
+            if self._refinements:  # G is so near to the target here that rounding decides
+                self.lost, self.done = False, True
             return
         k = min(k, BUCKETS - 1)
         bucket = 1 / self._factor
@@ -138,14 +148,22 @@ class RootSearch:
             spread = math.sqrt(max(squares - share * share, 0.0))  # 1e-8 at least, but for a single row: rounding
         else:
             kinks, spread = float(table[k, 0] + table[k, 2] + table[k, 3]), 1.0
-            share = (self.target - value) / (grown - value) if grown > value else 0.0
+            share = -value / (grown - value) if grown > value else 0.0
         self._left += k * bucket
         self._factor *= BUCKETS
         self._value, self._slope = value, slope
         self._level += 1
-        self.root = (self._origin + self._left + min(max(share, 0.0), 1.0) * bucket) / self._scale
-        near = spread < 1e-7 if self._exact else kinks * spread * bucket <= self._slack * self._scale
-        self.done = near or kinks <= steps or self._level == (2 if self._exact else LEVELS)
+        self.root = (self._origin + self._left + min(max(share, 0.0), 1.0) * bucket) / self._lift / self._scale
+        if self._exact:
+            self.done = spread < 1e-7 or self._level == LEVELS
+        else:
+            off = kinks * (spread * bucket + steps * 2.0**-GRID) / self._scale / self._lift
+            self.done = off <= self._slack or self._refinements == REFINEMENTS
+        if not self.done and self._level == LEVELS:
+            margin = bucket / self._scale / self._lift + 2 * math.ulp(self.root)
+            refinements = self._refinements + 1
+            self._begin(self.root - margin, self.root + margin)
+            self._refinements = refinements
 
     def extremes(self, scores: Floats) -> Floats:
         """The largest place in the bucket that was found, and the least with its sign turned; -inf for none. Local."""
@@ -188,29 +206,34 @@ def find_place(search: RootSearch, scores: Floats, shift: float, comm: Communica
 
 
 def select(scores: Floats, k: int, comm: Communicator) -> float:
-    """The k-th largest score over all ranks, 1 <= k <= n; (n_local,) scores. Collective: some five small Allreduces."""
+    """The k-th largest of all ranks' (n_local,) scores; NaN if one of them is not finite. O(n_local).
+
+    Collective, some six small Allreduces. Raises InputError if there are no k scores.
+    """
     n = int(comm.sum(np.array([len(scores)]))[0])
+    if not 1 <= k <= n:
+        raise InputError(f"there are {n} scores, so k = {k} is not possible: take one from 1 to n", everywhere=True)
     search = RootSearch(np.full(len(scores), POSITIVE, np.uint8), n - k + 1)
     return find_place(search, np.ascontiguousarray(scores, np.float64), 0.0, comm)
 
 
 @numba.njit(cache=True, nogil=True, fastmath=False)  # said aloud: else the caller's is taken over
-def _kinks(score, kind, shift, reach, scale, origin):  # type: ignore[no-untyped-def]
-    """Positions of a row's head and tail; the one at its place is z scale - origin with a single rounding."""
-    place = (score + (shift if kind == NEGATIVE else 0.0)) * scale - origin
-    place = place if kind != LEFT_OUT else np.inf
+def _kinks(score, kind, shift, reach, scale, lift, origin):  # type: ignore[no-untyped-def]
+    """Positions of a row's head and tail, on the grid: every ramp in sight has exactly the same length."""
+    place = (score + (shift if kind == NEGATIVE else 0.0)) * scale * lift - origin
+    place = place + 3 * BUCKETS - 3 * BUCKETS if kind != LEFT_OUT else np.inf  # rounded to the grid
     return place - (reach if kind == NEGATIVE else 0.0), place + (0.0 if kind == NEGATIVE else reach)
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-def _look(scores, kinds, shift, reach, scale, origin, left, right, heads, tails, in_sight):  # type: ignore[no-untyped-def]
+def _look(scores, kinds, shift, reach, scale, lift, origin, left, right, heads, tails, in_sight):  # type: ignore[no-untyped-def]
     """Kinks of a block of rows, and whether one is in [left, right). Returns the count of rows whose ramp ends before
     left, of those under way there, and the summed distance of these from their heads."""
     full = 0
     under_way = 0
     distance = 0.0
     for j in range(len(scores)):
-        head, tail = _kinks(scores[j], kinds[j], shift, reach, scale, origin)
+        head, tail = _kinks(scores[j], kinds[j], shift, reach, scale, lift, origin)
         heads[j] = head
         tails[j] = tail
         behind = left - head if tail >= left else 0.0
@@ -224,7 +247,7 @@ def _look(scores, kinds, shift, reach, scale, origin, left, right, heads, tails,
 
 
 @numba.njit(cache=True, nogil=True)
-def _collect(scores, kinds, shift, reach, scale, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
+def _collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
     """Rows from `start` on with a kink in [left, right) into `found`, until it is full; the others into `base`.
 
     Returns the row to go on with, and how many were found. By blocks, and without a branch for each row: whether one is
@@ -235,7 +258,18 @@ def _collect(scores, kinds, shift, reach, scale, origin, left, right, start, fou
     while start < len(scores) and m + BLOCK <= len(found):
         stop = min(len(scores), start + BLOCK)
         seen = _look(
-            scores[start:stop], kinds[start:stop], shift, reach, scale, origin, left, right, heads, tails, in_sight
+            scores[start:stop],
+            kinds[start:stop],
+            shift,
+            reach,
+            scale,
+            lift,
+            origin,
+            left,
+            right,
+            heads,
+            tails,
+            in_sight,
         )
         base[0] += seen[0]
         base[1] += seen[1]
@@ -279,14 +313,14 @@ def _tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _walk(table, value, slope, reach, target):  # type: ignore[no-untyped-def]
-    """The first bucket at whose right edge G >= target (K: none), G and the ramps under way at its left edge, G at its
-    right edge. value, slope : G and the ramps under way where the table begins.  reach : a ramp's width in buckets."""
+def _walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
+    """The first bucket at whose right edge G >= target (K: none); G - target and the ramps under way at its left edge;
+    G - target at its right edge. value, slope : these at the table's left end.  reach : a ramp's width in buckets."""
     for k in range(len(table)):
         grown = value + table[k, 0]
         if reach > 0.0:
             grown += (slope - table[k, 3] + table[k, 1]) / reach
-        if grown >= target:
+        if grown >= 0.0:
             return k, value, slope, grown
         value = grown
         if reach > 0.0:
@@ -295,12 +329,12 @@ def _walk(table, value, slope, reach, target):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _extremes(scores, kinds, shift, reach, scale, origin, left, right):  # type: ignore[no-untyped-def]
+def _extremes(scores, kinds, shift, reach, scale, lift, origin, left, right):  # type: ignore[no-untyped-def]
     """The largest place at a position in [left, right), and the least with its sign turned."""
     high = -np.inf
     low = np.inf
     for i in range(len(scores)):
-        position, _ = _kinks(scores[i], kinds[i], shift, reach, scale, origin)
+        position, _ = _kinks(scores[i], kinds[i], shift, reach, scale, lift, origin)
         if left <= position < right:
             place = scores[i] + (shift if kinds[i] == NEGATIVE else 0.0)
             high = max(high, place)

@@ -102,12 +102,17 @@ def rocarea(positive, negative):
     return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
 
 
+def at_k(scores, labels, k):
+    """Precision and recall among the k highest: means over all choices of the rows tied there."""
+    order = np.argsort(scores)[::-1]
+    scores, hit = np.asarray(scores)[order], (np.asarray(labels) > 0)[order]
+    at = scores[k - 1]
+    sure, tied = hit[scores > at], hit[scores == at]
+    ways = [np.sum(sure) + np.sum(tied[list(chosen)]) for chosen in combinations(range(len(tied)), k - len(sure))]
+    return float(np.mean(ways)) / k, float(np.mean(ways)) / np.sum(hit)
+
+
 def prbep(positive, negative):
-    """The reported measure: the mean precision among the n+ highest over all orders of the tied rows."""
-    scores = np.concatenate([positive, negative])
-    y = np.concatenate([np.ones(len(positive)), np.zeros(len(negative))])
-    at = np.sort(scores)[::-1][len(positive) - 1]
-    sure, tied = y[scores > at], y[scores == at]
-    wanted = len(positive) - len(sure)
-    ways = [np.sum(sure) + np.sum(tied[list(chosen)]) for chosen in combinations(range(len(tied)), wanted)]
-    return float(np.mean(ways)) / len(positive)
+    """The reported measure: the mean precision among the n+ highest."""
+    labels = np.repeat([1, -1], [len(positive), len(negative)])
+    return at_k(np.concatenate([positive, negative]), labels, len(positive))[0]

@@ -45,6 +45,13 @@ def problems(draw, max_rows=14):
     return scores, labels, nu
 
 
+def assert_same(measure, value, expected, coefficients):
+    """Bit for bit where all margins are sorted in one place; sums over ranks round in another order."""
+    tolerance = 0 if measure[1] == "gather" else 1e-13
+    np.testing.assert_allclose(value[:3], expected[:3], rtol=tolerance)
+    np.testing.assert_allclose(value.coefficients, coefficients, rtol=0, atol=tolerance)
+
+
 def check_against_brute_force(measure, scores, labels, nu):
     """Everything that a loss returns, against exact rational arithmetic."""
     value = evaluate(measure, scores, labels, nu)
@@ -167,11 +174,12 @@ def test_rocarea_at_width_zero_counts_the_pairs(problem):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("measure", [measure for measure in ALL if measure[0] == "prbep"])
 @pytest.mark.parametrize("n_pos, n_neg", [(3, 7), (7, 3), (1, 1), (1, 9)])
-def test_prbep_at_width_zero_shares_the_tie(n_pos, n_neg):
+def test_prbep_at_width_zero_shares_the_tie(measure, n_pos, n_neg):
     """At equal scores all of the smaller class is swapped, and the larger class shares alike."""
     labels = np.repeat([1, -1], [n_pos, n_neg])
-    beta = np.abs(evaluate(("prbep", "gather"), np.zeros(len(labels)), labels, 0.0).coefficients) * len(labels) / 2
+    beta = np.abs(evaluate(measure, np.zeros(len(labels)), labels, 0.0).coefficients) * len(labels) / 2
     swapped = min(n_pos, n_neg)
     np.testing.assert_allclose(beta, np.repeat([swapped / n_pos, swapped / n_neg], [n_pos, n_neg]), rtol=1e-14)
 
@@ -200,13 +208,12 @@ def test_coefficients_are_the_gradient(measure, nu):
 @pytest.mark.parametrize("n", [2, 5, 300])
 @pytest.mark.parametrize("nu", [0.3, 0.0])
 def test_ranks_do_not_matter(measure, n, nu, comm):
-    """Each rank's coefficients equal those that one rank alone finds, bit for bit, as do R, R_mu and d."""
+    """Each rank's coefficients equal those that one rank alone finds, as do R, R_mu and d."""
     rng = np.random.default_rng(n)
     scores, labels = np.round(rng.normal(size=n), 1), np.where(np.arange(n) % 3 == 0, 1, -1)
     alone = evaluate(measure, scores, labels, nu)
     value = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), nu)
-    assert value[:3] == alone[:3]
-    np.testing.assert_array_equal(value.coefficients, local_part(alone.coefficients, comm))
+    assert_same(measure, value, alone, local_part(alone.coefficients, comm))
 
 
 @pytest.mark.parametrize("measure", ALL)
@@ -241,10 +248,9 @@ def test_weight_zero_is_a_row_left_out(measure, comm):
     alone = evaluate(measure, scores[kept], labels[kept], 0.2)
     weights = local_part(kept.astype(float), comm)
     value = build(measure, local_part(labels, comm), comm, weights).evaluate(local_part(scores, comm), 0.2)
-    assert value[:3] == alone[:3]
     expected = np.zeros(50)
     expected[kept] = alone.coefficients
-    np.testing.assert_array_equal(value.coefficients, local_part(expected, comm))
+    assert_same(measure, value, alone, local_part(expected, comm))
 
 
 @pytest.mark.parametrize("measure", ALL)

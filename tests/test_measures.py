@@ -28,6 +28,27 @@ def test_equal_brute_force_with_ties(rows):
     assert found.prbep == pytest.approx(oracles.prbep(positive, negative), abs=1e-14)
 
 
+@pytest.mark.serial
+@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=1, max_size=12), st.data())
+def test_precision_and_recall_at_k_equal_brute_force(rows, data):
+    scores, labels = (np.array(column) for column in zip(*rows, strict=True))
+    labels[0] = 1
+    k = data.draw(st.integers(1, len(rows)))
+    found = measures.at_k(scores.astype(float), labels, k, Communicator())
+    assert found[:2] == pytest.approx(oracles.at_k(scores, labels, k), abs=1e-14)
+    called = np.sum(scores >= found.threshold)
+    assert called == np.sum(scores >= np.sort(scores)[-k])  # k of them, or all that tie there
+
+
+def test_at_k_does_not_depend_on_ranks(comm):
+    rng = np.random.default_rng(2)
+    scores, labels = np.round(rng.normal(size=700), 1), np.where(rng.random(700) < 0.2, 1, -1).astype(np.int8)
+    for k in (1, 70, 350, 700):
+        alone = measures.at_k(scores, labels, k, Communicator())
+        assert measures.at_k(local_part(scores, comm), local_part(labels, comm), k, comm) == alone
+    assert alone.recall == 1 and alone.precision == np.mean(labels > 0)
+
+
 @pytest.mark.parametrize("decimals", [0, 1, 12])
 def test_rocarea_is_scikit_learns(comm, decimals):
     metrics = pytest.importorskip("sklearn.metrics")

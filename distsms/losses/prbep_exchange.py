@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from distsms.comm import Communicator
 from distsms.losses.contract import Floats, LossValue
 from distsms.losses.prbep import Balance, PrbepRisk, Side, near_kink, polish, settlement
-from distsms.rootfinding import LEFT_OUT, NEGATIVE, POSITIVE, RootSearch, find_place, find_roots
+from distsms.rootfinding import LEFT_OUT, NEGATIVE, POSITIVE, RootSearch, find_place, find_roots, select
 
 SLACK = 1e-13  # what a root may be off: in the sum of beta, and in R
 LEAST = sys.float_info.min  # in place of nu = 0: t / LEAST is at least 1 or not above 0
@@ -36,16 +36,16 @@ class PrbepExchange(PrbepRisk):
         self._kinds = np.full(len(labels), LEFT_OUT, np.uint8)
         self._kinds[self.positive], self._kinds[self.negative] = POSITIVE, NEGATIVE
         self._smooth, self._exact = RootSearch(self._kinds, self.n_neg), RootSearch(self._kinds, self.n_neg)
-        _sums(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, 0.0)  # loaded now, not in the first evaluation
+        select(np.zeros(1), 1, Communicator())  # compiles or loads the kernels now, not in the first evaluation
+        _sums(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, 0.0)
         _coefficients(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. Collective: some three to five small Allreduces; see the module's docstring."""
         scores = np.ascontiguousarray(scores, np.float64)
         tau, tau0 = self._roots(scores, nu)
-        coefficients = np.zeros(len(scores))
         if math.isnan(tau):
-            return LossValue(math.nan, math.nan, math.nan, coefficients)
+            return LossValue(math.nan, math.nan, math.nan, np.zeros(len(scores)))
 
         def balance(tau: float) -> Balance:
             near = near_kink(tau, nu)
@@ -54,11 +54,9 @@ class PrbepExchange(PrbepRisk):
 
         tau, found = polish(tau, nu, balance)
         rules = settlement(found.pos, found.neg)
-        near, scale = near_kink(tau, nu), 2.0 / self.n
-        signed = np.array(
-            [rule._replace(scale=sign * scale * rule.scale) for sign, rule in zip((-1, 1), rules, strict=True)]
-        )
-        _coefficients(scores, self._kinds, self.shift, tau, nu, near, signed, coefficients)
+        scale, coefficients = 2.0 / self.n, np.empty(len(scores))
+        signed = np.array(rules) * [[1, 1, -scale], [1, 1, scale]]
+        _coefficients(scores, self._kinds, self.shift, tau, nu, near_kink(tau, nu), signed, coefficients)
         return LossValue(*self.risks(found, rules, nu), coefficients)
 
     def _roots(self, scores: Floats, nu: float) -> tuple[float, float]:
