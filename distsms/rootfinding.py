@@ -37,7 +37,7 @@ LEVELS = 3  # a bracket is cut so often before its last bucket is the next one
 REFINEMENTS = 3  # and this happens so often
 GRID = 42  # positions are multiples of 2^-42
 REACH = 8.0  # the first bracket extends so many times the root's last move to either side,
-SIGHT = 128  # and shrinks slowly while it holds more kinks than this
+SIGHT = 128  # and at least as far as so many kinks are
 LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
 _BASE = 3  # numbers before a table: rows full, rows under way and their summed distance from the head, at the left edge
 
@@ -85,8 +85,9 @@ class RootSearch:
         """Let the next question begin near this root. Local."""
         if math.isfinite(self.root):
             if self._last is not None:
-                kept = self._radius / 4 if self.kinks > SIGHT else self._radius
-                self._radius = max(REACH * abs(self.root - self._last), kept)
+                self._radius = max(
+                    REACH * abs(self.root - self._last), self._radius * min(1, SIGHT / max(self.kinks, 1))
+                )
             self._last = self.root
 
     def _begin(self, low: float, high: float) -> None:
