@@ -10,11 +10,11 @@ and the scale are powers of two, and positions in the bracket are on a grid, so 
 of a ramp) stays in its buckets in every round. All that is added up is positive: nothing cancels, however narrow the
 ramps. Where the grid is too coarse (ties, ramps narrower than it), the last bucket becomes a bracket with its own grid.
 
-Cost of a search: a pass over the local rows and an Allreduce of 8 (4 K + 3) bytes, for steps 8 (2 K + 3); then, with m
-kinks in the first bracket, log_K m more Allreduces (at most LEVELS, where kinks are tied) and passes over those few
-rows alone, as long as they fit into the buffer; if not, over all. One pass and two or three Allreduces more where the
-root is not in the first bracket. Memory: n_local + 65,536 + O(K) bytes. The ranks decide alike because an Allreduce
-gives all of them the same bits.
+Cost of a search: a pass over the local rows and an Allreduce of 8 (4 K + 3) bytes, for steps 8 (3 K + 3): 16 and 12
+KiB. Then, with m kinks in the first bracket, about log_K m more Allreduces and passes over those few rows, as long
+as they fit into the buffer; if not, over all. Where the root is not in the first bracket, a pass and two or three
+Allreduces more; never more than LEVELS (1 + REFINEMENTS) rounds in a bracket. Memory: 2 n_local bytes and 32 KiB,
+allocated once. The ranks decide alike because an Allreduce gives all of them the same bits.
 """
 
 from __future__ import annotations

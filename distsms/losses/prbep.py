@@ -149,11 +149,10 @@ class Prbep(PrbepRisk, GatheringLoss):
                 yield t, ramp(t, nu), np.abs(t) <= near_kink(tau, nu)
 
         def balance(tau: float) -> Balance:
-            pos, neg = (
-                np.array([np.sum(beta), np.count_nonzero(near), np.sum(beta[near])]) for _, beta, near in sides(tau)
-            )
-            under_way = sum(np.count_nonzero((beta > 0) & (beta < 1)) for _, beta, _ in sides(tau))
-            smooth = sum(np.sum(huber(t, beta, nu)) for t, beta, _ in sides(tau))
+            both = list(sides(tau))
+            pos, neg = (np.array([np.sum(beta), np.count_nonzero(near), np.sum(beta[near])]) for _, beta, near in both)
+            under_way = sum(np.count_nonzero((beta > 0) & (beta < 1)) for _, beta, _ in both)
+            smooth = sum(np.sum(huber(t, beta, nu)) for t, beta, _ in both)
             return Balance(Side(*pos.tolist()), Side(*neg.tolist()), under_way, float(smooth), float(hinge))
 
         tau, found = polish(tau, nu, balance)

@@ -4,10 +4,10 @@ With ramps that rise from 0 to 1 from s_i on (P) and, as 1 - beta_j, up to s_j +
 that all ramps together reach n-. At nu = 0 the same ramps are steps, and the root is the tau0 of the exact R. Both are
 searched at once, first near the last evaluation's, since margins move little from one evaluation to the next.
 
-Cost of an evaluation: two or three Allreduces for the roots (48 KiB each, half of it once tau0 is known), and one of 72
-bytes for the sums; up to five and a maximum of 16 bytes more after a jump or where rows are tied at a root. Passes over
-the local rows: one for each root, one for the sums, one that writes the coefficients. Memory beyond these: about 5
-n_local bytes and 0.3 MiB.
+Cost of an evaluation, whatever n: two Allreduces for the roots (28 KiB, and less for the second) and one of 72 bytes
+for the sums; some three more after a jump, at nu = 0 one of 16 bytes more, and one of 72 for a Newton step where
+rounding asks for it. Passes over the local rows: one for each root, one for the sums, one that writes the coefficients.
+Memory beyond these: 5 n_local bytes and 64 KiB on every rank.
 """
 
 from __future__ import annotations
