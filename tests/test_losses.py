@@ -188,11 +188,12 @@ def test_rocarea_at_width_zero_counts_the_pairs(measure, problem):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("measure", [measure for measure in ALL if measure[0] == "prbep"])
 @pytest.mark.parametrize("n_pos, n_neg", [(3, 7), (7, 3), (1, 1), (1, 9)])
-def test_prbep_at_width_zero_shares_the_tie(n_pos, n_neg):
+def test_prbep_at_width_zero_shares_the_tie(measure, n_pos, n_neg):
     """At equal scores all of the smaller class is swapped, and the larger class shares alike."""
     labels = np.repeat([1, -1], [n_pos, n_neg])
-    beta = np.abs(evaluate(("prbep", "gather"), np.zeros(len(labels)), labels, 0.0).coefficients) * len(labels) / 2
+    beta = np.abs(evaluate(measure, np.zeros(len(labels)), labels, 0.0).coefficients) * len(labels) / 2
     swapped = min(n_pos, n_neg)
     np.testing.assert_allclose(beta, np.repeat([swapped / n_pos, swapped / n_neg], [n_pos, n_neg]), rtol=1e-14)
 

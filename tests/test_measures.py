@@ -28,6 +28,15 @@ def test_equal_brute_force_with_ties(rows):
     assert found.prbep == pytest.approx(oracles.prbep(positive, negative), abs=1e-14)
 
 
+def test_at_k_does_not_depend_on_ranks(comm):
+    rng = np.random.default_rng(2)
+    scores, labels = np.round(rng.normal(size=700), 1), np.where(rng.random(700) < 0.2, 1, -1).astype(np.int8)
+    for k in (1, 70, 350, 700):
+        alone = measures.at_k(scores, labels, k, Communicator())
+        assert measures.at_k(local_part(scores, comm), local_part(labels, comm), k, comm) == alone
+    assert alone.recall == 1 and alone.precision == np.mean(labels > 0)
+
+
 @pytest.mark.parametrize("decimals", [0, 1, 12])
 def test_rocarea_is_scikit_learns(comm, decimals):
     metrics = pytest.importorskip("sklearn.metrics")

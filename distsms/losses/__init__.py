@@ -13,6 +13,7 @@ from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
 from distsms.losses.contract import Cost, Floats, Loss, LossValue
 from distsms.losses.error_rate import ErrorRate
 from distsms.losses.prbep import Prbep
+from distsms.losses.prbep_exchange import PrbepExchange
 from distsms.losses.rocarea import RocArea
 from distsms.losses.rocarea_exchange import RocAreaExchange
 
@@ -23,6 +24,7 @@ MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("rocarea", "gather"): RocArea,
     ("rocarea", "exchange"): RocAreaExchange,
     ("prbep", "gather"): Prbep,
+    ("prbep", "exchange"): PrbepExchange,
     ("error-rate", "gather"): ErrorRate,
     ("f-beta", "gather"): FBeta,
     ("precision@k", "gather"): PrecisionAtK,
