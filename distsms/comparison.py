@@ -20,7 +20,7 @@ from distsms import inputs
 from distsms.cells import CELLS, RESULT, TEST, TRACE, Cell, Folder
 from distsms.comm import Communicator
 from distsms.files import require_space
-from distsms.losses import Loss, make_loss
+from distsms.losses import Loss, choose_ordering, make_loss
 from distsms.measures import ranking
 from distsms.model import Model
 from distsms.objective import Objective
@@ -83,9 +83,10 @@ class Runner:
 
     def _objective(self, cell: Cell, stop_wanted: Callable[[], bool]) -> Objective:
         if cell.measure not in self._losses:
-            self._losses[cell.measure] = make_loss(
-                cell.measure, self.ordering, self.block.labels, self.block.weights, self.comm
-            )
+            labels, weights = self.block.labels, self.block.weights
+            n_pos, n_neg = map(int, self.comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
+            ordering, _ = choose_ordering(self.ordering, cell.measure, n_pos, n_neg, self.comm.size)
+            self._losses[cell.measure] = make_loss(cell.measure, ordering, labels, weights, self.comm)
         return Objective(self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted)
 
     def _warm_up(self, cell: Cell, settings: Settings) -> None:

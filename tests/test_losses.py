@@ -404,12 +404,12 @@ def test_no_rank_holds_all_rows(comm, ordering):
 def test_the_ordering_that_costs_least():
     for n_pos, n_neg in ((1, 1), (10, 10**9), (10**9, 10), (5 * 10**8, 5 * 10**8)):
         for size in (1, 2, 32, 1024):
-            ordering, why = choose_ordering("rocarea", n_pos, n_neg, size)
+            ordering, why = choose_ordering("auto", "rocarea", n_pos, n_neg, size)
             assert ordering in ("gather", "exchange")
             assert f"{size} rank" in why and "gather" in why and "exchange" in why
             gather, exchange = (MEASURES["rocarea", o].cost(n_pos, n_neg, size) for o in ("gather", "exchange"))
             assert (sum(exchange) <= sum(gather)) == (ordering == "exchange")
-    assert choose_ordering("rocarea", 10**6, 10**9, 32)[0] == "exchange"
+    assert choose_ordering("auto", "rocarea", 10**6, 10**9, 32)[0] == "exchange"
 
 
 @pytest.mark.serial

@@ -121,7 +121,11 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
 def add_vectors(how: argparse._ArgumentGroup) -> None:
     """How the margins are ordered, and what the solver and the proof keep."""
     how.add_argument(
-        "--ordering", choices=("gather",), default="gather", help="how the margins are brought into global order"
+        "--ordering",
+        choices=("auto", "gather", "exchange"),
+        default="auto",
+        help="how the margins are brought into global order: on the root, or without n numbers on any rank; auto takes"
+        " what costs less (%(default)s)",
     )
     how.add_argument(
         "--history", type=count, default=50, metavar="N", help="pairs in the solver's memory (%(default)s)"
@@ -165,7 +169,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     from distsms.bias import WithConstant
     from distsms.clock import Clock
     from distsms.comm import launched_size
-    from distsms.losses import make_loss
+    from distsms.losses import choose_ordering, make_loss
     from distsms.objective import Objective
     from distsms.training import train
 
@@ -187,9 +191,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         trace = report.Trace(args.trace if comm.is_root else None)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
+    n_pos, n_neg = manifest.n_pos, manifest.n_neg
+    args.ordering, why = choose_ordering(args.ordering, args.measure, n_pos, n_neg, comm.size)
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
     features = WithConstant(block.features, args.bias) if args.bias else block.features
-    _summarize(say, args, settings, manifest, block, comm)
+    _summarize(say, args, settings, manifest, block, why, comm)
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
@@ -318,7 +324,7 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **
     from distsms.losses import loss_class
     from distsms.settings import Settings
 
-    smooth = loss_class(measure, args.ordering).smooth
+    smooth = loss_class(measure, "gather" if args.ordering == "auto" else args.ordering).smooth
     settings = Settings(
         solver=solver or ("lmvm" if smooth else "bmrm"),
         epsilon=1e-3 if args.epsilon is None and args.relative is None else args.epsilon,
@@ -353,7 +359,7 @@ def _start(path: str, p: int, bias: float | None) -> Any:
 
 
 def _summarize(
-    say: Any, args: argparse.Namespace, settings: Settings, manifest: Any, block: Any, comm: Communicator
+    say: Any, args: argparse.Namespace, settings: Settings, manifest: Any, block: Any, why: str, comm: Communicator
 ) -> None:
     """What is about to be solved, on what. Collective."""
     from distsms.report import size
@@ -381,11 +387,9 @@ def _summarize(
     if args.bias and at(args.measure) not in (None, manifest.n_pos):
         say("warning   where K is not n+, a bias alone takes the risk of this measure to 0: better train without")
     up_to = "up to " if planes > settings.planes else ""
-    say(f"method    {settings.solver}, {up_to}{memory}, {fixed}, ordering {args.ordering}")
-    say(
-        f"          vectors on the root: {up_to}{size(settings.root_bytes(p))};"
-        f" margins there: {size(60 * manifest.n)}\n"
-    )
+    say(f"method    {settings.solver}, {up_to}{memory}, {fixed}")
+    say(f"ordering  {args.ordering}, {why}")
+    say(f"          vectors on the root: {up_to}{size(settings.root_bytes(p))}\n")
 
 
 def _info(

@@ -44,19 +44,26 @@ def loss_class(measure: str, ordering: str) -> type[Loss]:
 def make_loss(
     measure: str, ordering: str, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator
 ) -> Loss:
-    """The loss of this rank's rows; see `Loss`. Collective. Raises InputError where a class is missing, or k rows."""
+    """The loss of this rank's rows; see `Loss`. Collective. Raises InputError where a class is missing, or k rows.
+
+    ordering : a key of `MEASURES`, not "auto": see `choose_ordering`.
+    """
     return loss_class(measure, ordering)(labels, weights, comm, *measure_names.parse(measure)[1])
 
 
-def choose_ordering(measure: str, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
-    """The ordering that costs least for these data on so many ranks, and why, for people to read.
+def choose_ordering(asked: str, measure: str, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
+    """The ordering asked for, or for "auto" the one that costs least for these data on so many ranks; and why, in words.
 
     By the counts of `Loss.cost`, a byte and a step being one nanosecond each: about right for a network of 10 Gbit/s
     and for a kernel, and orders of magnitude are what differs. Local.
     """
+    if asked != "auto":
+        return asked, "as asked for"
     family, _ = measure_names.parse(measure)
     costs = {ordering: loss.cost(n_pos, n_neg, size) for (name, ordering), loss in MEASURES.items() if name == family}
     best, *others = sorted(costs, key=lambda ordering: sum(costs[ordering]))
+    if not others:
+        return best, "the only one for this measure"
     said = "; ".join(f"{ordering} {_said(costs[ordering])}" for ordering in [best, *others])
     return best, f"counted for the busiest of {size} rank(s), an evaluation: {said}"
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
-from distsms.losses.contract import Floats, LossValue
+from distsms.losses.contract import Cost, Floats, LossValue
 from distsms.losses.prbep import Balance, PrbepRisk, Side, near_kink, polish, settlement
 from distsms.rootfinding import LEFT_OUT, NEGATIVE, POSITIVE, RootSearch, find_place, find_roots, select
 
@@ -39,6 +39,11 @@ class PrbepExchange(PrbepRisk):
         select(np.zeros(1), 1, Communicator())  # compiles or loads the kernels now, not in the first evaluation
         _sums(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, 0.0)
         _coefficients(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
+
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """Two Allreduces of 28 KiB, four passes; see the module's docstring."""
+        return Cost(0.0 if size == 1 else 4 * 28 * 2**10, 10.0 * (n_pos + n_neg) / size)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. Collective: some three to five small Allreduces; see the module's docstring."""
