@@ -52,7 +52,7 @@ def make_loss(
 
 
 def choose_ordering(asked: str, measure: str, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
-    """The ordering asked for, or for "auto" the one that costs least for these data on so many ranks; and why, in words.
+    """The ordering asked for, or for "auto" the one that costs least on so many ranks; and why, in words.
 
     By the counts of `Loss.cost`, a byte and a step being one nanosecond each: about right for a network of 10 Gbit/s
     and for a kernel, and orders of magnitude are what differs. Local.
