@@ -24,6 +24,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = "osD^vPX*<>"
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 NAMES = {"rocarea": "ROCArea", "prbep": "PRBEP"}
+LEGEND_INCHES = 1.65  # the widest entry of a legend
 PROVED_GAP = "proved gap"
 PAPERS_C_MU = 10.0  # AGM against LMVM, section 5.5.3
 
@@ -86,7 +87,8 @@ def panels(
         }
         labels = sorted(handles, key=lambda label: label == PROVED_GAP)
         lines = [handles[label] for label in labels]
-        figure.legend(lines, labels, loc="outside lower center", ncols=min(5, len(labels)))
+        beside = int(figure.get_figwidth() / LEGEND_INCHES)
+        figure.legend(lines, labels, loc="outside lower center", ncols=min(beside, len(labels)))
         figure.suptitle(title, parse_math=False)
     return figure
 

@@ -59,6 +59,21 @@ def test_a_run_without_a_course_does_no_harm(tmp_path):
     assert {path.stem for path in written} == {"objective_prbep", "suboptimality_prbep"}
 
 
+@pytest.mark.parametrize("lambdas", [1, 2, 3])
+def test_the_legend_has_room(tmp_path, lambdas):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    for solver, c_mu in (*METHODS, ("lmvm", 100.0), ("bmrm-linesearch", None)):
+        for lam in (1e-2, 1e-4, 1e-6)[:lambdas]:
+            made(tmp_path, Cell("prbep", lam, solver, c_mu), [1.0, 0.5], test=0.5)
+    runs = Folder(tmp_path).all_finished()
+    figure = figures.panels(runs, [figures.EXCESS, figures.TESTED], "a set", figures.problems(runs))
+    FigureCanvasAgg(figure).draw()
+    legend, whole = figure.legends[0].get_window_extent(), figure.bbox
+    assert whole.x0 <= legend.x0 < legend.x1 <= whole.x1
+    assert whole.y0 <= legend.y0 < legend.y1 <= min(axes.get_position().y0 for axes in figure.axes) * whole.y1
+
+
 def test_no_two_methods_look_alike(runs):
     looks = figures._looks([one.cell for one in runs])
     assert len({(look["color"], look["marker"]) for look in looks.values()}) == len(METHODS) == len(looks)
