@@ -51,11 +51,8 @@ class RootSearch:
 
     def __init__(self, kinds: NDArray[np.uint8], target: int) -> None:
         self.kinds, self.target = kinds, float(target)
-        self._found = np.empty(
-            (2 * BLOCK + len(kinds) // 8, 2)
-        )  # positions of head and tail of rows with a kink in sight
+        self._found = np.empty((2 * BLOCK + len(kinds) // 8, 2))  # head and tail of rows with a kink in sight
         self._table = np.empty(_BASE + 4 * BUCKETS)
-
         self._last: float | None = None  # root of the last question
         self._radius = 0.0  # how far from it the next root is looked for first
 
@@ -72,25 +69,22 @@ class RootSearch:
         if not self.lost:
             assert self._last is not None
             self._begin(self._last - self._radius, self._last + self._radius)
-            self._refinements = 0
 
     def look_between(self, low: float, high: float) -> None:
         """Cut this bracket next, which has a root for sure; if its ends are not numbers, the root is NaN. Local."""
         self.lost, self.done = False, not (math.isfinite(low) and math.isfinite(high))
         if not self.done:
-            self._begin(low, high)
-            self._sure, self._refinements = True, 0
+            self._begin(low, high, sure=True)
 
     def track(self) -> None:
         """Let the next question begin near this root. Local."""
         if math.isfinite(self.root):
             if self._last is not None:
-                self._radius = max(
-                    REACH * abs(self.root - self._last), self._radius * min(1, SIGHT / max(self.kinks, 1))
-                )
+                seen = self._radius * min(1.0, SIGHT / max(self.kinks, 1.0))
+                self._radius = max(REACH * abs(self.root - self._last), seen)
             self._last = self.root
 
-    def _begin(self, low: float, high: float) -> None:
+    def _begin(self, low: float, high: float, sure: bool = False, refinements: int = 0) -> None:
         mantissa, exponent = math.frexp(max(high / 2 - low / 2, math.ulp(low), math.ulp(high)))
         # (high - low) 2^exponent < K, also when rounded to the grid
         exponent = math.frexp(BUCKETS / 4)[1] - exponent - (mantissa > 1 - 1e-9)
@@ -100,7 +94,7 @@ class RootSearch:
         self._reach = self._width * self._scale * self._lift
         if 0 < self._reach < BUCKETS:
             self._reach = math.ldexp(max(round(math.ldexp(self._reach, GRID)), 1), -GRID)
-        self._level, self._rescan, self._sure = 0, True, False
+        self._level, self._rescan, self._sure, self._refinements = 0, True, sure, refinements
 
     @property
     def _window(self) -> tuple[float, float, float, float, float, float, float]:
@@ -126,21 +120,18 @@ class RootSearch:
 
     def narrow(self, counted: Floats) -> None:
         """Take the bucket in which G reaches the target for the next bracket, or find that it is not in here. Local."""
-        base, table = counted[:_BASE], counted[_BASE:].reshape(BUCKETS, -1)
-        steps = self._width == 0
+        steps, table = self._width == 0, counted[_BASE:].reshape(BUCKETS, -1)
         if self._level == 0:
-            full, self._slope, distance = base.tolist()
+            full, self._slope, distance = counted[:_BASE].tolist()
             if math.isnan(full):
                 self.done = True
                 return
             self._value = full - self.target + (0.0 if steps else distance / self._reach)  # small where it matters
             self.kinks = float(table[:, 0].sum() if steps else table[:, (0, 2, 3)].sum())
-            self.lost = not self._sure and (self._value > 0 or (steps and self._value == 0))
         k, value, slope, grown = _walk(table, self._value, self._slope, self._reach * self._factor)
-        self.lost |= k == BUCKETS and not self._sure
-        if self.lost:
-            if self._refinements:  # G is so near to the target here that rounding decides
-                self.lost, self.done = False, True
+        if not self._sure and (k == BUCKETS or (self._level == 0 and (value > 0 or (steps and value == 0)))):
+            # within a bracket that was refined, G is so near to the target that rounding decides
+            self.lost, self.done = not self._refinements, bool(self._refinements)
             return
         k = min(k, BUCKETS - 1)
         bucket = 1 / self._factor
@@ -162,9 +153,7 @@ class RootSearch:
             self.done = off <= self._slack or self._refinements == REFINEMENTS
         if not self.done and self._level == LEVELS:
             margin = bucket / self._scale / self._lift + 2 * math.ulp(self.root)
-            refinements = self._refinements + 1
-            self._begin(self.root - margin, self.root + margin)
-            self._refinements = refinements
+            self._begin(self.root - margin, self.root + margin, refinements=self._refinements + 1)
 
     def extremes(self, scores: Floats) -> Floats:
         """The largest place in the bucket that was found, and the least with its sign turned; -inf for none. Local."""
