@@ -76,7 +76,7 @@ class SmallerClass:
         self._table = Table.room(1)
         self.sort(np.zeros(1), 1.0)
         self.meet(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1))
-        self.give(self.gamma(), np.zeros(1), np.zeros(1, np.uint32), 1.0, np.empty(1))
+        self.give(self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, np.empty(1))
         self._table = Table.room(capacity)
 
     def sort(self, q: Floats, nu: float) -> None:
