@@ -48,6 +48,7 @@ class KeyRanges:
         self._range = SmallerClass(1)
         Ranges(np.ones((1, 5)), 1.0).meet(np.zeros(1))  # compiles its kernels, or loads them, now
 
+    @np.errstate(over="ignore", invalid="ignore")  # sums may pass the largest float, and say so by what they are
     def evaluate(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, Floats, Sums]:
         """gamma of this rank's q and b, and the sums over all pairs; zeros and NaN if not `finite` on every rank.
 
