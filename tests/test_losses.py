@@ -351,6 +351,18 @@ def test_ways_of_rocarea_agree_on_more_rows(way, spread, positive, comm):
         check_against_gathering(way, scores, labels, mine, nu, comm)
 
 
+@pytest.mark.parametrize("way", [way for way in ALL if way[0] == "rocarea"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_at_the_ends_of_what_floats_hold(way, sign, comm):
+    """Differences that are hardly numbers any more: right if tiny, infinite or NaN if sums overflow, never a crash."""
+    rng = np.random.default_rng(4)
+    labels = sign * np.where(np.arange(100) % 5 == 0, 1, -1)
+    mine = np.arange(100) % comm.size == comm.rank
+    check_against_gathering(way, 1e-310 * rng.normal(size=100), labels, mine, 0.1, comm)
+    value = build(way, labels[mine], comm).evaluate(np.where(rng.random(100) < 0.5, 1.7e308, -1.7e308)[mine], 0.1)
+    assert not np.isfinite(value.R)
+
+
 @pytest.mark.parametrize("sample, room", [(1, 4), (512, 0.01), (0, 0.3)])
 def test_ranges_that_are_not_even(comm, monkeypatch, sample, room):
     """With hardly a sample, and questions in many rounds: slower, not wrong."""

@@ -48,6 +48,7 @@ class KeyRanges:
         self._range = SmallerClass(1)
         Ranges(np.ones((1, 5)), 1.0).meet(np.zeros(1))  # compiles its kernels, or loads them, now
 
+    @np.errstate(over="ignore", invalid="ignore")  # sums may pass the largest float, and say so by what they are
     def evaluate(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, Floats, Sums]:
         """gamma of this rank's q and b, and the sums over all pairs; zeros and NaN if not `finite` on every rank.
 
@@ -59,7 +60,7 @@ class KeyRanges:
         to = _range_of(q, splitters)
         sending = np.argsort(to, kind="stable")
         held, origin = self.comm.alltoall_rows(q[sending], np.bincount(to, minlength=self.comm.size))
-        rows = np.argsort(held, kind="stable").astype(np.uint32)
+        rows = np.argsort(held, kind="stable")
         held = held[rows]
         self._range.sort(held, nu)
         ranges = Ranges(self._totals(held), nu)
@@ -127,9 +128,8 @@ class Ranges:
             self._t2[:j, j] = _sums_from(t2[:j] + 2 * x * t[:j] + n * x * x)
         self._below = np.concatenate([[0.0], np.cumsum(self._count)])
         self._full = np.zeros(B + 1)  # how many points have exactly so many ranges full
-        self._window = np.zeros(
-            (2, B + 1, B + 1)
-        )  # how many have the ranges i to j - 1 in their window; sum of t there
+        # how many points have just the ranges i to j - 1 in their window, and the sum of their t with the top of these
+        self._window = np.zeros((2, B + 1, B + 1))
         self.sums = Sums(0.0, 0.0, 0.0)
 
     def meet(self, b: Floats) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:

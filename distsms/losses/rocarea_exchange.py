@@ -39,8 +39,8 @@ class RocAreaExchange(RocAreaRisk):
         super().__init__(labels, weights, comm)
         positives_fewer = self.n_pos <= self.n_neg
         smaller, larger = (self.positive, self.negative) if positives_fewer else (self.negative, self.positive)
-        dtype = np.uint32 if len(labels) < 2**32 else np.uint64
-        self._smaller, self._larger = (np.flatnonzero(rows).astype(dtype) for rows in (smaller, larger))
+        self._smaller = np.flatnonzero(smaller)
+        self._larger = np.flatnonzero(larger).astype(np.uint32 if len(labels) < 2**32 else np.uint64)
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
         self._sums: KeyRanges | SmallerClass
         if _by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:

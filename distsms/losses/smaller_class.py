@@ -76,7 +76,7 @@ class SmallerClass:
         self._table = Table.room(1)
         self.sort(np.zeros(1), 1.0)
         self.meet(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1))
-        self.give(self.gamma(), np.zeros(1), np.zeros(1, np.uint32), 1.0, np.empty(1))
+        self.give(self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, np.empty(1))
         self._table = Table.room(capacity)
 
     def sort(self, q: Floats, nu: float) -> None:
@@ -150,8 +150,11 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _bucket(x: float, scale: float, buckets: int) -> int:
-    """The bucket at a distance x from the lower end; what is beyond an end is in the last bucket there."""
-    return int(min(max(x * scale, 0.0), buckets - 1.0))
+    """The bucket at a distance x from the lower end; what is beyond an end is in the last bucket there, 0 inf in the
+    first."""
+    x *= scale
+    x = x if x > 0.0 else 0.0
+    return int(x if x < buckets - 1.0 else buckets - 1.0)
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
