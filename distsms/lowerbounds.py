@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil, floor, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.errors import InputError
-from distsms.losses import Loss, LossValue
+
+if TYPE_CHECKING:  # `synth` has no need of the losses' kernels
+    from distsms.losses import Loss, LossValue
 
 Floats = NDArray[np.float64]
 _C = sqrt(2) / 4
@@ -167,7 +169,7 @@ class ProofsSeparation:
         self.taken[new[0]] = True
         coefficients = np.zeros(len(scores))
         coefficients[0], coefficients[new[0]] = -self.weight, self.weight
-        return LossValue(value.R, value.R, self.d, coefficients)
+        return value._replace(d=self.d, coefficients=coefficients)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loss, name)
