@@ -66,6 +66,10 @@ class Communicator:
         """The root's small Python object, on every rank. Collective; for set-up, never per evaluation."""
         return item
 
+    def node_ranks(self) -> list[int]:
+        """The ranks that share this rank's node and its memory, itself among them. Collective; for set-up."""
+        return [self.rank]
+
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""
 
@@ -165,6 +169,14 @@ class MPICommunicator(Communicator):
 
     def bcast(self, item: Any) -> Any:
         return self._comm.bcast(item, root=0)
+
+    def node_ranks(self) -> list[int]:
+        from mpi4py import MPI
+
+        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        ranks = node.allgather(self.rank)
+        node.Free()
+        return ranks
 
     def barrier(self) -> None:
         self._comm.Barrier()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Values = Array | None
 
-AHEAD = np.uint64(128)  # entries
+AHEAD = np.uint64(256)  # entries
 _ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(5))
 _ANY_ORDER = {"reassoc", "contract", "nsz"}  # lets the compiler split a sum over the lanes of a vector register
 

@@ -127,7 +127,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
-    from distsms import inputs, model, report, shards
+    from distsms import inputs, memory, model, report, shards
     from distsms.clock import Clock
     from distsms.comm import launched_size
     from distsms.losses import make_loss
@@ -135,7 +135,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     from distsms.training import train
 
     say = _speaker(comm.is_root and not args.quiet)
-    clock, reading = Clock(), report.ReadCounter()
+    clock, reading, neighbours = Clock(), report.ReadCounter(), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
         settings = _settings(args)
         manifest = shards.read_manifest(args.data)
@@ -147,8 +147,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
-        _check_memory(settings, manifest.p)
+        needs, there = memory.needs(manifest, settings), memory.available()
+        memory.require(needs, comm.size, neighbours, there)
         trace = report.Trace(args.trace if comm.is_root else None)
+    say(
+        f"memory    {report.size(needs.of_rank(comm.size))} on each rank, {report.size(needs.root)} more on the root;"
+        f" its node has {report.size(there)}"
+    )
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
@@ -225,19 +230,6 @@ def _measured(scores: Floats, rows: Block, comm: Communicator) -> Ranking:
     return ranking(scores[rows.counted], rows.labels[rows.counted], comm)
 
 
-def _check_memory(settings: Settings, p: int) -> None:
-    """Raise InputError if the vectors on the root cannot fit into this machine's memory."""
-    from distsms.errors import InputError
-    from distsms.report import size
-
-    needed, there = settings.root_bytes(p), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise InputError(
-            f"p = {p} columns need {size(needed)} for vectors on the root, which has {size(there)}; lower --history, "
-            "--planes or --vector-memory, or leave out columns"
-        )
-
-
 def _speaker(speaks: bool) -> Callable[[str], None]:
     """Prints, as long as somebody reads: a reader that has gone, or a full disk, costs the words, not the run."""
 
@@ -299,7 +291,7 @@ def _summarize(
     history, planes = settings.history_within(block.p), settings.planes_within(block.p)
     fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     fixed = fixed if settings.traits.smooth else "the exact risk"
-    memory = f"history {history}, {planes} planes" if history else f"{planes} planes"
+    kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
     target = [f"{settings.epsilon:g}"] if settings.epsilon else []
     target += [f"{settings.relative:g} J"] if settings.relative else []
     say(
@@ -313,11 +305,7 @@ def _summarize(
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
     say(f"problem   {args.measure}, lambda {settings.lam:g}; gap to prove: {' or '.join(target)}")
     up_to = "up to " if planes > settings.planes else ""
-    say(f"method    {settings.solver}, {up_to}{memory}, {fixed}, ordering {args.ordering}")
-    say(
-        f"          vectors on the root: {up_to}{size(settings.root_bytes(block.p))};"
-        f" margins there: {size(60 * manifest.n)}\n"
-    )
+    say(f"method    {settings.solver}, {up_to}{kept}, {fixed}, ordering {args.ordering}\n")
 
 
 def _info(
