@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import count, duration, memory, positive
+from distsms.cli.types import add_threads, count, duration, memory, positive
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
     )
     parser.add_argument("--quiet", action="store_true", help="print only errors")
+    add_threads(parser)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
