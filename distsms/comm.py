@@ -11,13 +11,15 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import DistsmsError, LaunchError
+
+T = TypeVar("T")
 
 COUNT_LIMIT = 2**30
 """Elements per MPI message; tests lower it to see the pieces."""
@@ -72,6 +74,16 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""
+
+    def root_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives on each rank, called on the root before the others. Collective; `make` is local.
+
+        For what needs compiled kernels: one rank compiles them, the others find them in the cache. Numba replaces its
+        files atomically, but two processes that store different versions of a function at once may mix them up.
+        """
+        made = make() if self.is_root else None
+        self.barrier()
+        return make() if made is None else made
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

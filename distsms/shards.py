@@ -129,7 +129,10 @@ def load(
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
             check_columns(manifest, width)
-        return _load_rows(manifest, comm.rank, comm.size, width)
+        read = _read_rows(manifest, comm.rank, comm.size, width)
+    longest = int(comm.maximum(np.array([read.rows.longest()]))[0])  # so that all ranks need the same kernels
+    features = comm.root_first(lambda: read.rows.features(longest))
+    return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
 
 
 class _Boundary(NamedTuple):
@@ -151,7 +154,17 @@ def check_columns(manifest: Manifest, width: int) -> None:
             )
 
 
-def _load_rows(manifest: Manifest, rank: int, size: int, width: int) -> Block:
+class _Read(NamedTuple):
+    """A rank's rows as they come from the files; see `Block`."""
+
+    rows: _DenseRows | _SparseRows
+    labels: NDArray[np.int8]
+    weights: NDArray[np.float64] | None
+    first_row: int
+    bytes_read: int
+
+
+def _read_rows(manifest: Manifest, rank: int, size: int, width: int) -> _Read:
     first, last = _boundary(manifest, rank, size), _boundary(manifest, rank + 1, size)
     pieces = list(_pieces(manifest, first.row, last.row))
     for piece in pieces:
@@ -175,7 +188,7 @@ def _load_rows(manifest: Manifest, rank: int, size: int, width: int) -> Block:
                     shard.read_weights(part, weights[local])
                 rows.add(shard, part, local)
             bytes_read += shard.bytes_read
-    return Block(rows.features(), labels, weights, first.row, manifest.n, width, bytes_read)
+    return _Read(rows, labels, weights, first.row, bytes_read)
 
 
 def _pieces(manifest: Manifest, first: int, last: int) -> Iterator[Piece]:
@@ -253,11 +266,16 @@ class _SparseRows:
         self.indices[self.filled : self.filled + len(indices)] = indices
         self.filled += len(indices)
 
-    def features(self) -> Sparse:
-        indices = self.indices[: self.filled]
+    def longest(self) -> int:
+        """The entries of the longest row."""
+        return int(self.lengths.max(initial=0))
+
+    def features(self, longest: int) -> Sparse:
+        """longest : of all ranks."""
+        indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:
-            return Pattern(indices, self.lengths, self.width)
-        return Sparse(self.values[: self.filled], indices, self.lengths, self.width)
+            return Pattern(indices, lengths, self.width)
+        return Sparse(self.values[: self.filled], indices, lengths, self.width)
 
 
 class _DenseRows:
@@ -272,5 +290,8 @@ class _DenseRows:
             shard.read("X", some.start, some.stop, rows)
             shard.check_finite(some, None, rows)
 
-    def features(self) -> Dense:
+    def longest(self) -> int:
+        return self.array.shape[1]
+
+    def features(self, longest: int) -> Dense:
         return Dense(self.array)
