@@ -12,7 +12,7 @@ from distsms.manifest import Manifest
 from distsms.report import size
 from distsms.settings import Settings
 
-INTERPRETER, ROOT_LIBRARIES = 125 * 2**20, 85 * 2**20
+INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
 """Python and the libraries on every rank, and what PETSc adds on the root; measured, see README."""
 ROW_BYTES = 40
 """For each row besides its entries: label, classes, scores, coefficients and what a loss makes of them."""
@@ -50,7 +50,7 @@ class Needs:
 def needs(manifest: Manifest, settings: Settings) -> Needs:
     """What training on a data set takes. Local; from the manifest alone.
 
-    Each rank holds some eight vectors of length p (w, gradient, and the bounds of each column), and one more for each
+    Each rank holds some six vectors of length p (w, gradient, what is known of each column), and one more for every
     thread but the first.
     """
     value = 4 if manifest.dtype == "float32" else 8
@@ -59,7 +59,7 @@ def needs(manifest: Manifest, settings: Settings) -> Needs:
     else:
         entry = unsigned(manifest.p - 1)().itemsize + (value if any(shard.values for shard in manifest.shards) else 0)
     data = entry * manifest.nnz + ROW_BYTES * manifest.n
-    each = INTERPRETER + 8 * manifest.p * (7 + threads_wanted())
+    each = INTERPRETER + 8 * manifest.p * (5 + threads_wanted())
     root = ROOT_LIBRARIES + settings.root_bytes(manifest.p) + ORDERING_BYTES * manifest.n
     return Needs(data, each, root)
 
