@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 PART_ENTRIES = 2**20
 """Entries of a part: few enough to stay in a cache for the next of k vectors, enough to forget what a call costs."""
-_SAMPLE, _SPARSE = 4096, 8
+_SHORT, _FEW, _SAMPLE = 8, 8, 256
+"""Rows of fewer entries are never passed over; one in so many is few; coefficients that are looked at to tell."""
 
 
 def index_dtype(nnz: int, p: int) -> Any:
@@ -240,8 +241,10 @@ class Sparse(Rows):
 
         With short rows in the cache a badly guessed branch costs more than the row.
         """
+        if self.nnz < _SHORT * len(c):
+            return False
         sample = c[:: 1 + len(c) // _SAMPLE]
-        return self._arrays[0].itemsize > 2 or _SPARSE * np.count_nonzero(sample) <= len(sample)
+        return self._arrays[0].itemsize > 2 or _FEW * np.count_nonzero(sample) <= len(sample)
 
 
 class Pattern(Sparse):
