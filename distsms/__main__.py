@@ -7,14 +7,18 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-# Before numpy is loaded: a BLAS that starts a thread per core on every rank slows all of them down.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+from distsms import cli
+from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError
+
+if TYPE_CHECKING:
+    from distsms.comm import Communicator
+
+# These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+for _name in THREADS:
     os.environ.setdefault(_name, "1")
-
-from distsms import cli  # noqa: E402
-from distsms.comm import Communicator, world  # noqa: E402
-from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names of files may hold what the terminal cannot show
     args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
+    if args.threads is not None:
+        os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
+    from distsms.comm import Communicator, world
+
     comm = Communicator()
     try:
         if args.mpi:

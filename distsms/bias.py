@@ -5,6 +5,8 @@ It is regularized like every other weight, so a larger value makes a bias cheape
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,13 +29,19 @@ class WithConstant:
         """(n_local, p + 1)."""
         return self._features.shape[0], self._features.shape[1] + 1
 
-    def margins(self, W: Floats) -> Floats:
-        """[X, value] W: (n_local,) or (n_local, k)."""
-        return self._features.margins(W[:-1]) + self._value * W[-1]
+    def margins(self, W: Floats, out: Floats | None = None) -> Floats:
+        """[X, value] W: W (p + 1,) or (k, p + 1) -> (n_local,) or (k, n_local), into `out` if given."""
+        out = self._features.margins(W[..., :-1], out)
+        out += self._value * W[..., -1:]
+        return out
 
-    def transposed_times(self, C: Floats) -> Floats:
-        """[X, value]' C: (p + 1,) or (p + 1, k), to be summed over ranks."""
-        return np.concatenate([self._features.transposed_times(C), self._value * np.sum(C, axis=0, keepdims=True)])
+    def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
+        """[X, value]' C: C (n_local,) or k of them -> (p + 1,) or (k, p + 1), to be summed over ranks."""
+        inner = self._features.transposed_times(C)
+        out = np.empty((*inner.shape[:-1], inner.shape[-1] + 1)) if out is None else out
+        out[..., :-1] = inner
+        out[..., -1] = self._value * np.array([np.sum(c) for c in C] if inner.ndim == 2 else np.sum(C))
+        return out
 
     def largest_terms(self, w: Floats) -> float:
         """As for features: eps/2 of it bounds what rounding does to a margin.

@@ -11,13 +11,15 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import DistsmsError, LaunchError
+
+T = TypeVar("T")
 
 COUNT_LIMIT = 2**30
 """Elements per MPI message; tests lower it to see the pieces."""
@@ -88,8 +90,22 @@ class Communicator:
         """The root's small Python object, on every rank. Collective; for set-up, never per evaluation."""
         return item
 
+    def node_ranks(self) -> list[int]:
+        """The ranks that share this rank's node and its memory, itself among them. Collective; for set-up."""
+        return [self.rank]
+
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""
+
+    def root_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives on each rank, called on the root before the others. Collective; `make` is local.
+
+        For what needs compiled kernels: one rank compiles them, the others find them in the cache. Numba replaces its
+        files atomically, but two processes that store different versions of a function at once may mix them up.
+        """
+        made = make() if self.is_root else None
+        self.barrier()
+        return make() if made is None else made
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -232,6 +248,14 @@ class MPICommunicator(Communicator):
 
     def bcast(self, item: Any) -> Any:
         return self._comm.bcast(item, root=0)
+
+    def node_ranks(self) -> list[int]:
+        from mpi4py import MPI
+
+        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        ranks = node.allgather(self.rank)
+        node.Free()
+        return ranks
 
     def barrier(self) -> None:
         self._comm.Barrier()

@@ -1,29 +1,46 @@
 """What a rank holds of X (its local rows): products with w and with the per-row coefficients, and nothing else.
 
-Three classes with one interface; no other module asks which one it has:
+Two classes with one interface, `Sparse` (with or without values) and `Dense`; no other module asks which one it has:
 
     shape, nnz, nbytes      (n_local, p), stored entries, bytes of memory held
-    margins(W)              s = X w      W (p,) or (p, k)              -> (n_local,) or (n_local, k)
-    transposed_times(C)     X' c         C (n_local,) or (n_local, k)  -> (p,) or (p, k): this rank's summand
+    margins(W)              s = X w      W (p,) or (k, p)              -> (n_local,) or (k, n_local)
+    transposed_times(C)     X' c         C (n_local,) or (k, n_local)  -> (p,) or (k, p): this rank's summand
     second_moments()        sum_i x_ij^2                               -> (p,): this rank's summand
     largest_terms(w)        what rounding can do to X w                -> a number
     columns()               max_i |x_ij| and the count of entries      -> (p,) and (p,), of this rank's rows
 
-All arrays are local and float64, C-contiguous where they have two axes. Nothing communicates: the caller sums X'c and
-the second moments over ranks. Values are held as float64 whatever the file holds, since SciPy would copy a float32
-matrix at every product with a float64 vector. n_local = 0 is an ordinary case: X'c is then zero.
+All vectors are local and float64; k of them lie one below the other, each contiguous, and share one pass over memory.
+X is held as narrow as it is, float32 values as float32, and never copied; sums are float64. Nothing communicates: the
+caller sums X'c and the second moments over ranks. n_local = 0 is an ordinary case: X'c is then zero.
+
+The rows are cut into parts of nearly equal work. Each thread takes a run of parts, and all but the first need a vector
+of length p of their own for X'c, summed in a fixed order: results depend on the number of threads in the last digits,
+and not on chance. Threads are OMP_NUM_THREADS, or 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms import features_kernel as kernel
+
 Floats = NDArray[np.float64]
+Vectors = Floats | Sequence[Floats]
+T = TypeVar("T")
+
+PART_ENTRIES = 2**20
+"""Entries of a part: few enough to stay in a cache for the next of k vectors, enough to forget what a call costs."""
+_SHORT, _FEW, _SAMPLE = 8, 8, 256
+"""Rows of fewer entries are never passed over; one in so many is few; coefficients that are looked at to tell."""
 
 
 def index_dtype(nnz: int, p: int) -> Any:
@@ -31,171 +48,266 @@ def index_dtype(nnz: int, p: int) -> Any:
     return np.int32 if max(nnz, p) <= np.iinfo(np.int32).max else np.int64
 
 
-_TERMS = 2**22  # entries of which absolute values are held at a time
+def unsigned(largest: int) -> Any:
+    """The smallest unsigned type that holds `largest`, in at least the 16 bits that column indices have."""
+    return np.uint16 if largest < 2**16 else np.uint32 if largest < 2**32 else np.uint64
 
 
-class Sparse:
-    """Local rows in compressed form (CSR): 12 bytes per entry with int32 indices. Products cost O(nnz k)."""
+def length_dtype(longest: int) -> Any:
+    """The smallest unsigned type for the numbers of entries of rows: 8 bits mostly."""
+    return np.uint8 if longest < 2**8 else unsigned(longest)
 
-    def __init__(self, values: Floats, indices: NDArray[Any], indptr: NDArray[Any], p: int) -> None:
-        """values (nnz,), indices (nnz,) zero-based, strictly ascending in each row, indptr (n_local + 1,).
 
-        Nothing is copied if values are float64 and both index arrays have `index_dtype(nnz, p)`.
-        """
-        shape = (len(indptr) - 1, p)
-        values = np.asarray(values, np.float64)
-        self._rows = sparse.csr_matrix((values, indices, indptr), shape=shape, copy=False)
-        self._columns = self._rows.T  # the same arrays read as CSC: made once, it costs more than a small product
+def threads_wanted() -> int:
+    """OMP_NUM_THREADS (its first number, if several are given), or 1."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return max(1, int(first)) if first.isdecimal() else 1
+
+
+class Part(NamedTuple):
+    """Local rows first..last; the entries of sparse ones begin at `start`."""
+
+    first: int
+    last: int
+    start: int
+
+
+class Rows(ABC):
+    """Local rows cut into parts; what sparse and dense ones have in common."""
+
+    def __init__(self, shape: tuple[int, int], parts: list[Part], threads: int) -> None:
+        self.shape = shape  # (n_local, p)
+        share = -(-len(parts) // threads)
+        self._runs = [parts[i : i + share] for i in range(0, len(parts), share)]
+        self._pool = ThreadPoolExecutor(threads) if len(self._runs) > 1 else None
+        self._sums = np.empty((len(self._runs) - 1, 1, shape[1]))  # X'c of all threads but the first
+        # Compiles the kernels, or loads them from their cache, now and not in the first evaluation.
+        no_rows, nothing = Part(0, 0, 0), np.empty(0)
+        self._dot(no_rows, nothing, nothing)
+        self._add(no_rows, nothing, nothing)
+        self._largest(no_rows, nothing)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(n_local, p)."""
-        return self._rows.shape
-
-    @property
+    @abstractmethod
     def nnz(self) -> int:
         """Stored entries."""
-        return int(self._rows.nnz)
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of memory held."""
-        return self._rows.data.nbytes + self._rows.indices.nbytes + self._rows.indptr.nbytes
 
-    def margins(self, W: Floats) -> Floats:
-        """X W: (n_local,) or (n_local, k)."""
-        return self._rows @ W
+    def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
+        """X W, into `out` if given (C-contiguous, of the shape of the result)."""
+        vectors, out, rows = self._prepared(W, out, self.shape[1], self.shape[0])
 
-    def transposed_times(self, C: Floats) -> Floats:
-        """X' C: (p,) or (p, k), to be summed over ranks."""
-        return self._columns @ C
+        def run(parts: list[Part], _: int) -> None:
+            for part in parts:
+                for w, s in zip(vectors, rows, strict=True):
+                    self._dot(part, w, s)
+
+        self._on_threads(run)
+        return out
+
+    def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
+        """X' C, to be summed over ranks; into `out` if given. C may also be a sequence of k arrays (n_local,)."""
+        vectors, out, first = self._prepared(C, out, self.shape[0], self.shape[1])
+        if self._sums.shape[1] != len(vectors):
+            self._sums = np.empty((len(self._sums), len(vectors), self.shape[1]))
+
+        def run(parts: list[Part], thread: int) -> None:
+            sums = self._sums[thread - 1] if thread else first
+            for total in sums:
+                total[:] = 0
+            for part in parts:
+                for c, total in zip(vectors, sums, strict=True):
+                    self._add(part, c, total)
+
+        self._on_threads(run)
+        for others in self._sums:
+            for total, other in zip(first, others, strict=True):
+                total += other
+        return out
 
     def largest_terms(self, w: Floats) -> float:
-        """See `Dense`; costs a copy of a few rows at a time."""
-        best, w = 0.0, np.abs(w)
-        for start, stop in self._parts():
-            lengths = np.diff(self._rows.indptr[start : stop + 1]) + 2
-            best = max(best, float((lengths * (abs(self._rows[start:stop]) @ w)).max()))
-        return best
+        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w."""
+        (vector,), _, _ = self._prepared(w, None, self.shape[1], 0)
+        found = self._on_threads(lambda parts, _: max(self._largest(part, vector) for part in parts))
+        return float(max(found))
 
+    @abstractmethod
     def columns(self) -> tuple[Floats, Floats]:
-        """See `Dense`; costs O(nnz) and a copy of a few rows at a time."""
-        largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
-        indptr = self._rows.indptr
-        for start, stop in self._parts():
-            part = slice(indptr[start], indptr[stop])
-            np.maximum.at(largest, self._rows.indices[part], np.abs(self._rows.data[part]))
-            np.add.at(counts, self._rows.indices[part], 1.0)
-        return largest, counts
+        """The largest |x_ij| of each column, and how many entries it has; both (p,), local. One pass on one thread."""
 
-    def _parts(self) -> Iterator[tuple[int, int]]:
-        """Row ranges of about _TERMS entries each."""
-        indptr, start = self._rows.indptr, 0
-        while start < self.shape[0]:
-            stop = max(start + 1, int(np.searchsorted(indptr, indptr[start] + _TERMS, side="right")) - 1)
-            yield start, stop
-            start = stop
-
+    @abstractmethod
     def second_moments(self) -> Floats:
-        """Costs O(nnz) and, for its duration, a second array of values."""
-        with np.errstate(over="ignore"):
-            squares = (np.square(self._rows.data), self._rows.indices, self._rows.indptr)
-        return sparse.csr_matrix(squares, shape=self.shape, copy=False).T @ np.ones(self.shape[0])
+        """sum_i x_ij^2, (p,), to be summed over ranks. One pass on one thread."""
+
+    @abstractmethod
+    def _dot(self, part: Part, w: Floats, out: Floats) -> None: ...
+
+    @abstractmethod
+    def _add(self, part: Part, c: Floats, out: Floats) -> None: ...
+
+    @abstractmethod
+    def _largest(self, part: Part, w: Floats) -> float: ...
+
+    def _on_threads(self, run: Callable[[list[Part], int], T]) -> Iterable[T]:
+        """run(parts, thread) for each thread's run of parts."""
+        if self._pool is None:
+            return [run(self._runs[0], 0)]
+        return list(self._pool.map(run, self._runs, range(len(self._runs))))
+
+    @staticmethod
+    def _prepared(
+        given: Vectors, out: Floats | None, length: int, result: int
+    ) -> tuple[list[Floats], Floats, list[Floats]]:
+        """The k vectors as the kernels want them, the result, and its rows; kernels check nothing, so this does."""
+        single = isinstance(given, np.ndarray) and given.ndim == 1
+        vectors = [np.ascontiguousarray(one, np.float64) for one in ([given] if single else given)]
+        shape = (result,) if single else (len(vectors), result)
+        out = np.empty(shape) if out is None else out
+        if any(one.shape != (length,) for one in vectors):
+            raise ValueError(f"vectors of shape {vectors[0].shape} where ({length},) is wanted")
+        if out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
+            raise ValueError(f"the result is C-contiguous float64 of shape {shape}, not {out.dtype} {out.shape}")
+        return vectors, out, [out] if single else list(out)
 
 
-class Pattern:
-    """Local rows of a 0/1 matrix: only the places of the ones are given. Products cost O(nnz k).
+class Sparse(Rows):
+    """Local rows in compressed form. Products cost O(nnz k).
 
-    SciPy's products read values, so an array of ones is held inside for now (and counted in `nbytes`). Kernels that
-    need none, at 4 bytes per entry and less traffic, can replace it without any other module noticing.
+    Bytes: for each entry 2 (p <= 65,536), 4 (p <= 2^32) or 8 for its column, and 4 or 8 for its value, if it has one;
+    for each row 1 (no row has more than 255 entries), 2, 4 or 8.
     """
 
-    def __init__(self, indices: NDArray[Any], indptr: NDArray[Any], p: int) -> None:
-        """indices (nnz,) and indptr (n_local + 1,) as for `Sparse`."""
-        self._ones = Sparse(np.ones(len(indices)), indices, indptr, p)
+    def __init__(
+        self,
+        values: NDArray[Any] | None,
+        indices: NDArray[Any],
+        lengths: NDArray[Any],
+        p: int,
+        threads: int | None = None,
+    ) -> None:
+        """values (nnz,), or None: all are 1; indices (nnz,) from 0, ascending in each row; lengths (n_local,) of rows.
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n_local, p)."""
-        return self._ones.shape
+        What is of its final type is not copied: values float32 or float64, indices `unsigned(p - 1)`, lengths unsigned.
+        """
+        indices = np.ascontiguousarray(indices, unsigned(p - 1))
+        if values is not None:
+            values = np.ascontiguousarray(values, None if values.dtype == np.float32 else np.float64)
+        if lengths.dtype.kind != "u":
+            lengths = lengths.astype(length_dtype(int(lengths.max(initial=0))))
+        self._arrays = indices, values, lengths
+        threads = threads or threads_wanted()
+        super().__init__((len(lengths), p), _parts(lengths, len(indices), threads), threads)
+        kernel.describe_columns(indices[:0], None if values is None else values[:0], *np.zeros((3, 0)))
+
+    @classmethod
+    def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> Sparse:
+        """A SciPy matrix in canonical CSR format."""
+        return cls(X.data, X.indices, np.diff(X.indptr), X.shape[1], threads)
 
     @property
     def nnz(self) -> int:
-        """Stored entries."""
-        return self._ones.nnz
+        return len(self._arrays[0])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held."""
-        return self._ones.nbytes
-
-    def margins(self, W: Floats) -> Floats:
-        """X W: (n_local,) or (n_local, k)."""
-        return self._ones.margins(W)
-
-    def transposed_times(self, C: Floats) -> Floats:
-        """X' C: (p,) or (p, k), to be summed over ranks."""
-        return self._ones.transposed_times(C)
-
-    def largest_terms(self, w: Floats) -> float:
-        """See `Dense`."""
-        return self._ones.largest_terms(w)
+        return sum(array.nbytes for array in self._arrays if array is not None)
 
     def columns(self) -> tuple[Floats, Floats]:
-        """See `Dense`."""
-        return self._ones.columns()
+        largest, counts, _ = self._described()
+        return largest, counts
 
     def second_moments(self) -> Floats:
-        """The column counts, since 1^2 = 1."""
-        return self._ones.transposed_times(np.ones(self.shape[0]))
+        return self._described()[2]
+
+    def _described(self) -> Floats:
+        found = np.zeros((3, self.shape[1]))
+        kernel.describe_columns(*self._arrays[:2], *found)
+        return found
+
+    def _dot(self, part: Part, w: Floats, out: Floats) -> None:
+        kernel.dot_rows(*self._arrays, *part, w, out)
+
+    def _add(self, part: Part, c: Floats, out: Floats) -> None:
+        kernel.add_rows(*self._arrays, *part, self._skips(c), c, out)
+
+    def _largest(self, part: Part, w: Floats) -> float:
+        return kernel.largest_row(*self._arrays, *part, w)
+
+    def _skips(self, c: Floats) -> bool:
+        """Whether passing over rows with c_i = 0 is worth a branch: where reading them is dear, or few others are left.
+
+        With short rows in the cache a badly guessed branch costs more than the row.
+        """
+        if self.nnz < _SHORT * len(c):
+            return False
+        sample = c[:: 1 + len(c) // _SAMPLE]
+        return self._arrays[0].itemsize > 2 or _FEW * np.count_nonzero(sample) <= len(sample)
 
 
-class Dense:
-    """Local rows as one C-contiguous array: 8 bytes per entry; products by BLAS in O(n_local p k)."""
+class Pattern(Sparse):
+    """Local rows of a 0/1 matrix: only the places of the ones are held."""
 
-    def __init__(self, array: Floats) -> None:
-        """array (n_local, p); not copied if it is float64 and C-contiguous."""
-        self._array = np.ascontiguousarray(array, np.float64)
+    def __init__(self, indices: NDArray[Any], lengths: NDArray[Any], p: int, threads: int | None = None) -> None:
+        """indices (nnz,) and lengths (n_local,) as for `Sparse`."""
+        super().__init__(None, indices, lengths, p, threads)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n_local, p)."""
-        return self._array.shape[0], self._array.shape[1]
+
+class Dense(Rows):
+    """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k)."""
+
+    def __init__(self, array: NDArray[Any], threads: int | None = None) -> None:
+        """array (n_local, p); not copied if it is C-contiguous float32 or float64."""
+        self._array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
+        n_local, p = array.shape
+        threads = threads or threads_wanted()
+        count = threads * max(1, -(-array.size // (threads * PART_ENTRIES)))
+        cuts = [n_local * t // count for t in range(count + 1)]
+        super().__init__((n_local, p), [Part(*two, 0) for two in pairwise(cuts)], threads)
+        kernel.describe_dense(self._array[:0], *np.zeros((2, 0)))
 
     @property
     def nnz(self) -> int:
-        """Stored entries."""
         return self._array.size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held."""
         return self._array.nbytes
 
-    def margins(self, W: Floats) -> Floats:
-        """X W: (n_local,) or (n_local, k)."""
-        return self._array @ W
-
-    def transposed_times(self, C: Floats) -> Floats:
-        """X' C: (p,) or (p, k), to be summed over ranks."""
-        return self._array.T @ C
-
-    def largest_terms(self, w: Floats) -> float:
-        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w."""
-        best, w = 0.0, np.abs(w)
-        step = max(1, _TERMS // max(1, self.shape[1]))
-        for start in range(0, self.shape[0], step):
-            best = max(best, float((np.abs(self._array[start : start + step]) @ w).max()))
-        return best * (self.shape[1] + 2)
-
     def columns(self) -> tuple[Floats, Floats]:
-        """The largest |x_ij| of each column, and how many entries it has; both (p,), local."""
-        largest = np.maximum(self._array.max(axis=0, initial=0.0), -self._array.min(axis=0, initial=0.0))
-        return largest, np.full(self.shape[1], float(self.shape[0]))
+        return self._described()[0], np.full(self.shape[1], float(self.shape[0]))
 
     def second_moments(self) -> Floats:
-        """Costs O(n_local p), without a temporary array."""
-        return np.einsum("ij,ij->j", self._array, self._array)
+        return self._described()[1]
+
+    def _described(self) -> Floats:
+        found = np.zeros((2, self.shape[1]))
+        kernel.describe_dense(self._array, *found)
+        return found
+
+    def _dot(self, part: Part, w: Floats, out: Floats) -> None:
+        kernel.dot_dense(self._array, part.first, part.last, w, out)
+
+    def _add(self, part: Part, c: Floats, out: Floats) -> None:
+        kernel.add_dense(self._array, part.first, part.last, c, out)
+
+    def _largest(self, part: Part, w: Floats) -> float:
+        return kernel.largest_dense(self._array, part.first, part.last, w)
 
 
-Features = Sparse | Pattern | Dense
+def _parts(lengths: NDArray[Any], nnz: int, threads: int) -> list[Part]:
+    """Parts of at most about PART_ENTRIES rows and entries, as many as divide among the threads."""
+    count = threads * max(1, -(-(nnz + len(lengths)) // (threads * PART_ENTRIES)))
+    rows, entries = np.zeros((2, count + 1), np.int64)
+    rows[-1], entries[-1] = len(lengths), nnz
+    kernel.split_rows(lengths, rows, entries)
+    cuts = list(zip(rows.tolist(), entries.tolist(), strict=True))
+    if int(np.sum(lengths, dtype=np.int64)) != nnz:
+        raise ValueError(f"row lengths that do not sum up to {nnz} entries")
+    return [Part(first, last, start) for (first, start), (last, _) in pairwise(cuts)]
+
+
+Features = Sparse | Dense

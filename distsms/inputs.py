@@ -68,8 +68,7 @@ def rows_for(
     width = max(rows.n_columns, model.p)
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(len(labels), width))[:, : model.p]
     counts = comm.allgather(len(labels))
-    features = Sparse(X.data, X.indices, X.indptr, model.p)
-    return shards.Block(features, labels, None, sum(counts[: comm.rank]), sum(counts), model.p, 0)
+    return shards.Block(Sparse.of(X), labels, None, sum(counts[: comm.rank]), sum(counts), model.p, 0)
 
 
 def scores(model: Model, rows: shards.Block, path: str | os.PathLike[str], comm: Communicator) -> NDArray[np.float64]:

@@ -31,8 +31,8 @@ class Features(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]: ...
-    def margins(self, W: Floats) -> Floats: ...
-    def transposed_times(self, C: Floats) -> Floats: ...
+    def margins(self, W: Floats, out: Floats | None = None) -> Floats: ...
+    def transposed_times(self, C: Sequence[Floats], out: Floats | None = None) -> Floats: ...
     def largest_terms(self, w: Floats) -> float: ...
     def columns(self) -> tuple[Floats, Floats]: ...
     def second_moments(self) -> Floats: ...
@@ -90,6 +90,7 @@ class Objective:
         """True on every rank, from the same evaluation on, once `stop_wanted()` was true on any of them."""
         self._stop_wanted = stop_wanted
         self._column_errors: Floats | None = None
+        self._scores = np.empty((1, features.shape[0]))
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         """Answer the requests in one pass over the data. On the root, while the other ranks are in `serve`."""
@@ -171,17 +172,18 @@ class Objective:
         with clock.phase("broadcast"):
             self.comm.broadcast(questions)
         with clock.phase("margins X w"):
-            scores = self.features.margins(np.ascontiguousarray(questions[:, :-2].T))  # (n_local, k)
-        coefficients = np.empty_like(scores)
-        values = []
+            if len(self._scores) != k:
+                self._scores = np.empty((k, self.features.shape[0]))
+            self.features.margins(questions[:, :-2], self._scores)
+        coefficients, values = [], []
         with clock.phase("loss"):
-            for column, (nu, index) in enumerate(questions[:, -2:]):
-                value = self.losses[int(index)].evaluate(np.ascontiguousarray(scores[:, column]), float(nu))
-                coefficients[:, column] = value.coefficients
+            for scores, (nu, index) in zip(self._scores, questions[:, -2:], strict=True):
+                value = self.losses[int(index)].evaluate(scores, float(nu))
+                coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d))
         buffer = np.empty(k * self.p + 1)  # all gradients, and the stop flag
         with clock.phase("gradient X'c"):
-            buffer[:-1].reshape(k, self.p)[:] = self.features.transposed_times(coefficients).T
+            self.features.transposed_times(coefficients, buffer[:-1].reshape(k, self.p))
             buffer[-1] = self._stop_wanted()
         with clock.phase("allreduce"):
             self.comm.sum(buffer)

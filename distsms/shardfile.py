@@ -163,6 +163,11 @@ class Piece(NamedTuple):
     start: int
     stop: int
 
+    def parts(self, rows: int) -> Iterator[Piece]:
+        """The same rows in pieces of at most so many."""
+        for start in range(self.start, self.stop, rows):
+            yield self._replace(start=start, stop=min(start + rows, self.stop))
+
 
 class OpenShard:
     """One shard while it is open, compared with the manifest; counts the bytes that are read from it."""
@@ -249,12 +254,17 @@ class OpenShard:
         self.read("weights", piece.start, piece.stop, out)
         self._refuse(~(np.isfinite(out) & (out >= 0)), out, piece, "weight", "must be finite and not negative")
 
-    def check_finite(self, piece: Piece, indptr: NDArray[np.int64] | None, values: NDArray[np.float64]) -> None:
+    def check_finite(self, piece: Piece, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """values: of CSR with the piece's own indptr, or a dense array."""
         self._refuse(~np.isfinite(values), values, piece, "value", "must be finite", indptr)
 
-    def check_indices(self, piece: Piece, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
-        """Between 0 and the columns that the manifest gives this shard, strictly ascending inside each row."""
+    def read_indices(self, piece: Piece, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
+        """The piece's columns, in the file's type; indptr is the piece's own, its first entry is `start` in the shard.
+
+        They are between 0 and the columns that the manifest gives this shard, strictly ascending inside each row.
+        """
+        indices = np.empty(int(indptr[-1]), self.file["X/indices"].dtype)
+        self.read("X/indices", start, start + len(indices), indices)
         limit = self.shard.columns
         if indices.min(initial=0) < 0 or indices.max(initial=-1) >= limit:
             wrong = (indices < 0) | (indices >= limit)
@@ -263,6 +273,7 @@ class OpenShard:
         np.less_equal(indices[1:], indices[:-1], out=wrong[1:])
         wrong[indptr[:-1][indptr[:-1] < len(indices)]] = False  # the first entry of a row follows none
         self._refuse(wrong, indices, piece, "column", "must be greater than the one before it in its row", indptr)
+        return indices
 
     def _refuse(
         self,

@@ -27,10 +27,13 @@ from scipy import sparse
 
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.features import Dense, Features, Pattern, Sparse, index_dtype
+from distsms.features import PART_ENTRIES, Dense, Features, Pattern, Sparse, length_dtype, unsigned
 from distsms.files import exclusive
 from distsms.manifest import Manifest, prepare, publish, read_manifest, verify
 from distsms.shardfile import OpenShard, Piece, StagedShard, finish_shard, open_shard, stage_shard
+
+PART_ROWS = 2**16
+"""Rows, and by PART_ENTRIES entries, that are read and checked at a time."""
 
 __all__ = [
     "Block",
@@ -112,11 +115,11 @@ def load(
 
     A row weighs 1 + its stored entries; with W the sum, rank r of P starts at the first row that has r W / P or more
     before it. So a rank holds at most W / P plus one row; it may hold none. Cost per rank: its share of the bytes, and
-    2 log2(rows of a shard) single reads to find the two boundaries. Memory: the block, 1 byte per entry of a shard for
-    the checks.
+    2 log2(rows of a shard) single reads to find the two boundaries. Memory: the block, and some MB for the part of a
+    shard that is being read and checked (a part has at least one row).
 
     n_columns: as many columns as a model has, instead of p; the ones that the data lack are zero. Columns beyond are
-    refused, or left out with `ignore_new_features` (which needs another 9 bytes per entry for a moment).
+    refused, or left out with `ignore_new_features` (their place in memory is claimed, but never touched).
 
     Raises InputError on every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or
     different from the manifest, or rows that are not what the format says.
@@ -126,7 +129,10 @@ def load(
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
             check_columns(manifest, width)
-        return _load_rows(manifest, comm.rank, comm.size, width)
+        read = _read_rows(manifest, comm.rank, comm.size, width)
+    longest = int(comm.maximum(np.array([read.rows.longest()]))[0])  # so that all ranks need the same kernels
+    features = comm.root_first(lambda: read.rows.features(longest))
+    return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
 
 
 class _Boundary(NamedTuple):
@@ -148,28 +154,41 @@ def check_columns(manifest: Manifest, width: int) -> None:
             )
 
 
-def _load_rows(manifest: Manifest, rank: int, size: int, width: int) -> Block:
+class _Read(NamedTuple):
+    """A rank's rows as they come from the files; see `Block`."""
+
+    rows: _DenseRows | _SparseRows
+    labels: NDArray[np.int8]
+    weights: NDArray[np.float64] | None
+    first_row: int
+    bytes_read: int
+
+
+def _read_rows(manifest: Manifest, rank: int, size: int, width: int) -> _Read:
     first, last = _boundary(manifest, rank, size), _boundary(manifest, rank + 1, size)
     pieces = list(_pieces(manifest, first.row, last.row))
     for piece in pieces:
         manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word
     n_local = last.row - first.row
-    rows = (
-        _DenseRows(n_local, width) if manifest.layout == "dense" else _SparseRows(pieces, n_local, first, last, width)
-    )
+    rows: _DenseRows | _SparseRows
+    if manifest.layout == "dense":
+        rows = _DenseRows(n_local, width, manifest.dtype)
+    else:
+        rows = _SparseRows(pieces, n_local, last.nnz - first.nnz, width, manifest.dtype)
     labels = np.empty(n_local, np.int8)
     weights = np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read
     for piece in pieces:
-        at = piece.offset + piece.start - first.row
-        local = slice(at, at + piece.stop - piece.start)
         with open_shard(manifest, piece.shard, piece.offset) as shard:
-            shard.read_labels(piece, labels[local])
-            if weights is not None:
-                shard.read_weights(piece, weights[local])
-            rows.add(shard, piece, local)
+            for part in piece.parts(PART_ROWS):
+                at = part.offset + part.start - first.row
+                local = slice(at, at + part.stop - part.start)
+                shard.read_labels(part, labels[local])
+                if weights is not None:
+                    shard.read_weights(part, weights[local])
+                rows.add(shard, part, local)
             bytes_read += shard.bytes_read
-    return Block(rows.features(), labels, weights, first.row, manifest.n, width, bytes_read)
+    return _Read(rows, labels, weights, first.row, bytes_read)
 
 
 def _pieces(manifest: Manifest, first: int, last: int) -> Iterator[Piece]:
@@ -201,59 +220,78 @@ def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
 
 
 class _SparseRows:
-    """The local rows of CSR shards, put together in arrays of their final size and type."""
+    """The local rows of CSR shards, put together in arrays of their final size and type, a bounded part at a time."""
 
-    def __init__(self, pieces: list[Piece], n_local: int, first: _Boundary, last: _Boundary, width: int) -> None:
-        nnz = max(last.nnz - first.nnz, 0)  # negative only if indptr descends, which `add` will report
-        columns = max([width, *(piece.shard.columns for piece in pieces)])
-        self.indptr = np.zeros(n_local + 1, index_dtype(nnz, columns))
-        self.indices = np.empty(nnz, self.indptr.dtype)
-        self.values = np.empty(nnz) if any(piece.shard.values for piece in pieces) else None
-        self.width, self.columns = width, columns
+    def __init__(self, pieces: list[Piece], n_local: int, nnz: int, width: int, dtype: str) -> None:
+        nnz = max(nnz, 0)  # negative only if indptr descends, which `add` will report
+        self.lengths = np.zeros(n_local, length_dtype(0))
+        self.indices = np.empty(nnz, unsigned(width - 1))
+        self.values = np.empty(nnz, dtype) if any(piece.shard.values for piece in pieces) else None
+        self.filled, self.width = 0, width
 
-    def add(self, shard: OpenShard, piece: Piece, local: slice) -> None:
-        indptr = shard.read_indptr(piece)
+    def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
+        indptr = shard.read_indptr(part)
+        self._count(np.diff(indptr), local)
+        cut = 0
+        while cut < len(indptr) - 1:
+            end = max(cut + 1, int(np.searchsorted(indptr, indptr[cut] + PART_ENTRIES, side="right")) - 1)
+            some = part._replace(start=part.start + cut, stop=part.start + end)
+            self._add_entries(shard, some, indptr[cut : end + 1], slice(local.start + cut, local.start + end))
+            cut = end
+
+    def _count(self, lengths: NDArray[np.int64], local: slice) -> None:
+        """Note the entries of each row, in a wider type if they need one."""
+        wanted = length_dtype(int(lengths.max(initial=0)))
+        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, wanted), copy=False)
+        self.lengths[local] = lengths
+
+    def _add_entries(self, shard: OpenShard, piece: Piece, indptr: NDArray[np.int64], local: slice) -> None:
         start, stop = int(indptr[0]), int(indptr[-1])
-        at = int(self.indptr[local.start])
-        entries = slice(at, at + stop - start)
-        indptr -= start
-        self.indptr[local.start + 1 : local.stop + 1] = indptr[1:] + at
-        shard.read("X/indices", start, stop, self.indices[entries])
-        shard.check_indices(piece, indptr, self.indices[entries])
-        if self.values is None:
-            return
-        values = self.values[entries]
-        if piece.shard.values:
-            shard.read("X/data", start, stop, values)
-            shard.check_finite(piece, indptr, values)
-        else:
-            values[:] = 1
+        indptr = indptr - start
+        indices = shard.read_indices(piece, indptr, start)
+        new = indices >= self.width  # unwanted columns: there are none unless they are to be ignored
+        entries = slice(self.filled, self.filled + stop - start)
+        if self.values is not None and piece.shard.values:
+            shard.read("X/data", start, stop, self.values[entries])
+            shard.check_finite(piece, indptr, self.values[entries])
+        elif self.values is not None:
+            self.values[entries] = 1
+        if new.any():
+            old = ~new
+            kept_before = np.concatenate(([0], np.cumsum(old)))
+            self._count(np.diff(kept_before[indptr]), local)
+            indices = indices[old]
+            if self.values is not None:
+                self.values[self.filled : self.filled + len(indices)] = self.values[entries][old]
+        self.indices[self.filled : self.filled + len(indices)] = indices
+        self.filled += len(indices)
 
-    def features(self) -> Sparse | Pattern:
-        if self.columns > self.width:
-            self._drop_new_features()
-        if self.values is None:
-            return Pattern(self.indices, self.indptr, self.width)
-        return Sparse(self.values, self.indices, self.indptr, self.width)
+    def longest(self) -> int:
+        """The entries of the longest row."""
+        return int(self.lengths.max(initial=0))
 
-    def _drop_new_features(self) -> None:
-        kept = self.indices < self.width
-        kept_before = np.zeros(len(kept) + 1, self.indptr.dtype)
-        np.cumsum(kept, out=kept_before[1:])
-        self.indptr = kept_before[self.indptr]
-        self.indices = self.indices[kept]
-        self.values = None if self.values is None else self.values[kept]
+    def features(self, longest: int) -> Sparse:
+        """longest : of all ranks."""
+        indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
+        if self.values is None:
+            return Pattern(indices, lengths, self.width)
+        return Sparse(self.values[: self.filled], indices, lengths, self.width)
 
 
 class _DenseRows:
     """The local rows of dense shards. Columns beyond `width` are not even read."""
 
-    def __init__(self, n_local: int, width: int) -> None:
-        self.array = np.zeros((n_local, width))
+    def __init__(self, n_local: int, width: int, dtype: str) -> None:
+        self.array = np.zeros((n_local, width), dtype)
 
-    def add(self, shard: OpenShard, piece: Piece, local: slice) -> None:
-        shard.read("X", piece.start, piece.stop, self.array[local])
-        shard.check_finite(piece, None, self.array[local])
+    def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
+        for some in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
+            rows = self.array[local.start + some.start - part.start : local.start + some.stop - part.start]
+            shard.read("X", some.start, some.stop, rows)
+            shard.check_finite(some, None, rows)
 
-    def features(self) -> Dense:
+    def longest(self) -> int:
+        return self.array.shape[1]
+
+    def features(self, longest: int) -> Dense:
         return Dense(self.array)

@@ -30,8 +30,7 @@ def objective(X, y, comm, measure="rocarea", weights=None, **more):
     """The objective of this rank's share of X and y."""
     rows = share(comm, len(y))
     loss = make_loss(measure, "gather", y[rows], None if weights is None else weights[rows], comm)
-    part = X[rows].tocsr()
-    return Objective(Sparse(part.data, part.indices, part.indptr, X.shape[1]), [loss], comm, **more)
+    return Objective(Sparse.of(X[rows].tocsr()), [loss], comm, **more)
 
 
 def asked(objective, requests):

@@ -35,12 +35,15 @@ def with_constant(X, y, comm, measure, value):
 def test_products_are_those_of_a_column_by_hand(case, value, k):
     features, array, rng = build(case)
     wrapped, whole = WithConstant(features, value), np.c_[array, np.full(len(array), value)]
-    columns = () if k is None else (k,)
-    W, C = rng.normal(size=(whole.shape[1], *columns)), rng.normal(size=(len(whole), *columns))
+    several = () if k is None else (k,)
+    W, C = rng.normal(size=(*several, whole.shape[1])), rng.normal(size=(*several, len(whole)))
     margins, gradient = wrapped.margins(W), wrapped.transposed_times(C)
     assert wrapped.shape == whole.shape
-    np.testing.assert_allclose(margins, whole @ W, atol=1e-12 * (1 + value))
-    np.testing.assert_allclose(gradient, whole.T @ C, atol=1e-12 * (1 + value))
+    np.testing.assert_allclose(margins, W @ whole.T, atol=1e-12 * (1 + value))
+    np.testing.assert_allclose(gradient, C @ whole, atol=1e-12 * (1 + value))
+    into = np.empty_like(margins), np.empty_like(gradient)
+    assert wrapped.margins(W, into[0]) is into[0] and wrapped.transposed_times(C, into[1]) is into[1]
+    np.testing.assert_array_equal(np.concatenate([one.ravel() for one in into]), [*margins.ravel(), *gradient.ravel()])
     assert np.sum(margins * C) == pytest.approx(np.sum(W * gradient), rel=1e-10, abs=1e-10 * (1 + value))
     np.testing.assert_allclose(wrapped.second_moments(), (whole**2).sum(axis=0), rtol=1e-12, atol=1e-12)
 

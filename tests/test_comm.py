@@ -113,3 +113,15 @@ def test_a_launcher_of_another_mpi_is_refused(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "32")
     with pytest.raises(LaunchError, match="started 32 processes, but MPI sees each as rank 0 of 1"):
         world()
+
+
+def test_the_root_goes_first(comm, shared_dir):
+    """What the root makes is there when the others begin."""
+    path = shared_dir / "made"
+
+    def make():
+        seen = path.exists()
+        path.touch()
+        return seen
+
+    assert comm.root_first(make) is not comm.is_root

@@ -420,7 +420,7 @@ def test_the_ordering_that_costs_least():
             assert ordering in ("gather", "exchange")
             assert f"{size} rank" in why and "gather" in why and "exchange" in why
             gather, exchange = (MEASURES["rocarea", o].cost(n_pos, n_neg, size) for o in ("gather", "exchange"))
-            assert (sum(exchange) <= sum(gather)) == (ordering == "exchange")
+            assert (sum(exchange[:2]) <= sum(gather[:2])) == (ordering == "exchange")
     assert choose_ordering("auto", "rocarea", 10**6, 10**9, 32)[0] == "exchange"
 
 

@@ -40,8 +40,8 @@ def of(data, comm, measure):
     rows, y = data
     part = share(comm, len(y))
     first, last = rows.indptr[part.start], rows.indptr[part.stop]
-    indptr = rows.indptr[part.start : part.stop + 1] - first
-    features = Sparse(rows.data[first:last], rows.indices[first:last], indptr, rows.n_columns)
+    lengths = np.diff(rows.indptr[part.start : part.stop + 1])
+    features = Sparse(rows.data[first:last], rows.indices[first:last], lengths, rows.n_columns)
     return Objective(features, [make_loss(measure, "gather", y[part], None, comm)], comm)
 
 

@@ -53,7 +53,7 @@ def draw(n=40, p=12, seed=0, density=0.3, ones=False, heavy=()):
 
 def as_array(features):
     """The local rows of a Block as numpy array, through the interface."""
-    return features.margins(np.eye(features.shape[1]))
+    return features.margins(np.eye(features.shape[1])).T
 
 
 def load_all(directory, size, **options):

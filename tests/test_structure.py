@@ -47,7 +47,7 @@ def test_importing_the_package_starts_nothing():
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_help_starts_nothing(command):
     code = f"from distsms.__main__ import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass"
-    assert not loaded(code) & {"mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba", "matplotlib"}
+    assert not loaded(code) & {"numpy", "mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba", "matplotlib"}
 
 
 def test_information_starts_neither_mpi_nor_petsc(tmp_path):
@@ -78,3 +78,16 @@ def test_one_thread_per_rank_unless_told_otherwise(monkeypatch):
         if given:
             monkeypatch.setenv("OMP_NUM_THREADS", given)
         assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == expected
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    words = ["x", "y"] if command != "train" else ["x"]
+    code = (
+        "import os, sys\nfrom distsms.__main__ import main\nassert 'numpy' not in sys.modules\n"
+        f"assert main([{command!r}, *{words!r}, '--threads', '5']) == 1\n"
+        "from distsms.features import threads_wanted\n"
+        "assert threads_wanted() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
+    )
+    assert "numpy" in loaded(code)

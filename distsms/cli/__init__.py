@@ -48,7 +48,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             usage=f"distsms {module.NAME} {module.USAGE}",
         )
         parsers[module.NAME] = sub
-        sub.set_defaults(run=module.run, mpi=True, solver_options=[])
+        sub.set_defaults(run=module.run, mpi=True, solver_options=[], threads=None)
         module.add_arguments(sub)
     argv = list(argv)
     options: list[str] = []

@@ -100,17 +100,17 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms import files, inputs, shards
     from distsms.cells import grid
     from distsms.cli.info import versions
-    from distsms.cli.train import check_memory, settings_from, speaker
+    from distsms.cli.train import fitting, settings_from, speaker
     from distsms.comparison import Runner
 
-    say = speaker(comm.is_root and not args.quiet)
+    say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
         cells = grid(args.measures, args.lambdas, args.solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
         common = next(iter(settings.values()))
         manifest = shards.read_manifest(args.data)
-        for one in settings.values():
-            check_memory(one, manifest.p)
+        for cell, one in settings.items():
+            fitting(args.ordering, cell.measure, manifest, one, comm.size, neighbours)
         if args.test:
             inputs.check(args.test, manifest.p, args.ignore_new_features)
         if comm.is_root:

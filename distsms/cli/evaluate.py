@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import count, finite
+from distsms.cli.types import add_threads, count, finite
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_threads(parser)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from distsms.cli.types import add_threads
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "the svmlight file counts columns from %d (default: as the model's training data did)"
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+    add_threads(parser)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

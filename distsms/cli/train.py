@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import count, duration, measure, memory, positive
+from distsms.cli.types import add_threads, count, duration, measure, memory, positive
 from distsms.measure_names import NAMES, at
 from distsms.solvers import SOLVERS
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from distsms.comm import Communicator
     from distsms.interrupts import StopSignals
     from distsms.losses.contract import Floats, Loss
+    from distsms.manifest import Manifest
     from distsms.settings import Settings
     from distsms.shards import Block
     from distsms.training import Result, State
@@ -154,6 +155,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
         metavar="SIZE",
         help="history and planes on the root are cut to this (2GiB)",
     )
+    add_threads(how)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -169,12 +171,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     from distsms.bias import WithConstant
     from distsms.clock import Clock
     from distsms.comm import launched_size
-    from distsms.losses import choose_ordering, make_loss
+    from distsms.losses import make_loss
     from distsms.objective import Objective
     from distsms.training import train
 
     say = speaker(comm.is_root and not args.quiet)
-    clock, reading = Clock(), report.ReadCounter()
+    clock, reading, neighbours = Clock(), report.ReadCounter(), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
         settings = settings_from(args, args.measure, args.solver, lam=args.lam, c_mu=args.c_mu, solver_options=petsc)
@@ -187,15 +189,17 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
-        check_memory(settings, manifest.p + bool(args.bias))
+        args.ordering, *words = fitting(
+            args.ordering, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
+        )
         trace = report.Trace(args.trace if comm.is_root else None)
+    for one in words:
+        say(one)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
-    n_pos, n_neg = manifest.n_pos, manifest.n_neg
-    args.ordering, why = choose_ordering(args.ordering, args.measure, n_pos, n_neg, comm.size)
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
     features = WithConstant(block.features, args.bias) if args.bias else block.features
-    _summarize(say, args, settings, manifest, block, why, comm)
+    _summarize(say, args, settings, manifest, block, comm)
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
@@ -287,19 +291,6 @@ def _figures(measured: dict[str, float]) -> str:
     return "   ".join(f"{shown.get(name, name)} {value:.6f}" for name, value in measured.items())
 
 
-def check_memory(settings: Settings, p: int) -> None:
-    """Raise InputError if the vectors on the root cannot fit into this machine's memory."""
-    from distsms.errors import InputError
-    from distsms.report import size
-
-    needed, there = settings.root_bytes(p), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise InputError(
-            f"p = {p} columns need {size(needed)} for vectors on the root, which has {size(there)}; lower --history, "
-            "--planes or --vector-memory, or leave out columns"
-        )
-
-
 def speaker(speaks: bool) -> Callable[[str], None]:
     """Prints, as long as somebody reads: a reader that has gone, or a full disk, costs the words, not the run."""
 
@@ -342,6 +333,30 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **
     return settings
 
 
+def fitting(
+    asked: str,
+    measure: str,
+    manifest: Manifest,
+    settings: Settings,
+    size: int,
+    neighbours: list[int],
+    bias: bool = False,
+) -> tuple[str, str, str]:
+    """The ordering asked for, or the one that costs less, and two lines on it and on the memory of a rank. Local.
+
+    neighbours : the ranks of this node. Raises InputError if it has less memory than they need.
+    """
+    from distsms import memory, report
+    from distsms.losses import choose_ordering, loss_class
+
+    ordering, why = choose_ordering(asked, measure, manifest.n_pos, manifest.n_neg, size)
+    cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
+    needs, there = memory.needs(manifest, settings, cost, bias), memory.available()
+    memory.require(needs, size, neighbours, there)
+    held = f"{report.size(needs.of_rank(size))} on each rank, {report.size(needs.root)} more on the root"
+    return ordering, f"ordering  {ordering}: {why}", f"memory    {held}; its node has {report.size(there)}"
+
+
 def _start(path: str, p: int, bias: float | None) -> Any:
     """The coefficients of a model, widened to p columns and, if asked for, a constant feature of value `bias`."""
     import numpy as np
@@ -359,7 +374,7 @@ def _start(path: str, p: int, bias: float | None) -> Any:
 
 
 def _summarize(
-    say: Any, args: argparse.Namespace, settings: Settings, manifest: Any, block: Any, why: str, comm: Communicator
+    say: Any, args: argparse.Namespace, settings: Settings, manifest: Any, block: Any, comm: Communicator
 ) -> None:
     """What is about to be solved, on what. Collective."""
     from distsms.report import size
@@ -372,7 +387,7 @@ def _summarize(
     fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     fixed = fixed if settings.traits.smooth else "the exact risk"
     fixed += "" if args.solver or settings.solver == "lmvm" else " (this measure has no smoothed one)"
-    memory = f"history {history}, {planes} planes" if history else f"{planes} planes"
+    kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
     say(
         f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
         f" {len(manifest.shards)} shards"
@@ -387,9 +402,8 @@ def _summarize(
     if args.bias and at(args.measure) not in (None, manifest.n_pos):
         say("warning   where K is not n+, a bias alone takes the risk of this measure to 0: better train without")
     up_to = "up to " if planes > settings.planes else ""
-    say(f"method    {settings.solver}, {up_to}{memory}, {fixed}")
-    say(f"ordering  {args.ordering}, {why}")
-    say(f"          vectors on the root: {up_to}{size(settings.root_bytes(p))}\n")
+    say(f"method    {settings.solver}, {up_to}{kept}, {fixed}")
+    say("")
 
 
 def _info(

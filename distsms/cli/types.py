@@ -1,4 +1,4 @@
-"""Types of command-line arguments, with messages that say what is expected."""
+"""Types of command-line arguments, with messages that say what is expected, and an argument of several commands."""
 
 from __future__ import annotations
 
@@ -70,6 +70,16 @@ def memory(text: str) -> float:
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text!r} is not an amount of memory such as 500MiB or 4GiB")
     return value
+
+
+def add_threads(parser: argparse._ActionsContainer) -> None:
+    """--threads, for the commands that compute scores; the program sets them before it loads numpy."""
+    parser.add_argument(
+        "--threads",
+        type=count,
+        metavar="N",
+        help="of each rank (OMP_NUM_THREADS, or 1); more ranks do as well, but threads share their rank's memory",
+    )
 
 
 def _number(text: str) -> float:

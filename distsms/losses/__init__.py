@@ -61,7 +61,7 @@ def choose_ordering(asked: str, measure: str, n_pos: int, n_neg: int, size: int)
         return asked, "as asked for"
     family, _ = measure_names.parse(measure)
     costs = {ordering: loss.cost(n_pos, n_neg, size) for (name, ordering), loss in MEASURES.items() if name == family}
-    best, *others = sorted(costs, key=lambda ordering: sum(costs[ordering]))
+    best, *others = sorted(costs, key=lambda ordering: costs[ordering].bytes + costs[ordering].steps)
     if not others:
         return best, "the only one for this measure"
     said = "; ".join(f"{ordering} {_said(costs[ordering])}" for ordering in [best, *others])

@@ -31,10 +31,12 @@ class LossValue(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Bytes sent and received, and steps: looking up, comparing or adding one number."""
+    """Bytes sent and received, and steps: looking up, comparing or adding one number; and bytes held for it."""
 
     bytes: float
     steps: float
+    held_by_root: float = 0.0
+    held_by_each: float = 0.0
 
 
 class Loss(ABC):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
-from distsms.losses.contract import Floats, Loss, LossValue, huber, ramp
+from distsms.losses.contract import Cost, Floats, Loss, LossValue, huber, ramp
 
 
 class ErrorRate(Loss):
@@ -44,6 +44,12 @@ class ErrorRate(Loss):
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
         """D = n / 2, so nu = mu n / 2 = c_mu epsilon."""
         return c_mu * epsilon
+
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """Each rank its own rows; three numbers are summed."""
+        n_local = (n_pos + n_neg) / size
+        return Cost(0.0 if size == 1 else 48.0, 5.0 * n_local, held_by_each=40.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. Collective."""

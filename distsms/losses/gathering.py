@@ -44,7 +44,7 @@ class GatheringLoss(Loss):
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
         """On the root."""
         n = n_pos + n_neg
-        return Cost(16.0 * n * (size - 1) / size, n * (math.log2(n) + 10.0))
+        return Cost(16.0 * n * (size - 1) / size, n * (math.log2(n) + 10.0), held_by_root=60.0 * n)
 
     @abstractmethod
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:

@@ -43,7 +43,8 @@ class PrbepExchange(PrbepRisk):
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
         """Two Allreduces of 28 KiB, four passes; see the module's docstring."""
-        return Cost(0.0 if size == 1 else 4 * 28 * 2**10, 10.0 * (n_pos + n_neg) / size)
+        n_local = (n_pos + n_neg) / size
+        return Cost(0.0 if size == 1 else 4 * 28 * 2**10, 10.0 * n_local, held_by_each=5.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. Collective: some three to five small Allreduces; see the module's docstring."""

@@ -53,10 +53,12 @@ class RocAreaExchange(RocAreaRisk):
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
         """The way that is taken; see the module's docstring."""
-        n_min, n_max = sorted((n_pos, n_neg))
+        (n_min, n_max), (everywhere, ranges) = sorted((n_pos, n_neg)), _bytes(n_pos, n_neg, size)
+        n_local = (n_min + n_max) / size
         if _by_ranges(n_pos, n_neg, size):
-            return Cost(_bytes(n_pos, n_neg, size)[1], (n_pos + n_neg) / size * (math.log2(n_pos + n_neg) + 10.0))
-        return Cost(_bytes(n_pos, n_neg, size)[0], n_min * (math.log2(size) + 10.0) + n_max / size * 10.0)
+            return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
+        steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
+        return Cost(everywhere, steps, held_by_each=200.0 * n_min + 12.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. Collective."""

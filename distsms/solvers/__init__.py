@@ -8,14 +8,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from distsms.errors import InputError
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:  # the command line knows the solvers' names, and numpy is not to be loaded for that
+    import numpy as np
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float64]"
 
 # name -> module and class; loaded when it is asked for, so that PETSc starts only where it is used
 SOLVERS = {

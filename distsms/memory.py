@@ -1,0 +1,109 @@
+"""What each rank of a training run will hold in memory, known before anything is loaded, and whether it is there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from distsms.errors import InputError
+from distsms.features import threads_wanted, unsigned
+from distsms.losses.contract import Cost
+from distsms.manifest import Manifest
+from distsms.report import size
+from distsms.settings import Settings
+
+INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
+"""Python and the libraries on every rank, and what PETSc adds on the root; measured, see README."""
+ROW_BYTES = 40
+"""For each row besides its entries: label, classes, scores, coefficients and what a loss makes of them."""
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+"""What control groups of version 2 and 1 call the memory that they allow."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a run takes. `data` is shared among the ranks, `each` is every rank's, `root` the root's besides."""
+
+    data: int
+    each: int
+    root: int
+
+    def of_rank(self, ranks: int) -> int:
+        """A rank's need where there are so many; the root has `root` besides."""
+        return self.data // ranks + self.each
+
+    def of_node(self, here: int, ranks: int) -> int:
+        """What a node with the root and so many ranks of all needs."""
+        return here * self.of_rank(ranks) + self.root
+
+    def ranks_that_fit(self, here: int, there: int) -> tuple[int, int] | None:
+        """How many ranks, and how many of them on a node of `there` bytes, at most `here`; None if even one cannot."""
+        for on_node in range(here, 0, -1):
+            room = there - self.root - on_node * self.each
+            if room > 0:
+                return max(on_node, -(-on_node * self.data // room)), on_node
+        return None
+
+
+def needs(manifest: Manifest, settings: Settings, ordering: Cost, bias: bool = False) -> Needs:
+    """What training on a data set takes, with what an ordering takes and perhaps a constant feature. Local.
+
+    Each rank holds some six vectors of length p (w, gradient, what is known of each column), and one more for every
+    thread but the first.
+    """
+    value = 4 if manifest.dtype == "float32" else 8
+    if manifest.layout == "dense":
+        entry = value
+    else:
+        entry = unsigned(manifest.p - 1)().itemsize + (value if any(shard.values for shard in manifest.shards) else 0)
+    data = entry * manifest.nnz + ROW_BYTES * manifest.n
+    p = manifest.p + bias
+    each = INTERPRETER + 8 * p * (5 + threads_wanted()) + int(ordering.held_by_each)
+    root = ROOT_LIBRARIES + settings.root_bytes(p) + int(ordering.held_by_root)
+    return Needs(data, each, root)
+
+
+def require(needed: Needs, ranks: int, here: list[int], there: int) -> None:
+    """InputError if the ranks of this node, numbered `here`, need more than the `there` bytes that it has. Local."""
+    wanted = len(here) * needed.of_rank(ranks) + (needed.root if 0 in here else 0)
+    if wanted <= there:
+        return
+    text = (
+        f"{len(here)} rank(s) on {os.uname().nodename} need {size(wanted)}, and {size(there)} are there "
+        f"({size(needed.of_rank(ranks))} a rank, {size(needed.root)} more on the root). "
+    )
+    fitting = needed.ranks_that_fit(len(here), there)
+    if fitting is None:
+        raise InputError(
+            text + "More ranks cannot help, since what the root holds does not shrink: lower --history, --planes or "
+            "--vector-memory, leave out columns, or take a node with more memory"
+        )
+    raise InputError(text + f"{fitting[0]} ranks, {fitting[1]} on each node of this memory, would fit")
+
+
+def available(root: Path = Path("/")) -> int:
+    """Bytes that this machine can give to processes, or that a control group of ours may take, if that is less. Local.
+
+    root : of the file system that has /proc and /sys.
+    """
+    fields = (line.split() for line in _lines(root / "proc/meminfo"))
+    found = [1024 * int(one[1]) for one in fields if one[0] == "MemAvailable:"]
+    found = found or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controller, group = line.split(":", 2)
+        at = root / "sys/fs/cgroup" / controller
+        inner = at / group.lstrip("/")
+        for place in (inner, *inner.parents):
+            if place.is_relative_to(at):
+                limits = [text for name in _LIMITS for text in _lines(place / name)]
+                found += [int(text) for text in limits if text.isdecimal()]  # "max" is none
+    return min(found)
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a small file; none if it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,104 @@
+"""Memory before loading: what is counted, what is refused with which advice, and what the machine says it has."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms import memory
+from distsms.comm import Communicator
+from distsms.errors import InputError
+from distsms.losses.contract import Cost
+from distsms.memory import Needs
+from distsms.settings import Settings
+from distsms.shards import load, write_data
+from tests.problems import data
+
+sizes = st.integers(0, 10**6)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("layout", ["float32", "float64", "pattern", "dense"])
+def test_what_is_counted_is_held(tmp_path, layout):
+    """The counted data of one rank are what it loads, and 40 bytes a row."""
+    X, y = data(300, 30)
+    if layout == "pattern":
+        X.data[:] = 1
+    dtype = "float32" if layout == "float32" else "float64"
+    manifest = write_data(tmp_path, X.toarray() if layout == "dense" else X, y, dtype=dtype)
+    held = load(manifest, Communicator()).features.nbytes - (0 if layout == "dense" else 300)  # but the rows' lengths
+    assert memory.needs(manifest, Settings(1.0), Cost(0, 0)).data == held + 40 * 300
+
+
+@pytest.mark.serial
+def test_the_root_counts_the_solvers_vectors(tmp_path, monkeypatch):
+    X, y = data(20, 7)
+    manifest = write_data(tmp_path, X, y)
+    few, many = (memory.needs(manifest, Settings(1.0, history=h), Cost(0, 0)) for h in (5, 6))
+    assert many.root - few.root == 16 * 7
+    assert memory.needs(manifest, Settings(1.0, history=5), Cost(0, 0, 600.0, 70.0)).root - few.root == 600
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert memory.needs(manifest, Settings(1.0), Cost(0, 0)).each - few.each == 2 * 8 * 7
+
+
+@given(sizes, sizes, sizes, st.integers(1, 40), st.integers(1, 10**7))
+def test_the_ranks_that_are_proposed_fit_and_one_less_does_not(rows, each, root, here, there):
+    needed = Needs(rows, each, root)
+    fitting = needed.ranks_that_fit(here, there)
+    if fitting is None:
+        assert needed.root + needed.each >= there
+        return
+    ranks, on_node = fitting
+    assert 1 <= on_node <= min(here, ranks)
+    assert needed.of_node(on_node, ranks) <= there
+    if ranks > on_node:
+        assert on_node * (needed.data / (ranks - 1) + needed.each) + needed.root > there
+
+
+@pytest.mark.serial
+def test_refusals_say_what_to_do():
+    gib = 2**30
+    needed = Needs(data=100 * gib, each=gib, root=2 * gib)
+    memory.require(needed, 4, [0, 1, 2, 3], 107 * gib)
+    memory.require(needed, 4, [2, 3], 52 * gib)  # a node without the root
+    with pytest.raises(InputError, match=r"2 rank\(s\) on .* need 52 GiB, and 51 GiB .* 5 ranks, 2 on each node"):
+        memory.require(needed, 4, [2, 3], 51 * gib)
+    with pytest.raises(InputError, match="the root holds does not shrink"):
+        memory.require(needed, 4, [0, 1], 3 * gib)
+
+
+def test_every_rank_is_on_its_own_node(comm):
+    ranks = comm.node_ranks()
+    assert comm.rank in ranks and set(ranks) <= set(range(comm.size))
+    assert comm.allgather(os.uname().nodename).count(os.uname().nodename) == len(ranks)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/", {}, 4000 * 1024),
+        ("0::/", {"memory.max": "max"}, 4000 * 1024),
+        ("0::/job/step", {"job/memory.max": "70000", "job/step/memory.max": "max"}, 70000),
+        ("0::/job/step", {"job/step/memory.max": "70000", "memory.max": "60000"}, 60000),
+        ("9:pids:/x\n4:memory:/job", {"memory/job/memory.limit_in_bytes": "50000"}, 50000),
+        ("4:memory:/job", {"memory/job/memory.limit_in_bytes": "9223372036854771712"}, 4000 * 1024),
+    ],
+)
+def test_what_is_there(tmp_path, groups, limits, expected):
+    files = {f"sys/fs/cgroup/{name}": text for name, text in limits.items()}
+    files |= {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n", "proc/self/cgroup": groups + "\n"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert memory.available(tmp_path) == expected
+
+
+@pytest.mark.serial
+def test_this_machine_has_some(tmp_path):
+    assert 0 < memory.available()
+    assert memory.available(tmp_path) == np.prod([os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "PAGE_SIZE")])
