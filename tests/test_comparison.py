@@ -26,7 +26,7 @@ EPSILON = 1e-4
 def block(comm, X, y):
     """This rank's share of X and y, as `shards.load` would hold it."""
     rows, part = share(comm, len(y)), X[share(comm, len(y))].tocsr()
-    features = Sparse(part.data, part.indices, part.indptr, X.shape[1])
+    features = Sparse.of(part)
     return Block(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
 
 
