@@ -135,12 +135,13 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
             str(rank),
             *[f"{one['seconds'].get(name, 0.0):.3f}" for name in phases],
             size(one["bytes_sent"]),
+            size(one["bytes_received"]),
             size(one["bytes_read"]),
             size(one["peak_memory"]),
         ]
         for rank, one in enumerate(ranks)
     ]
-    return table(["rank", *[f"{name} [s]" for name in phases], "sent", "read", "peak memory"], rows)
+    return table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
 
 
 def size(n_bytes: float) -> str:

@@ -69,8 +69,15 @@ def test_sizes_and_tables():
     ]
     lines = report.table(["name", "x"], [["a", 1.5], ["long name", "text"]]).splitlines()
     assert len({len(line) for line in lines}) == 1
-    usage = {"seconds": {"loss": 1.0}, "bytes_sent": 1, "bytes_read": 2048, "peak_memory": 2**20}
-    assert "2 KiB" in report.usage_table([usage, {**usage, "seconds": {"test": 1.0}}])
+    usage = {
+        "seconds": {"loss": 1.0},
+        "bytes_sent": 1,
+        "bytes_received": 3 * 2**30,
+        "bytes_read": 2048,
+        "peak_memory": 2**20,
+    }
+    shown = report.usage_table([usage, {**usage, "seconds": {"test": 1.0}}])
+    assert "2 KiB" in shown and "3 GiB" in shown
 
 
 def test_bytes_read_are_counted(tmp_path):

@@ -235,6 +235,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         {
             "seconds": dict(clock.seconds),
             "bytes_sent": sum(comm.sent.values()),
+            "bytes_received": sum(comm.received.values()),
             "bytes_read": reading.bytes,
             "peak_memory": report.peak_memory(),
         }
