@@ -14,7 +14,7 @@ from tests.program import TIME_LIMIT, finish, run, run_json, start, write_svmlig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 GRID = ("--measures", "prbep", "--lambdas", "1e-2", "1e-3", "--solvers", "lmvm", "bmrm", "--no-figures")
-SHORT = ("--epsilon", "1e-9", "--max-evaluations", "20")  # every run ends at its 20th evaluation
+SHORT = ("--epsilon", "1e-9", "--max-evaluations", "12")  # every run ends at its 12th evaluation
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ answer, count = objective.Objective._answer, 0
 def broken(self, questions):
     global count
     count += 1
-    if count == 60 and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
+    if count == 36 and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return answer(self, questions)
 
@@ -50,7 +50,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_killed_and_resumed(words, tmp_path):
-    """Two runs of at most 23 evaluations are finished when the 60th comes; the end is that of an undisturbed one."""
+    """Two runs of at most 15 evaluations are finished when the 36th comes; the end is that of an undisturbed one."""
     (tmp_path / "killer.py").write_text(KILLER)
     code, out, err = finish(start(*words, *GRID, *SHORT, ranks=2, program=(str(tmp_path / "killer.py"),)))
     assert code != 0, out + err
@@ -64,7 +64,7 @@ def test_killed_and_resumed(words, tmp_path):
     assert len(after) == 4
     assert {name: after[name] for name in before} == before
     for path in (tmp_path / "out" / "cells").iterdir():
-        assert len((path / "trace.jsonl").read_text().splitlines()) == 20
+        assert len((path / "trace.jsonl").read_text().splitlines()) == 12
     run(*words[:-1], tmp_path / "whole", *GRID, *SHORT, ranks=2)
     for name, one in results(tmp_path / "whole").items():
         assert after[name]["J"] == pytest.approx(one["J"], rel=1e-12)
