@@ -90,8 +90,13 @@ class Result:
 
     @property
     def vacuous(self) -> bool:
-        """Whether w is proved to be hardly better than w = 0, which says nothing: J within the gap of J(0)."""
-        return bool(self.J_at_zero - max(self.gap, 1e-3 * self.J_at_zero) <= self.J)
+        """Whether it is proved that hardly any w is better than w = 0, which says nothing."""
+        return self.idle and bool(self.gap <= 1e-2 * self.J_at_zero)
+
+    @property
+    def idle(self) -> bool:
+        """Whether w is hardly better than w = 0 itself: J within the gap of J(0), or within a thousandth of it."""
+        return bool(self.J_at_zero - max(min(self.gap, 1e-2 * self.J_at_zero), 1e-3 * self.J_at_zero) <= self.J)
 
     def numbers(self) -> dict[str, Any]:
         """Everything but w, ready for JSON."""
@@ -199,15 +204,19 @@ class _Course:
         target = self.settings.target(self.best.J)
         if not self.adaptive:
             if optimization < FLOOR_SHARE * target:
-                raise _Finished(
-                    Status.FLOOR, f"nu = {self.nu:.3g} costs {smoothing:.3g}; a smaller --c-mu gets further"
-                )
+                self._check_floor(smoothing)
             return False
         return (
             smoothing > target / 2
             and optimization < 10 * max(smoothing, target)
             and self.count - self.count_at_shrink >= EVALUATIONS_BETWEEN_SHRINKS
         )
+
+    def _check_floor(self, smoothing: float) -> None:
+        """Raise _Finished if a fixed width alone keeps the gap above the target."""
+        assert self.best is not None
+        if not self.adaptive and smoothing > self.settings.target(self.best.J) / 2:
+            raise _Finished(Status.FLOOR, f"nu = {self.nu:.3g} costs {smoothing:.3g}; a smaller --c-mu gets further")
 
     # The run
 
@@ -261,6 +270,7 @@ class _Course:
             raise _Finished(Status.LIMIT)
         if self.smooth and not self._progresses():
             self._check_proof()
+            self._check_floor(self.last.smoothing_gap if self.last else 0.0)
             raise _Finished(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
 
     def _progresses(self) -> bool:

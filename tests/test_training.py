@@ -165,6 +165,25 @@ def test_settings_are_checked(bad):
 
 
 @pytest.mark.serial
+def test_a_run_that_has_not_begun_to_move_is_not_called_vacuous(comm):
+    """Cut short at w = 0, where the optimum is much better: idle. At a huge lambda w = 0 is nearly optimal: vacuous."""
+    X, y = data(n=200, p=8)
+    cut = train(objective(X, y, comm), Settings(lam=1e-6, solver="bmrm", max_evaluations=2))
+    assert cut.idle and not cut.vacuous
+    proved = train(objective(X, y, comm), Settings(lam=1e6))
+    assert proved.vacuous and proved.idle
+    better = train(objective(X, y, comm), Settings(lam=1e-4))
+    assert not better.idle and not better.vacuous
+
+
+@pytest.mark.parametrize("lam", [1e-2, 1e-6])
+def test_too_wide_a_fixed_width_is_the_floor(lam, comm):
+    X, y = data(n=300, p=20, seed=4)
+    result = train(objective(X, y, comm), Settings(lam=lam, c_mu=1000.0, epsilon=None, relative=1e-3))
+    assert result.status is Status.FLOOR
+    assert "smaller --c-mu" in result.detail
+
+
 def test_the_variables_scale_is_not_the_problems(comm):
     """Columns of very different size: the optimum is the same whatever the solver works on, the way there is not."""
     X, y = data(n=300, p=8, seed=3)

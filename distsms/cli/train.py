@@ -265,6 +265,8 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
             "  warning   hardly better than w = 0: at this lambda the convex risk sees next to nothing in these"
             "\n            data. Try a smaller lambda or, for PRBEP, --measure rocarea, also as --init for PRBEP"
         )
+    elif result.idle:
+        say("  warning   no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda")
 
 
 def _threshold(loss: Loss, scores: Floats, rows: Block, comm: Communicator) -> float:
@@ -400,8 +402,12 @@ def _summarize(
     say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
     constant = f", a constant feature of {args.bias:g}" if args.bias else ""
     say(f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}")
-    if args.bias and at(args.measure) not in (None, manifest.n_pos):
-        say("warning   where K is not n+, a bias alone takes the risk of this measure to 0: better train without")
+    if at(args.measure) not in (None, manifest.n_pos):
+        say(
+            f"warning   K is not n+ = {manifest.n_pos}: a shift of all scores lowers this risk whatever their order, and a"
+            "\n          model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
+            + ("; train without --bias" if args.bias else "")
+        )
     up_to = "up to " if planes > settings.planes else ""
     say(f"method    {settings.solver}, {up_to}{kept}, {fixed}")
     say("")
