@@ -404,8 +404,8 @@ def _summarize(
     say(f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}")
     if at(args.measure) not in (None, manifest.n_pos):
         say(
-            f"warning   K is not n+ = {manifest.n_pos}: a shift of all scores lowers this risk whatever their order, and a"
-            "\n          model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
+            f"warning   K is not n+ = {manifest.n_pos}: a shift of all scores lowers this risk whatever their order,"
+            "\n          and a model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
             + ("; train without --bias" if args.bias else "")
         )
     up_to = "up to " if planes > settings.planes else ""
