@@ -52,7 +52,8 @@ class Course:
             print(file=self._stream)
 
     def _show(self, s: State) -> None:
-        line = f"{s.evaluation:6d} {s.seconds:9.2f} {s.best_J:14.8f} {s.lower_bound:14.8f} {s.gap:10.3g} {s.nu:9.3g}"
+        nu = f"{s.nu:9.3g}" if s.nu else f"{'-':>9}"
+        line = f"{s.evaluation:6d} {s.seconds:9.2f} {s.best_J:14.8f} {s.lower_bound:14.8f} {s.gap:10.3g} {nu}"
         self._pending = None
         self._print(f"\r{line}" if self._live else f"{line}\n")
 

@@ -13,8 +13,9 @@ from distsms.errors import EXIT_USAGE
 COMMANDS = (shard, synth, train, compare, evaluate, predict, info)
 
 DESCRIPTION = """\
-Linear models that directly optimize ROCArea (AUC) or PRBEP (precision/recall break-even point), on data of any size,
-with a proved gap to the optimum. Every command runs as one process or under mpirun/srun on any number of ranks.
+Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
+measures, on data of any size, with a proved gap to the optimum. Every command runs as one process or under mpirun/srun
+on any number of ranks.
 """
 
 EXAMPLE = """\

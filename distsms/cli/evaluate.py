@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate. Collective."""
+    import math
     import os
 
     from distsms import inputs, measures, model, report
@@ -82,12 +83,17 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(f"  text with columns counted from {0 if zero_based else 1}, positive label {positive}")
     if not (ranked.n_pos and ranked.n_neg):
         print("  only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
-    print(f"  ROCArea    {ranked.rocarea:.6f}\n  PRBEP      {ranked.prbep:.6f}")
-    of_order = [name for name in more if "@" in name]
-    print("".join(f"  {name:<10} {more[name]:.6f}\n" for name in of_order) + f"at the threshold {threshold:.6g}")
-    print(f"  precision  {table.precision:.6f}\n  recall     {table.recall:.6f}\n  F1         {table.f1:.6f}")
-    print("".join(f"  {name:<10} {more[name]:.6f}\n" for name in more if name not in of_order), end="")
-    print(f"  error rate {table.error_rate:.6f}\n")
+    if any(math.isnan(more[name]) for name in more if "@" in name):
+        print(f"  there are only {found['n']} rows: what is asked for beyond is not defined (nan)")
+    of_order = {"ROCArea": ranked.rocarea, "PRBEP": ranked.prbep}
+    at_threshold = {"precision": table.precision, "recall": table.recall, "F1": table.f1}
+    for name, one in more.items():
+        (of_order if "@" in name else at_threshold)[name] = one
+    at_threshold["error rate"] = table.error_rate
+    width = max(map(len, (*of_order, *at_threshold)))
+    print("".join(f"  {name:<{width}} {one:.6f}\n" for name, one in of_order.items()), end="")
+    print(f"at the threshold {threshold:.6g}")
+    print("".join(f"  {name:<{width}} {one:.6f}\n" for name, one in at_threshold.items()))
     lines = [["positive rows", str(table.tp), str(table.fn)], ["negative rows", str(table.fp), str(table.tn)]]
     print(report.table(["", "called positive", "called negative"], lines))
     return EXIT_OK

@@ -193,13 +193,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             args.ordering, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
         )
         trace = report.Trace(args.trace if comm.is_root else None)
-    for one in words:
+    for one in [*_problem(args, settings, manifest), *words]:
         say(one)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
     features = WithConstant(block.features, args.bias) if args.bias else block.features
-    _summarize(say, args, settings, manifest, block, comm)
+    say(_held(block, comm))
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
@@ -356,7 +356,8 @@ def fitting(
     cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
     needs, there = memory.needs(manifest, settings, cost, bias), memory.available()
     memory.require(needs, size, neighbours, there)
-    held = f"{report.size(needs.of_rank(size))} on each rank, {report.size(needs.root)} more on the root"
+    up_to = "up to " if settings.planes_within(manifest.p) > settings.planes else ""
+    held = f"{report.size(needs.of_rank(size))} on each rank, {up_to}{report.size(needs.root)} more on the root"
     return ordering, f"ordering  {ordering}: {why}", f"memory    {held}; its node has {report.size(there)}"
 
 
@@ -376,41 +377,42 @@ def _start(path: str, p: int, bias: float | None) -> Any:
     return np.append(w, start.bias / bias) if bias else w
 
 
-def _summarize(
-    say: Any, args: argparse.Namespace, settings: Settings, manifest: Any, block: Any, comm: Communicator
-) -> None:
-    """What is about to be solved, on what. Collective."""
-    from distsms.report import size
-
-    held = comm.allgather((len(block.labels), block.features.nnz, block.features.nbytes))
-    rows, nnz, n_bytes = (f"{min(one)} to {max(one)}" for one in zip(*held, strict=True))
-    n_bytes = f"{size(min(h[2] for h in held))} to {size(max(h[2] for h in held))}"
-    p = block.p + bool(args.bias)
+def _problem(args: argparse.Namespace, settings: Settings, manifest: Manifest) -> list[str]:
+    """What is about to be solved, on what, in lines; from the manifest alone."""
+    p = manifest.p + bool(args.bias)
     history, planes = settings.history_within(p), settings.planes_within(p)
     fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     fixed = fixed if settings.traits.smooth else "the exact risk"
     fixed += "" if args.solver or settings.solver == "lmvm" else " (this measure has no smoothed one)"
     kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
-    say(
-        f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
-        f" {len(manifest.shards)} shards"
-    )
-    say(
-        f"          {manifest.n_pos} positive, {manifest.n_neg} negative rows"
-        f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)"
-    )
-    say(f"ranks     {comm.size}, each with {rows} rows, {nnz} nonzeros, {n_bytes}")
+    up_to = "up to " if planes > settings.planes else ""
     constant = f", a constant feature of {args.bias:g}" if args.bias else ""
-    say(f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}")
+    lines = [
+        f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
+        f" {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}",
+        f"          {manifest.n_pos} positive, {manifest.n_neg} negative rows"
+        f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)",
+        f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}",
+        f"method    {settings.solver}, {up_to}{kept}, {fixed}",
+    ]
     if at(args.measure) not in (None, manifest.n_pos):
-        say(
+        lines.append(
             f"warning   K is not n+ = {manifest.n_pos}: a shift of all scores lowers this risk whatever their order,"
             "\n          and a model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
             + ("; train without --bias" if args.bias else "")
         )
-    up_to = "up to " if planes > settings.planes else ""
-    say(f"method    {settings.solver}, {up_to}{kept}, {fixed}")
-    say("")
+    return lines
+
+
+def _held(block: Block, comm: Communicator) -> str:
+    """What the ranks hold, as a line. Collective."""
+    from distsms.report import size
+
+    held = comm.allgather((len(block.labels), block.features.nnz, block.features.nbytes))
+    least, most = (tuple(pick(one) for one in zip(*held, strict=True)) for pick in (min, max))
+    rows, nnz = (f"{a} to {b}" if a < b else f"{a}" for a, b in zip(least[:2], most[:2], strict=True))
+    each = ", each" if comm.size > 1 else ""
+    return f"ranks     {comm.size}{each} with {rows} rows, {nnz} nonzeros, {size(least[2])} to {size(most[2])}\n"
 
 
 def _info(

@@ -65,7 +65,7 @@ def choose_ordering(asked: str, measure: str, n_pos: int, n_neg: int, size: int)
     if not others:
         return best, "the only one for this measure"
     said = "; ".join(f"{ordering} {_said(costs[ordering])}" for ordering in [best, *others])
-    return best, f"counted for the busiest of {size} rank(s), an evaluation: {said}"
+    return best, f"the cheapest by count on {size} rank{'s' * (size > 1)} ({said}; an evaluation, on the busiest)"
 
 
 def _said(cost: Cost) -> str:
