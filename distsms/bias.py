@@ -59,4 +59,5 @@ class WithConstant:
 
     def second_moments(self) -> Floats:
         """sum_i x_ij^2 of each column: (p + 1,), to be summed over ranks."""
-        return np.append(self._features.second_moments(), self.shape[0] * self._value**2)
+        with np.errstate(over="ignore"):
+            return np.append(self._features.second_moments(), self.shape[0] * np.square(self._value))

@@ -13,8 +13,9 @@ ramps. Where the grid is too coarse (ties, ramps narrower than it), the last buc
 Cost of a search: a pass over the local rows and an Allreduce of 8 (4 K + 3) bytes, for steps 8 (3 K + 3): 16 and 12
 KiB. Then, with m kinks in the first bracket, about log_K m more Allreduces and passes over those few rows, as long
 as they fit into the buffer; if not, over all. Where the root is not in the first bracket, a pass and two or three
-Allreduces more; never more than LEVELS (1 + REFINEMENTS) rounds in a bracket. Memory: 2 n_local bytes and 32 KiB,
-allocated once. The ranks decide alike because an Allreduce gives all of them the same bits.
+Allreduces more, and some hundred where single scores are 1e300; never more than LEVELS (1 + REFINEMENTS) rounds in a
+bracket. Memory: 2 n_local bytes and 32 KiB, allocated once. The ranks decide alike because an Allreduce gives all of
+them the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ Floats = NDArray[np.float64]
 BUCKETS = 2**9
 BLOCK = 512  # rows that are looked at together
 LEVELS = 3  # a bracket is cut so often before its last bucket is the next one
-REFINEMENTS = 3  # and this happens so often
+REFINEMENTS = 80  # and this happens so often: 27 bits each time lead from the largest of floats to the least
+ENOUGH = 3  # or so often, where the root is one float already
 GRID = 42  # positions are multiples of 2^-42
 REACH = 8.0  # the first bracket extends so many times the root's last move to either side,
 SIGHT = 128  # and at least as far as so many kinks are
@@ -65,10 +67,10 @@ class RootSearch:
         """
         self.shift = shift
         self._width, self._slack, self._exact = width, slack, exact
-        self.root, self.done, self.lost = math.nan, False, self._radius == 0
+        ends = (0.0, 0.0) if self._last is None else (self._last - self._radius, self._last + self._radius)
+        self.root, self.done, self.lost = math.nan, False, not (ends[0] < ends[1] and all(map(math.isfinite, ends)))
         if not self.lost:
-            assert self._last is not None
-            self._begin(self._last - self._radius, self._last + self._radius)
+            self._begin(*ends)
 
     def look_between(self, low: float, high: float) -> None:
         """Cut this bracket next, which has a root for sure; if its ends are not numbers, the root is NaN. Local."""
@@ -92,7 +94,7 @@ class RootSearch:
         self._scale = math.ldexp(1.0, min(exponent, 900))
         self._origin, self._left, self._factor = low * self._scale * self._lift, 0.0, 1.0
         self._reach = self._width * self._scale * self._lift
-        if 0 < self._reach < BUCKETS:
+        if self._width > 0 and self._reach < BUCKETS:
             self._reach = math.ldexp(max(round(math.ldexp(self._reach, GRID)), 1), -GRID)
         self._level, self._rescan, self._sure, self._refinements = 0, True, sure, refinements
 
@@ -150,7 +152,8 @@ class RootSearch:
             self.done = spread < 1e-7 or self._level == LEVELS
         else:
             off = kinks * (spread * bucket + steps * 2.0**-GRID) / self._scale / self._lift
-            self.done = off <= self._slack or self._refinements == REFINEMENTS
+            one_float = bucket / self._scale / self._lift <= math.ulp(self.root)
+            self.done = off <= self._slack or self._refinements >= (ENOUGH if one_float else REFINEMENTS)
         if not self.done and self._level == LEVELS:
             margin = bucket / self._scale / self._lift + 2 * math.ulp(self.root)
             self._begin(self.root - margin, self.root + margin, refinements=self._refinements + 1)

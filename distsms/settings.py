@@ -73,7 +73,8 @@ class Settings:
         """The solver's history for vectors of length p: a pair is 16 p bytes; never below 5, TAO's own default."""
         if not self.traits.history:
             return 0
-        return int(min(self.history, max(5, self.vector_bytes / 2 // (16 * max(p, 1)))))
+        room = max(5, self.vector_bytes / 2 // (16 * max(p, 1)))
+        return int(min(self.history, room, max(5, self.max_evaluations)))
 
     def planes_within(self, p: int) -> int:
         """How many planes the certificate keeps of vectors of length p: k of them are 8 k (p + k) bytes; never below 2.

@@ -97,3 +97,10 @@ def test_gradient_by_finite_differences():
     for i, step in enumerate(h * np.eye(len(w))):
         up, down = problem.evaluate([Request(w + step, 0.5, omega), Request(w - step, 0.5, omega)])
         assert at.gradient[i] == pytest.approx((up.J_mu - down.J_mu) / (2 * h), abs=1e-6)
+
+
+@pytest.mark.serial
+def test_a_constant_beyond_its_square():
+    """Its second moment is infinite, which scales nothing."""
+    X, y = data(n=20)
+    assert np.isinf(WithConstant(objective(X, y, Communicator()).features, 1e300).second_moments()[-1])

@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from distsms.comm import Communicator
 from distsms.losses import make_loss
@@ -123,3 +124,39 @@ def test_no_rank_holds_what_all_ranks_have(what, comm):
     tracemalloc.stop()
     if comm.is_root:
         assert peak < 300_000
+
+
+@pytest.mark.serial
+@given(st.lists(st.sampled_from([0.0, 1e-300, 1e-20, 1.0, 1e3, 1e20, 1e100, 1e300]), min_size=2, max_size=6), st.data())
+def test_what_was_before_does_not_matter(sizes, data):
+    """Scores of any size after scores of any other: each evaluation is that of a loss without a past."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    labels = np.where(np.arange(data.draw(st.integers(2, 30))) % 3 == 0, 1, -1).astype(np.int8)
+    exchange, gather = pair(labels, Communicator())
+    for size in sizes:
+        scores, nu = rng.normal(size=len(labels)) * size, data.draw(st.sampled_from([0.0, 1e-9, 1e-2, 1.0, 1e3]))
+        value, expected = exchange.evaluate(scores, nu), gather.evaluate(scores, nu)
+        np.testing.assert_allclose(value[:2], expected[:2], rtol=1e-9, atol=1e-14 * size)
+        fresh = pair(labels, Communicator())[0].evaluate(scores, nu)
+        np.testing.assert_allclose(value[:2], fresh[:2], rtol=1e-9, atol=1e-14 * size)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("away", [1e10, 1e25, 1e50, 1e150])
+def test_rows_far_away_from_the_rest(away):
+    """One positive far above, one negative far below: the risk is that of the others, and found as exactly."""
+    rng = np.random.default_rng(1)
+    labels, scores = np.where(np.arange(40) % 3 == 0, 1, -1), rng.normal(size=40)
+    scores[0], scores[1] = away, -away
+    exchange, gather = (loss.evaluate(scores, 1e-3) for loss in pair(labels, Communicator()))
+    np.testing.assert_allclose(exchange[:3], gather[:3], rtol=1e-9)
+    np.testing.assert_allclose(exchange.coefficients, gather.coefficients, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("nu", [5e-324, 1e-300])
+def test_widths_below_the_grid(nu):
+    labels = np.array([1, -1, -1])
+    for scores in (np.zeros(3), np.array([8e10, 8e10, -1.0])):
+        exchange, gather = (loss.evaluate(scores, nu) for loss in pair(labels, Communicator()))
+        np.testing.assert_allclose(exchange[:2], gather[:2], rtol=1e-9, atol=1e-5)

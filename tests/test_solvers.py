@@ -239,3 +239,47 @@ def test_a_new_solver_is_a_class_and_a_line(monkeypatch, comm):
     X, y = data()
     result = train(objective(X, y, comm), Settings(lam=1.0, epsilon=1e-3, solver="descent", max_evaluations=500))
     assert result.status is Status.PROVED
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_gradient_of_zero_is_no_endless_loop(solver):
+    """Nothing is left to minimize, and nobody says so: the solver itself has to stop."""
+
+    class Flat:
+        strong_convexity = 1.0
+        evaluations = 0
+
+        def value_and_gradient(self, w):
+            self.evaluations += 1
+            return 0.5 * float(w @ w), w.copy()
+
+        def iterated(self):
+            return False
+
+        def model_minimum(self):
+            return np.zeros(3), 0.0
+
+    problem = Flat()
+    running = solver_class(solver)(problem, np.zeros(3), 5, ())
+    outcome, why = running.run()
+    running.close()
+    assert outcome is Outcome.FAILED and why
+    assert problem.evaluations < 200
+
+
+def test_an_error_of_petscs_is_an_outcome(monkeypatch):
+    """Its line search refuses steps that are no numbers with an error of its own: the run goes on, or says why not."""
+    running = solver_class("lmvm")
+    create = running._create
+
+    def broken(self, w):
+        create(self, w)
+
+        def fails():
+            raise self._petsc.Error(63)
+
+        self._tao = type("Tao", (), {"solve": staticmethod(fails), "destroy": staticmethod(lambda: None)})()
+
+    monkeypatch.setattr(running, "_create", broken)
+    outcome, why = running(None, np.zeros(3), 5, ()).run()
+    assert outcome is Outcome.FAILED and "error 63" in why

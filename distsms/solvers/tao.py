@@ -13,14 +13,14 @@ from distsms.comm import alone
 from distsms.errors import InputError
 from distsms.solvers import Floats, Outcome, Problem, Traits
 
-CONTINUE, CONVERGED_USER = 0, 8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
+CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
 REASONS = {
     -2: "iteration limit of TAO",
     -4: "not a number in TAO",
     -5: "evaluation limit of TAO",
     -6: "line search failed",
     -7: "trust region failed",
-    -8: "ended by a TAO option",
+    IDLE: "the gradient is zero, or a TAO option ended it",
 }
 
 
@@ -93,15 +93,23 @@ class Solver:
             database.delValue(key)
 
     def _evaluate(self, tao: Any, x: Any, gradient: Any) -> float:
+        self._evaluated = True
         value, gradient.array[:] = self._problem.value_and_gradient(x.array_r.copy())
         return value
 
     def _converged(self, tao: Any) -> int:
+        if not self._evaluated:  # where the gradient is zero, TAO would go on without ever asking for another point
+            return IDLE
+        self._evaluated = False
         return CONVERGED_USER if self._problem.iterated() else CONTINUE  # None would stand for TAO's own test
 
     def run(self) -> tuple[Outcome, str]:
         """See `solvers.Solver.run`."""
-        self._tao.solve()
+        self._evaluated = False
+        try:
+            self._tao.solve()
+        except self._petsc.Error as error:  # of its line search, say: a step of 0 times infinity
+            return Outcome.FAILED, f"TAO gave up with PETSc's error {error.ierr}"
         reason = int(self._tao.getConvergedReason())
         if reason == CONVERGED_USER:
             return Outcome.PAUSED, ""
