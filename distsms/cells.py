@@ -1,6 +1,7 @@
 """The grid of a comparison, and the folder of its runs, which a killed comparison goes on from.
 
-comparison.json        what is compared: data, test data, settings, ranks. A folder without it is not a comparison
+comparison.json        what is compared: data, test data, settings, ranks. A folder without it is not a comparison.
+                       Limits of time and evaluations may grow: runs that the old ones cut short are run again
 cells/CELL/            one run, named after measure, lambda, solver and c_mu:
     trace.jsonl        a line for each evaluation, as `distsms train --trace` writes it
     test.jsonl         ROCArea and PRBEP on the test rows, of the best w at some of the evaluations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +29,18 @@ from distsms.files import replacing
 from distsms.report import to_json
 from distsms.solvers import SOLVERS, solver_class
 
+if TYPE_CHECKING:
+    from distsms.settings import Settings
+
 Floats = NDArray[np.float64]
 
 FORMAT, VERSION = "distsms-comparison", 1
 IDENTITY, CELLS, TRACE, TEST, RESULT = "comparison.json", "cells", "trace.jsonl", "test.jsonl", "result.json"
 OUTPUTS = ("table.md", "table.csv", "figures")
 """What is made from the cells."""
+
+LIMITS = {"time": ("time_limit", "seconds"), "limit": ("max_evaluations", "evaluations")}
+"""Status of a run that a limit cut short -> the setting, and what the run had used up of it."""
 
 
 class Cell(NamedTuple):
@@ -75,6 +82,13 @@ class Finished:
     cell: Cell
     result: Mapping[str, Any]
     folder: Path
+
+    def cut_short(self, settings: Settings) -> bool:
+        """Whether a limit ended it that these settings would have let it pass."""
+        if self.result["status"] not in LIMITS:
+            return False
+        limit, used = LIMITS[self.result["status"]]
+        return self.result[used] < getattr(settings, limit)
 
     @cached_property
     def trace(self) -> dict[str, Floats]:
@@ -161,15 +175,24 @@ class Folder:
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """In words, where two mappings of the same kind differ; fingerprints rather than where the files lie."""
+    """In words, where two mappings of the same kind differ but for limits; files by their fingerprints, not places."""
     words = []
     for name in dict.fromkeys([*there, *here]):
         old, new = there.get(name), here.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            words += differences(old, new, f"{prefix}{name}.")
-        elif old != new and name != "path":
-            words.append(f"{prefix}{name}: {old} there, {new} here")
+            if "fingerprint" not in new:
+                words += differences(old, new, f"{prefix}{name}.")
+            elif old["fingerprint"] != new["fingerprint"]:
+                changed = ", with other content" if old["path"] == new["path"] else ""
+                called = "test data" if name == "test" else name
+                words.append(f"{called}: there {_plain(old['path'])}, now {_plain(new['path'])}{changed}")
+        elif old != new and name not in {limit for limit, _ in LIMITS.values()}:
+            words.append(f"{prefix}{name}: there {_plain(old)}, now {_plain(new)}")
     return words
+
+
+def _plain(value: Any) -> str:
+    return "none" if value is None else str(value)
 
 
 def _parsed(path: Path) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The figures of a comparison (JMLR, figures 2 to 32), as PNG and SVG; the only module that imports matplotlib.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart; each method has a marker of its own, too. Text stays
-text in the SVG.
+Colours are Okabe and Ito's, which colour-blind readers tell apart; each method has a colour and a marker of its own,
+the same in every figure. Text stays text in the SVG.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,25 +16,52 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from distsms.cells import Cell, Finished
-from distsms.solvers import SOLVERS
-from distsms.tables import best_run, problems
+from distsms.cells import Finished
+from distsms.tables import ROUNDING, best_run, problems
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = "osD^vPX*<>"
+LOOKS = {  # method -> colour, marker
+    "lmvm": ("#0072B2", "o"),
+    "lmvm, c_mu 10": ("#56B4E9", "s"),
+    "lmvm, c_mu 100": ("#E69F00", "D"),
+    "lmvm, c_mu 1000": ("#000000", "^"),
+    "agm": ("#009E73", "v"),
+    "agm, c_mu 10": ("#F0E442", "P"),
+    "bmrm": ("#D55E00", "<"),
+    "bmrm-linesearch": ("#CC79A7", ">"),
+}
+OTHER_MARKERS = "hpd8H"  # of other widths and variants, which have their solver's colour
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 NAMES = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 LEGEND_INCHES = 1.65  # the widest entry of a legend
-PROVED_GAP = "proved gap"
+PROVED_GAP, UNKNOWN = "proved gap", "uncertainty of the least J"
+PROVED, UNPROVED = "end: proved", "end: limit or standstill"
+END_MARKERS = {PROVED: "*", UNPROVED: "X"}
+EARLY = 0.15  # share of a run's test points, w near 0 as a rule, for which the axis is not stretched
 PAPERS_C_MU = 10.0  # AGM against LMVM, section 5.5.3
 
 
+class Reference(NamedTuple):
+    """The least J known of a problem, and how far above the minimum it may be."""
+
+    J: float
+    uncertainty: float
+
+    @classmethod
+    def of(cls, runs: Sequence[Finished]) -> Reference:
+        """From all runs of a problem, of which one at least has a finite J."""
+        best = best_run(runs)
+        assert best is not None  # a run without a finite J has no trace
+        J = best.result["J"]
+        bound = max(one.result["lower_bound"] or 0.0 for one in runs)  # J is not negative
+        return cls(J, max(J - bound, ROUNDING * J) or ROUNDING)
+
+
 class Quantity(NamedTuple):
-    """What a row of panels shows: its axis label, where MEASURE becomes the measure, and what draws a run into axes,
-    given the least J known and how the run's lines look."""
+    """What a row of panels shows: its axis label, where MEASURE becomes the measure, and what draws the runs of a
+    problem into axes, given its reference and how each method's lines look."""
 
     label: str
-    draw: Callable[[Any, Finished, float, dict[str, Any]], None]
+    draw: Callable[[Any, Sequence[Finished], Reference, dict[str, dict[str, Any]]], None]
 
 
 def draw(runs: Sequence[Finished], title: str, folder: Path) -> list[Path]:
@@ -66,26 +93,23 @@ def panels(
     known: dict[tuple[str, float], list[Finished]],
 ) -> Figure:
     """A column for each lambda, a row for each quantity; the least J is that of all `known` runs of the problem."""
-    groups, looks = problems(runs), _looks([one.cell for one in runs])
+    groups, looks = problems(runs), _looks(one.cell.method for one in runs)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1.2 + 3.1 * len(groups), 1.4 + 2.5 * len(drawn)), layout="constrained")
         grid = figure.subplots(len(drawn), len(groups), squeeze=False, sharex="col")
         for column, (problem, group) in zip(grid.T, groups.items(), strict=True):
-            best = best_run(known[problem])
-            assert best is not None  # a run without a finite J has no trace
             column[0].set_title(f"lambda = {problem[1]:g}")
             column[-1].set_xlabel("seconds of training")
             for axes, one in zip(column, drawn, strict=True):
                 axes.set_xscale("log")
-                for run in group:
-                    one.draw(axes, run, best.result["J"], looks[run.cell.method])
+                one.draw(axes, group, Reference.of(known[problem]), looks)
             _plain_numbers(column[-1])
         for axes, one in zip(grid[:, 0], drawn, strict=True):
             axes.set_ylabel(one.label.replace("MEASURE", NAMES[runs[0].cell.measure]))
         handles = {
             label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
-        labels = sorted(handles, key=lambda label: label == PROVED_GAP)
+        labels = sorted(handles, key=lambda label: label in (PROVED_GAP, UNKNOWN, PROVED, UNPROVED))
         lines = [handles[label] for label in labels]
         beside = int(figure.get_figwidth() / LEGEND_INCHES)
         figure.legend(lines, labels, loc="outside lower center", ncols=min(beside, len(labels)))
@@ -93,30 +117,48 @@ def panels(
     return figure
 
 
-def _objective(axes: Any, run: Finished, least: float, look: dict[str, Any]) -> None:
-    axes.plot(_seconds(run.trace), run.trace["best_J"], label=run.cell.method, **look)
-    highest = max(run.result["J_at_zero"], *(line.get_ydata()[-1] for line in axes.lines))
-    margin = 0.05 * (highest - least) or 1e-6
-    axes.set_ylim(least - margin, highest + margin)
+def _objective(axes: Any, runs: Sequence[Finished], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
+    for run in runs:
+        _curve(axes, run, _seconds(run.trace), run.trace["best_J"], looks)
+    highest = max(max(run.result["J_at_zero"], run.trace["best_J"][-1]) for run in runs)
+    margin = 0.05 * (highest - reference.J) or 1e-6
+    axes.set_ylim(reference.J - margin, highest + margin)
 
 
-def _excess(axes: Any, run: Finished, least: float, look: dict[str, Any]) -> None:
-    dashed = {**look, "linestyle": "--", "marker": "", "alpha": 0.7, "linewidth": 1.0}
-    for values, its_look in (
-        (run.trace["best_J"] - least, {**look, "label": run.cell.method}),
-        (run.trace["gap"], dashed),
-    ):
-        shown = values > 0  # a logarithmic axis has no place for others, and matplotlib none for a line without points
-        if shown.any():
-            axes.plot(_seconds(run.trace)[shown], values[shown], **its_look)
-    axes.plot([], [], color="grey", linestyle="--", linewidth=1.0, label=PROVED_GAP)
+def _excess(axes: Any, runs: Sequence[Finished], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
+    """What lies below a tenth of the uncertainty is drawn there, that no run leaves the logarithmic axis."""
+    floor = reference.uncertainty / 10
     axes.set_yscale("log")
+    axes.axhspan(floor / 2, reference.uncertainty, color="0.9", zorder=0, label=UNKNOWN)
+    for run in runs:
+        seconds, gap = _seconds(run.trace), run.trace["gap"]
+        _curve(axes, run, seconds, np.maximum(run.trace["best_J"] - reference.J, floor), looks)
+        dashed = {"linestyle": "--", "marker": "", "alpha": 0.7, "linewidth": 1.0}
+        axes.plot(seconds, np.where(gap > 0, gap, np.nan), **{**looks[run.cell.method], **dashed})
+    axes.plot([], [], color="grey", linestyle="--", linewidth=1.0, label=PROVED_GAP)
+    axes.set_ylim(bottom=floor / 2)
 
 
-def _tested(axes: Any, run: Finished, least: float, look: dict[str, Any]) -> None:
-    if run.test:
-        shown = run.test["evaluation"] > 1  # at w = 0 all scores tie; drawing that would squeeze the rest
-        axes.plot(_seconds(run.test)[shown], 100 * run.test[run.cell.measure][shown], label=run.cell.method, **look)
+def _tested(axes: Any, runs: Sequence[Finished], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
+    lowest = []
+    for run in (one for one in runs if one.test and one.test["evaluation"][-1] > 1):
+        shown = run.test["evaluation"] > 1  # at w = 0 all scores tie
+        values = 100 * run.test[run.cell.measure][shown]
+        _curve(axes, run, _seconds(run.test)[shown], values, looks)
+        lowest.append(min(np.quantile(values, EARLY), values[-1]))
+    if lowest:
+        highest = max(line.get_ydata().max() for line in axes.lines if len(line.get_ydata()))
+        margin = 0.05 * (highest - min(lowest)) or 1e-2
+        axes.set_ylim(min(lowest) - margin, highest + margin)
+
+
+def _curve(axes: Any, run: Finished, x: np.ndarray, y: np.ndarray, looks: dict[str, dict[str, Any]]) -> None:
+    """A run's line, with a mark at its end that says how it ended."""
+    look, ending = looks[run.cell.method], PROVED if run.result["status"] == "proved" else UNPROVED
+    axes.plot(x, y, label=run.cell.method, **look)
+    mark: Any = {"marker": END_MARKERS[ending], "markersize": 10, "linestyle": ""}
+    axes.plot(x[-1:], y[-1:], color=look["color"], markeredgecolor="black", zorder=3, **mark)
+    axes.plot([], [], color="grey", markeredgecolor="black", label=ending, **mark)
 
 
 OBJECTIVE = Quantity("best J so far", _objective)
@@ -132,10 +174,13 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1.2 + 3.6 * len(points), 4.6), layout="constrained")
         grid = figure.subplots(1, len(points), squeeze=False, sharey=True)[0]
+        looks = _looks(method for methods in points.values() for method in methods)
         for axes, (measure, methods) in zip(grid, points.items(), strict=True):
-            for k, ((method, pairs), look) in enumerate(zip(methods.items(), _all_looks(), strict=False)):
+            for k, (method, pairs) in enumerate(methods.items()):
                 hollow = {"markevery": 1, "drawstyle": "default", "markersize": 4 + 2 * k, "markerfacecolor": "none"}
-                axes.plot(*np.array(pairs).T, label=method, **{**look, **hollow})  # equal points are nested marks
+                axes.plot(
+                    *np.array(pairs).T, label=method, **{**looks[method], **hollow}
+                )  # equal points are nested marks
             epsilons = np.unique([epsilon for pairs in methods.values() for epsilon, _ in pairs])
             bound = [theory[measure](epsilon) for epsilon in epsilons]
             axes.plot(epsilons, bound, "k:", label="paper's bound for cutting planes")
@@ -176,15 +221,12 @@ def _plain_numbers(axes: Any) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _looks(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
-    """How the lines of each method look; adaptive and exact ones take the first colours, so that these stay theirs."""
-    order = {one.method: (one.c_mu is not None, one.c_mu or 0.0, list(SOLVERS).index(one.solver)) for one in cells}
-    return dict(zip(sorted(order, key=lambda method: order[method]), _all_looks(), strict=False))
-
-
-def _all_looks() -> Iterator[dict[str, Any]]:
-    for colour, marker in zip(cycle(PALETTE), cycle(MARKERS), strict=False):
-        yield {
+def _looks(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """How the lines of each method look, whatever else is drawn; see LOOKS and OTHER_MARKERS."""
+    others, looks = cycle(OTHER_MARKERS), {}
+    for method in sorted(set(methods)):
+        colour, marker = LOOKS.get(method) or (LOOKS[method.partition(",")[0]][0], next(others))
+        looks[method] = {
             "color": colour,
             "marker": marker,
             "markevery": 0.12,
@@ -192,3 +234,4 @@ def _all_looks() -> Iterator[dict[str, Any]]:
             "linewidth": 1.4,
             "drawstyle": "steps-post",
         }
+    return looks

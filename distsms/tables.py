@@ -136,7 +136,10 @@ def as_markdown(runs: Sequence[Finished], heading: str) -> str:
             "Seconds (evaluations) to within 1 % of the least J known, at the lambda of the best test measure:",
             markdown(*table2(runs)),
         ]
+    else:
+        parts.append("Without test rows no lambda is chosen: `distsms compare --test` does it.")
     parts += ["Every run, seconds (evaluations):", markdown(*_every(runs))]
+    parts.append("Each run was made once: small differences of seconds are chance.")
     wrong = disagreements(runs)
     if wrong:
         parts.append("**The runs contradict each other:**\n\n" + "\n".join(f"- {one}" for one in wrong))
@@ -163,7 +166,8 @@ def table2(runs: Sequence[Finished]) -> tuple[list[str], list[list[str]]]:
         J = best.result["J"]
         bound = max(one.result["lower_bound"] or 0.0 for one in group)
         least = f"{J:.6f}" + (f", {100 * (1 - bound / J):.2g} %" if J > 0 else "")
-        lines.append([measure, f"{lam:g}{note}", test, least, *[times.get(method, "not run") for method in methods]])
+        entries = [times.get(method, f"not run at lambda {lam:g}") for method in methods]
+        lines.append([measure, f"{lam:g}{note}", test, least, *entries])
     return ["measure", "lambda", "test measure [%]", "least J, proved within", *methods], lines
 
 

@@ -1,4 +1,4 @@
-"""What the scripts for the paper's tables and figures share: text to shards, held-out rows, `distsms compare`."""
+"""What the scripts share: arguments, running the program, text to shards, held-out rows, `distsms compare`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from distsms import cli
+from distsms.cli.types import count
+
 HELD_OUT = 5  # without test rows, every fifth row is one: rows 5, 10, ... of the text
 STOPPED, CONTRADICTION = 75, 7  # exit codes of `distsms compare`
 
 
+def text(name: str) -> Path:
+    """Of an argument: svmlight text that is there."""
+    if not Path(name).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {name}")
+    return Path(name)
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """--ranks."""
+    parser.add_argument("--ranks", type=count, default=1, metavar="N", help="MPI ranks of every run (%(default)s)")
+
+
+def add_train_and_test(parser: argparse.ArgumentParser) -> None:
+    """TRAIN [TEST] would hold out rows; here both are files."""
+    parser.add_argument("train", type=text, metavar="TRAIN", help="svmlight text, plain or compressed")
+    parser.add_argument("test", type=text, metavar="TEST", help="the same")
+
+
 def distsms(*words: object, ranks: int = 1, codes: Sequence[int] = (0,)) -> int:
     """Run the program; ends the script with the program's exit code if that is not among `codes`."""
-    launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-    command = [*launcher, sys.executable, "-m", "distsms", *map(str, words)]
-    code = subprocess.run(command, check=False).returncode  # noqa: S603
+    code = subprocess.run(_command(words, ranks), check=False).returncode  # noqa: S603
     if code not in codes:
         sys.exit(code)
     return code
+
+
+def told(*words: object, ranks: int = 1, codes: Sequence[int] = (0,)) -> str:
+    """What the program prints; ends the script with all of it if the exit code is not among `codes`."""
+    done = subprocess.run(_command(words, ranks), capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode not in codes:
+        sys.exit(f"{' '.join(map(str, words))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def check(words: Sequence[str]) -> None:
+    """Ends the script, before it takes any time, where `distsms compare` would refuse these options."""
+    cli.parse(["compare", "DATA", *words])
 
 
 def sharded(train: Path, test: Path | None, folder: Path, ranks: int) -> tuple[Path, Path]:
@@ -49,16 +81,22 @@ def compare(train: Path, test: Path, output: Path, words: Sequence[str], ranks: 
 def one_set(about: str | None, words: Sequence[str], files: str) -> None:
     """A script that runs one comparison on one data set and names the files, a pattern, that it is about."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("train", type=Path, help="svmlight text, plain or compressed")
-    parser.add_argument("test", type=Path, nargs="?", help="the same; without it, every fifth row is held out")
-    parser.add_argument("--output", type=Path, help="folder of shards and runs (results/NAME OF TRAIN)")
-    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("train", type=text, metavar="TRAIN", help="svmlight text, plain or compressed")
+    parser.add_argument("test", type=text, nargs="?", metavar="TEST", help="the same (every fifth row is held out)")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="of shards and runs (results/NAME OF TRAIN)")
+    add_ranks(parser)
     args, more = parser.parse_known_args()
+    check([*words, *more])
     output = args.output or Path("results") / args.train.name.split(".")[0]
     train, test = sharded(args.train, args.test, output / "data", args.ranks)
     agree = compare(train, test, output / "comparison", [*words, *more], args.ranks)
     print("\n" + "\n".join(map(str, sorted((output / "comparison").glob(files)))))
     sys.exit(0 if agree else CONTRADICTION)
+
+
+def _command(words: Sequence[object], ranks: int) -> list[str]:
+    launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    return [*launcher, sys.executable, "-m", "distsms", *map(str, words)]
 
 
 def _split(text: Path, folder: Path) -> tuple[Path, Path]:

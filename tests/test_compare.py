@@ -84,8 +84,9 @@ def test_a_signal_ends_in_order(words, tmp_path):
     process.send_signal(signal.SIGTERM)
     code, out, err = finish(process)
     assert code == 75, out + err
-    assert "goes on" in out
+    assert "begins this run anew" in out
     assert results(tmp_path / "out") == {}
+    assert "0 of the 1 runs asked for last are finished" in (tmp_path / "out" / "table.md").read_text()
 
 
 def test_grown_refused_and_begun_anew(words, tmp_path):
@@ -96,15 +97,28 @@ def test_grown_refused_and_begun_anew(words, tmp_path):
     assert {name: one for name, one in results(tmp_path / "out").items() if name in first} == first
     assert len(results(tmp_path / "out")) == 4 + 2 + 2
     err = run(*words, *GRID, "--epsilon", "1e-2", code=1)
-    assert "settings.epsilon: 0.001 there, 0.01 here" in err
+    assert "settings.epsilon: there 0.001, now 0.01" in err
     assert "--overwrite" in err
-    assert "ranks: 1 there, 2 here" in run(*words, *GRID, ranks=2, code=1)
+    assert "ranks: there 1, now 2" in run(*words, *GRID, ranks=2, code=1)
     run(*words, *GRID, "--epsilon", "1e-2", "--overwrite")
     assert len(results(tmp_path / "out")) == 4
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     assert "not a comparison" in run(*words[:-1], tmp_path / "mine", *GRID, "--overwrite", code=1)
     assert "would overwrite" in run(*words[:-1], tmp_path / "data" / "here", *GRID, code=1)
+
+
+def test_a_larger_limit_runs_again_what_a_smaller_one_ended(words, tmp_path):
+    run(*words, *GRID, "--max-evaluations", "16")
+    first = results(tmp_path / "out")
+    proved = {name: one for name, one in first.items() if one["status"] == "proved"}
+    assert 0 < len(proved) < len(first)  # both kinds are here
+    out = run(*words, *GRID)
+    assert out.count("was run before") == len(proved)
+    second = results(tmp_path / "out")
+    assert {one["status"] for one in second.values()} == {"proved"}
+    assert {name: second[name] for name in proved} == proved
+    assert run(*words, *GRID, "--max-evaluations", "5").count("was run before") == 4
 
 
 def test_a_contradiction_is_loud(words, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from distsms.shards import Block
 from distsms.training import State, Status
 from tests.problems import data, share
 
-IDENTITY = {"format": "distsms-comparison", "version": 1, "data": {"path": "a", "fingerprint": "f"}, "epsilon": 1e-3}
+DATA = {"data": {"path": "a", "fingerprint": "f"}, "test": {"path": "t", "fingerprint": "e"}}
+IDENTITY = {"format": "distsms-comparison", "version": 1, **DATA, "epsilon": 1e-3}
 CELL = Cell("rocarea", 1e-2, "lmvm")
 EPSILON = 1e-4
 
@@ -122,16 +124,35 @@ class TestFolder:
         folder.path.mkdir()
         folder.check()
         folder.open(IDENTITY, overwrite=False)
-        moved = {**IDENTITY, "data": {"path": "elsewhere", "fingerprint": "f"}}
+        moved = {**IDENTITY, "data": {**IDENTITY["data"], "path": "elsewhere"}}
         folder.check()
         folder.open(moved, overwrite=False)
         for change, words in (
-            ({"epsilon": 1e-2}, "epsilon: 0.001 there, 0.01 here"),
-            ({"data": {"path": "a", "fingerprint": "g"}}, "data.fingerprint: f there, g here"),
-            ({"ranks": 2}, "ranks: None there, 2 here"),
+            ({"epsilon": 1e-2}, "epsilon: there 0.001, now 0.01"),
+            ({"data": {"path": "a", "fingerprint": "g"}}, "data: there a, now a, with other content"),
+            ({"data": {"path": "b", "fingerprint": "g"}}, r"data: there a, now b\)"),
+            ({"test": {"path": None, "fingerprint": None}}, "test data: there t, now none"),
+            ({"ranks": 2}, "ranks: there none, now 2"),
         ):
             with pytest.raises(InputError, match=words):
                 folder.open({**IDENTITY, **change}, overwrite=False)
+
+    def test_limits_may_grow(self, tmp_path):
+        """Runs that the old limit ended, and no others, are cut short."""
+        folder, limits = Folder(tmp_path), {"time_limit": 5.0, "max_evaluations": 10}
+        folder.open({**IDENTITY, "settings": limits}, overwrite=False)
+        folder.open({**IDENTITY, "settings": {**limits, "time_limit": 50.0}}, overwrite=False)
+        more = Settings(lam=1.0, time_limit=5.0, max_evaluations=10)
+        for status, time_limit, evaluations, cut in (
+            ("time", 3.0, 10, False),  # took 3 s
+            ("time", 3.1, 10, True),
+            ("limit", 9.0, 3, False),
+            ("limit", 1.0, 4, True),
+            ("proved", 9.0, 99, False),
+            ("stalled", 9.0, 99, False),
+        ):
+            one = made(tmp_path / f"{status}{cut}", CELL, [1.0, 1.0, 1.0], status)
+            assert one.cut_short(replace(more, time_limit=time_limit, max_evaluations=evaluations)) is cut
 
     def test_beginning_anew_forgets_the_runs(self, tmp_path):
         folder = Folder(tmp_path)
@@ -217,6 +238,8 @@ class TestTables:
         assert tables.best_lambda(runs, "rocarea") == 1e-2
         assert tables.best_lambda(runs[1:], "rocarea") == 1e-4
         assert tables.best_lambda(runs, "prbep") is None
+        elsewhere = made(tmp_path, Cell("rocarea", 1e-6, "bmrm"), [0.31], bound=0.2)
+        assert tables.table2([*runs[1:], elsewhere])[1][0][-1] == "not run at lambda 0.0001"
         header, (line,) = tables.table2(runs[1:])
         assert header[4:] == ["lmvm", "agm"]
         assert line == [
@@ -254,3 +277,6 @@ class TestTables:
         assert "| rocarea | 0.01, vacuous | 50.00 |" in text
         assert "n.a. (proved to its target, 0.2 % above)" in text  # to 0.1 %
         assert tables.as_csv([]) == "\n"
+        untested = [made(tmp_path / "untested", CELL, [1.0])]
+        assert "Without test rows no lambda is chosen" in tables.as_markdown(untested, "# x")
+        assert "Without test rows" not in text

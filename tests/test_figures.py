@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -75,11 +77,52 @@ def test_the_legend_has_room(tmp_path, lambdas):
 
 
 def test_no_two_methods_look_alike(runs):
-    looks = figures._looks([one.cell for one in runs])
-    assert len({(look["color"], look["marker"]) for look in looks.values()}) == len(METHODS) == len(looks)
-    main = figures._looks([Cell("prbep", 1.0, solver) for solver in ("bmrm", "agm", "lmvm")])
-    assert all(main[solver] == looks[solver] for solver in main)  # in every figure the same
-    assert len(set(figures.PALETTE)) == 7
+    methods = [*figures.LOOKS, "lmvm, c_mu 5", "agm, c_mu 5", "bmrm, as in the proofs"]
+    looks = figures._looks(methods)
+    assert len({look["color"] for method, look in looks.items() if method in figures.LOOKS}) == len(figures.LOOKS)
+    markers = {look["marker"] for look in looks.values()}
+    assert len(markers) == len(methods)
+    assert not markers & set(figures.END_MARKERS.values())
+    assert figures._looks({one.cell.method for one in runs}).items() <= looks.items()  # in every figure the same
+    assert figures._looks(["bmrm"]) == {"bmrm": looks["bmrm"]}
+
+
+def drawn(runs, quantity):
+    """The axes of the runs of one problem."""
+    return figures.panels(runs, [quantity], "a set", figures.problems(runs)).axes[0]
+
+
+def test_what_is_not_known_is_grey_and_no_run_vanishes_in_it(tmp_path):
+    """The least J known, 0.5, is proved to be within 0.01 of the minimum: its run ends at a tenth of that."""
+    made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [1.0, 0.6, 0.5], bound=0.4)
+    made(tmp_path, Cell("prbep", 1e-2, "bmrm"), [1.0, 0.7, 0.55], "time", bound=0.49)
+    axes = drawn(Folder(tmp_path).all_finished(), figures.EXCESS)
+    (band,) = axes.patches
+    top = band.get_extents().transformed(axes.transData.inverted()).y1
+    assert top == pytest.approx(0.01)
+    curves = {line.get_label(): line.get_ydata() for line in axes.lines}
+    np.testing.assert_allclose(curves["lmvm"], [0.5, 0.1, 0.001])
+    np.testing.assert_allclose(curves["bmrm"], [0.5, 0.2, 0.05])
+    assert axes.get_ylim()[0] < 0.001
+    ends = {line.get_marker(): line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 1}
+    assert ends == {"*": pytest.approx([0.001]), "X": pytest.approx([0.05])}
+    assert {figures.UNKNOWN, figures.PROVED, figures.UNPROVED} <= set(axes.get_legend_handles_labels()[1])
+
+
+def test_a_least_J_of_zero_can_be_drawn(tmp_path):
+    made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [1.0, 0.0], bound=0.0)
+    axes = drawn(Folder(tmp_path).all_finished(), figures.EXCESS)
+    assert all(np.all(line.get_ydata() > 0) for line in axes.lines if line.get_label() == "lmvm")
+
+
+def test_early_test_points_do_not_stretch_the_axis(tmp_path):
+    one = made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [1.0 / k for k in range(1, 41)], test=0.9)
+    rows = [json.loads(row) for row in (one.folder / "test.jsonl").read_text().splitlines()]
+    for k, measured in enumerate((0.1, 0.3, 0.5, 0.85)):
+        rows[k]["prbep"] = measured
+    (one.folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    low, high = drawn([one], figures.TESTED).get_ylim()
+    assert 50 < low < 90 < high < 100
 
 
 def test_the_lower_bound_figure(tmp_path):

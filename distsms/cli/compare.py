@@ -25,8 +25,9 @@ USAGE = "DATA [options]"
 EPILOG = """\
 Every measure, lambda and solver is one run; solvers that smooth run once for each --c-mu. Loading the data, a few first
 evaluations in vain, and scoring the test rows are off the clock. OUTPUT gets table.md, table.csv, figures/ and a folder
-with trace and result for each run. The same line again goes on where a stopped or killed one was; lines that ask for
-more lambdas, solvers, ... add runs.
+with trace and result for each run. The same line again keeps finished runs and makes the others, a stopped or killed
+one from its beginning; lines that ask for more lambdas, solvers, ... add runs, and larger limits make those runs again
+that a smaller one cut short.
 
 exit codes: 0 all is run   1 error   2 usage   7 one run's J is below what another proved   75 stopped by a signal;
 the same line again goes on
@@ -34,6 +35,9 @@ the same line again goes on
 example:
   distsms compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
 """
+
+TITLE_PARTS = 3  # of a path, which name a data set: scripts call each of theirs SET/data/train
+MEASURES_HELP = "what to optimize, the paper's two measures (both); for the others: scripts/measures"
 
 
 def smoothing(text: str) -> float | None:
@@ -48,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", default="comparison", metavar="FOLDER", help="where runs, tables and figures go (%(default)s)"
     )
-    both = ("rocarea", "prbep")
-    parser.add_argument("--measures", nargs="+", choices=both, default=both, help="what to optimize (both)")
+    both = ("rocarea", "prbep")  # what all solvers can optimize
+    parser.add_argument("--measures", nargs="+", choices=both, default=both, help=MEASURES_HELP)
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -125,9 +129,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     runner = Runner(block, test, args.test, args.ordering, folder, comm, signals.wanted, about)
     stopped = _run_cells(settings, runner, say)
     disagree, draws = 0, args.figures and not stopped  # who sends signals has little patience
+    heading = _heading(args.data, manifest, common, comm.size)
     with comm.together():
         if comm.is_root:
-            disagree = _conclude(args.data, folder, _heading(args.data, manifest, common, comm.size), draws, say)
+            disagree = _conclude(args.data, folder, settings, heading, draws, say)
     code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
@@ -140,8 +145,7 @@ def _run_cells(settings: dict[Cell, Settings], runner: Runner, say: Callable[[st
     comm, width = runner.comm, len(str(len(settings)))
     for number, (cell, one) in enumerate(settings.items(), 1):
         head = f"[{number:{width}d}/{len(settings)}] {cell.measure:8s} {cell.lam:<6g} {cell.method:20s}"
-        before = comm.bcast(comm.is_root and runner.folder.finished(cell) is not None)
-        if before:
+        if comm.bcast(comm.is_root and _is_done(runner.folder, cell, one)):
             say(f"{head} was run before")
             continue
         result = runner.run(cell, one)
@@ -150,12 +154,20 @@ def _run_cells(settings: dict[Cell, Settings], runner: Runner, say: Callable[[st
             f"  {result.evaluations:6d} evaluations  {result.seconds:9.2f} s"
         )
         if result.status is Status.STOPPED:
-            say("stopped by a signal; the same line again goes on with this run")
+            say("stopped by a signal; finished runs are kept. The same line again begins this run anew and goes on")
             return True
     return False
 
 
-def _conclude(data: str, folder: Folder, heading: str, draws: bool, say: Callable[[str], None]) -> int:
+def _is_done(folder: Folder, cell: Cell, settings: Settings) -> bool:
+    """Whether a cell was run to an end that these settings' limits would not put off. On the root."""
+    found = folder.finished(cell)
+    return found is not None and not found.cut_short(settings)
+
+
+def _conclude(
+    data: str, folder: Folder, grid: dict[Cell, Settings], heading: str, draws: bool, say: Callable[[str], None]
+) -> int:
     """Write tables and figures of all runs in the folder; returns how many contradictions there are. On the root."""
     import sys
 
@@ -164,7 +176,11 @@ def _conclude(data: str, folder: Folder, heading: str, draws: bool, say: Callabl
     runs = folder.all_finished()
     hosts = ", ".join(sorted({one.result["host"] for one in runs}))
     folder.write("table.csv", tables.as_csv(runs))
-    folder.write("table.md", tables.as_markdown(runs, f"{heading} Run on {hosts or 'no host yet'}."))
+    heading += f" Run on {hosts or 'no host yet'}."
+    done = sum(_is_done(folder, cell, settings) for cell, settings in grid.items())
+    if done < len(grid):
+        heading += f"\n\n**{done} of the {len(grid)} runs asked for last are finished**; the same line again goes on."
+    folder.write("table.md", tables.as_markdown(runs, heading))
     say(f"\n{folder.path / 'table.md'}, {folder.path / 'table.csv'}: {len(runs)} runs")
     if draws and runs:
         say(_figures(data, folder, runs))
@@ -178,11 +194,14 @@ def _conclude(data: str, folder: Folder, heading: str, draws: bool, say: Callabl
 
 def _figures(data: str, folder: Folder, runs: list[Finished]) -> str:
     """Draw, and say where; or say what is missing."""
+    from pathlib import Path
+
     try:
         from distsms import figures
     except ImportError as error:
         return f"no figures: {error}. For them: pip install 'distsms[plot]', and the same line again"
-    written = figures.draw(runs, data if len(data) < 60 else f"...{data[-56:]}", folder.path / "figures")
+    title = "/".join(Path(data).resolve().parts[-TITLE_PARTS:])
+    written = figures.draw(runs, title, folder.path / "figures")
     return f"{folder.path / 'figures'}: {len(written)} files"
 
 
@@ -230,5 +249,5 @@ def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str
     return (
         f"# {data}\n\n{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive; "
         f"gap to prove {common.target_in_words()}, at most {common.time_limit:g} s and {common.max_evaluations} "
-        f"evaluations a run, {ranks} rank(s). Seconds are of solving alone."
+        f"evaluations a run (limits of the last call), {ranks} rank(s). Seconds are of solving alone."
     )
