@@ -148,21 +148,19 @@ def as_markdown(runs: Sequence[Finished], heading: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def table2(runs: Sequence[Finished]) -> tuple[list[str], list[list[str]]]:
+def table2(runs: Sequence[Finished], every_lambda: bool = False) -> tuple[list[str], list[list[str]]]:
     """Header and a row for each measure: lambda of the best test measure, that measure, the least J known and within
-    what share of it the optimum is proved to be, and each method's seconds."""
+    what share of it the optimum is proved to be, and each method's seconds. Or such a row for every lambda."""
     methods = list(dict.fromkeys(one.cell.method for one in runs))
     lines = []
-    for measure in dict.fromkeys(one.cell.measure for one in runs):
-        lam = best_lambda(runs, measure)
-        if lam is None:
-            continue
-        group = problems(runs)[measure, lam]
+    chosen = {(one.cell.measure, best_lambda(runs, one.cell.measure)) for one in runs}
+    for (measure, lam), group in problems(runs).items():
         best = best_run(group)
-        assert best is not None
+        if best is None or not best.result["test"] or not (every_lambda or (measure, lam) in chosen):
+            continue
         times = {one.cell.method: str(within(one, best.result["J"], SHARES["1 %"])) for one in group}
         note = ", vacuous" if best.result["vacuous"] else ""
-        test = f"{100 * best.result['test'][measure]:.2f}"
+        test = _number(best.result["test"][measure], ".2%").rstrip("%")
         J = best.result["J"]
         bound = max(one.result["lower_bound"] or 0.0 for one in group)
         least = f"{J:.6f}" + (f", {100 * (1 - bound / J):.2g} %" if J > 0 else "")
