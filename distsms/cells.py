@@ -11,12 +11,11 @@ cells/CELL/            one run, named after measure, lambda, solver and c_mu:
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,8 +25,10 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.files import replacing
+from distsms.measure_names import RANKING
 from distsms.report import to_json
 from distsms.solvers import SOLVERS, solver_class
+from distsms.training import Status
 
 if TYPE_CHECKING:
     from distsms.settings import Settings
@@ -77,11 +78,33 @@ def grid(
 
 @dataclass(frozen=True)
 class Finished:
-    """A cell that has been run: what its files say. `result` holds the words of result.json."""
+    """A cell that has been run: what its files say. `result` holds the words of result.json.
+
+    trace, test : the columns of trace.jsonl and test.jsonl, each (lines,), null as NaN; no columns without lines.
+    """
 
     cell: Cell
     result: Mapping[str, Any]
-    folder: Path
+    trace: dict[str, Floats]
+    test: dict[str, Floats]
+
+    @classmethod
+    def read(cls, folder: Path) -> Finished:
+        """From a cell's folder. Raises InputError, naming the file, unless the files are what a run leaves."""
+        remedy = f"Remove this run's folder, {folder}, and it is run anew"
+        (result,) = _read(folder / RESULT, RESULTS, remedy)
+        trace, test = (
+            _columns(_read(folder / name, fields, remedy, lines=True), fields)
+            for name, fields in ((TRACE, TRACED), (TEST, TESTED))
+        )
+        cell = Cell(result["measure"], result["lambda"], result["solver"], result["c_mu"])
+        if cell.name != folder.name:
+            raise InputError(f"{folder / RESULT}: belongs to another run, {cell.name}. {remedy}")
+        if result["J"] is None and result["status"] != NONFINITE:
+            raise InputError(f"{folder / RESULT}: has no J. {remedy}")
+        if (result["J"] is None) != (not trace):  # not finite from the first evaluation on
+            raise InputError(f"{folder / TRACE}: has {'a' if trace else 'no'} line, against {RESULT}. {remedy}")
+        return cls(cell, result, trace, test)
 
     def cut_short(self, settings: Settings) -> bool:
         """Whether a limit ended it that these settings would have let it pass."""
@@ -90,16 +113,6 @@ class Finished:
         limit, used = LIMITS[self.result["status"]]
         return self.result[used] < getattr(settings, limit)
 
-    @cached_property
-    def trace(self) -> dict[str, Floats]:
-        """The columns of trace.jsonl, each (evaluations,)."""
-        return _columns(self.folder / TRACE)
-
-    @cached_property
-    def test(self) -> dict[str, Floats]:
-        """The columns of test.jsonl; empty without test rows."""
-        return _columns(self.folder / TEST)
-
 
 class Folder:
     """A comparison's folder. For the root alone; hold it with `files.exclusive`."""
@@ -107,23 +120,30 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    def check(self) -> None:
-        """Raise InputError if something else than a comparison is there."""
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path}: is not a folder; name another place for the comparison")
-        if (
-            self.path.is_dir()
-            and not self._identity
-            and any(not one.name.startswith(".") for one in self.path.iterdir())
-        ):
-            raise InputError(f"{self.path}: holds something that is not a comparison; name another folder")
+    def check(self, overwrite: bool = False) -> None:
+        """Raise InputError if something else than a comparison is there, or a damaged one that is not to go."""
+        if os.path.lexists(self.path) and not self.path.is_dir():
+            raise InputError(
+                f"{self.path}: is not a folder, but a file or a link that leads to none; name another place for the "
+                "comparison"
+            )
+        if self.path.is_dir() and any(self.path.glob("[!.]*")):
+            if not (self.path / IDENTITY).exists():
+                raise InputError(f"{self.path}: holds something that is not a comparison; name another folder")
+            if not (overwrite and self._holds_runs_alone()):
+                self._identity  # noqa: B018 - raises InputError
+
+    def _holds_runs_alone(self) -> bool:
+        """Whether there is a run, and nothing but what a comparison writes: it is one, whatever IDENTITY says."""
+        names = {path.name for path in self.path.glob("[!.]*")}
+        files = {path.name for path in (self.path / CELLS).rglob("[!.]*") if path.is_symlink() or not path.is_dir()}
+        return names <= {IDENTITY, CELLS, *OUTPUTS} and bool(files) and files <= {TRACE, TEST, RESULT}
 
     def open(self, identity: Mapping[str, Any], overwrite: bool) -> None:
         """Begin, or go on with, the comparison that `identity` describes. InputError if another one is there."""
         if overwrite:
             for name in (*OUTPUTS, CELLS):
-                one = self.path / name
-                shutil.rmtree(one) if one.is_dir() else one.unlink(missing_ok=True)
+                _remove(self.path / name)
         elif self._identity:
             differing = differences(self._identity, json.loads(to_json(identity)))
             if differing:
@@ -135,19 +155,23 @@ class Folder:
         self.write(IDENTITY, to_json(identity, indent=1) + "\n")
 
     def finished(self, cell: Cell) -> Finished | None:
-        """A cell's results, if it was run to its end."""
+        """A cell's results, if it was run to its end. Raises InputError where its files are damaged."""
         folder = self.path / CELLS / cell.name
         if not (folder / RESULT).exists():
             return None
-        return Finished(cell, _parsed(folder / RESULT), folder)
+        return Finished.read(folder)
 
     def all_finished(self) -> list[Finished]:
-        """Every cell that was run to its end, now or before: by measure, falling lambda, solver and rising c_mu."""
-        found = []
-        for path in (self.path / CELLS).glob(f"*/{RESULT}"):
-            result = _parsed(path)
-            cell = Cell(result["measure"], result["lambda"], result["solver"], result["c_mu"])
-            found.append(Finished(cell, result, path.parent))
+        """Every cell that was run to its end, now or before: by measure, falling lambda, solver and rising c_mu.
+
+        Raises InputError where something else is among the cells, or the files of one are damaged.
+        """
+        cells = self.path / CELLS
+        _require_folder(cells)
+        folders = list(cells.glob("[!.]*"))
+        for one in folders:
+            _require_folder(one)
+        found = [Finished.read(one) for one in folders if (one / RESULT).exists()]
         order = list(SOLVERS).index
         return sorted(
             found, key=lambda one: (one.cell.measure, -one.cell.lam, order(one.cell.solver), one.cell.c_mu or 0.0)
@@ -156,7 +180,9 @@ class Folder:
     def begin(self, cell: Cell) -> Path:
         """An empty folder for a cell; what a killed run left there is gone."""
         folder = self.path / CELLS / cell.name
-        shutil.rmtree(folder, ignore_errors=True)
+        for one in (folder.parent, folder):
+            _require_folder(one)
+        _remove(folder)
         folder.mkdir(parents=True)
         return folder
 
@@ -168,10 +194,10 @@ class Folder:
     @property
     def _identity(self) -> dict[str, Any]:
         path = self.path / IDENTITY
-        found = _parsed(path) if path.exists() else {}
-        if found and found.get("format") != FORMAT:
-            raise InputError(f"{path}: not a comparison of distsms")
-        return found
+        remedy = "So this is not a comparison, or a damaged one; name another folder"
+        if self._holds_runs_alone():
+            remedy += ", or begin anew with --overwrite"
+        return _read(path, IDENTITIES, remedy)[0] if path.exists() else {}
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -195,15 +221,87 @@ def _plain(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _require_folder(path: Path) -> None:
+    """Raise InputError if something else is at `path`: a link, too, since what is in the folder may be removed."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise InputError(
+            f"{path}: is no folder, but a file or a link. Move it elsewhere, and the same line again goes on"
+        )
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a folder with all that is in it, or a link, not what it leads to, if it is there."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}. Remove it, or begin anew with --overwrite") from error
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be removed: {error}") from error
 
 
-def _columns(path: Path) -> dict[str, Floats]:
-    """JSON lines as columns; null is NaN."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    names = lines[0] if lines else ()
-    return {name: np.array([math.nan if one[name] is None else one[name] for one in lines], float) for name in names}
+# What the files say, checked: field -> whether a value will do
+
+Fields = Mapping[str, Callable[[Any], bool]]
+
+
+def _number(value: Any) -> bool:
+    """Python's JSON knows NaN, infinities and integers beyond any float, too."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _number_or_null(value: Any) -> bool:
+    return value is None or _number(value)
+
+
+def _positive(value: Any) -> bool:
+    return _number(value) and bool(value > 0)
+
+
+def _file(value: Any) -> bool:
+    return isinstance(value, dict) and {"path", "fingerprint"} <= set(value)
+
+
+NONFINITE = Status.NONFINITE.name.lower()
+MEASURED: Fields = dict.fromkeys(RANKING, _number_or_null)
+LINE: Fields = {"evaluation": _positive, "seconds": _number}
+TRACED: Fields = {**LINE, "best_J": _number, "gap": _number_or_null}
+TESTED: Fields = {**LINE, "best_J": _number_or_null, **MEASURED}
+RESULTS: Fields = {
+    "measure": RANKING.__contains__,
+    "lambda": _positive,
+    "solver": tuple(SOLVERS).__contains__,
+    "c_mu": lambda value: value is None or _positive(value),
+    "status": tuple(one.name.lower() for one in Status).__contains__,
+    **dict.fromkeys(("J", "lower_bound", "gap"), _number_or_null),
+    **dict.fromkeys(("J_at_zero", "seconds"), _number),
+    "evaluations": lambda value: type(value) is int and _number(value),
+    "vacuous": lambda value: isinstance(value, bool),
+    "test": lambda value: value is None or _fault(value, MEASURED) is None,
+    "host": lambda value: isinstance(value, str),
+}
+IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": _file, "test": _file}
+
+
+def _fault(thing: Any, fields: Fields) -> str | None:
+    """In words, why a value is not an object with these fields, if so."""
+    if not isinstance(thing, dict):
+        return "it is not an object"
+    wrong = [name for name, will_do in fields.items() if name not in thing or will_do(thing[name]) is not True]
+    return f"the field {wrong[0]!r} is missing or impossible" if wrong else None
+
+
+def _read(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
+    """The objects of a file, one or one in each line. Raises InputError, with the remedy, if it is damaged."""
+    found, number = [], 0
+    try:
+        text = path.read_text(encoding="utf-8")
+        for number, one in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - told below
+            found.append(json.loads(one))
+            if fault := _fault(found[-1], fields):
+                raise ValueError(fault)
+    except (OSError, ValueError, RecursionError) as error:
+        where = f" at line {number}" if lines and number else ""
+        raise InputError(f"{path}: cannot be read{where}: {error}. {remedy}") from error
+    return found
+
+
+def _columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:
+    return {name: np.array([one[name] for one in lines], float) for name in names} if lines else {}  # null: NaN

@@ -141,11 +141,13 @@ def _excess(axes: Any, runs: Sequence[Finished], reference: Reference, looks: di
 
 def _tested(axes: Any, runs: Sequence[Finished], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
     lowest = []
-    for run in (one for one in runs if one.test and one.test["evaluation"][-1] > 1):
-        shown = run.test["evaluation"] > 1  # at w = 0 all scores tie
-        values = 100 * run.test[run.cell.measure][shown]
-        _curve(axes, run, _seconds(run.test)[shown], values, looks)
-        lowest.append(min(np.quantile(values, EARLY), values[-1]))
+    for run in (one for one in runs if one.test):
+        values = 100 * run.test[run.cell.measure]
+        shown = (run.test["evaluation"] > 1) & np.isfinite(values)  # at w = 0 all scores tie; one class: no measure
+        if shown.any():
+            values = values[shown]
+            _curve(axes, run, _seconds(run.test)[shown], values, looks)
+            lowest.append(min(np.quantile(values, EARLY), values[-1]))
     if lowest:
         highest = max(line.get_ydata().max() for line in axes.lines if len(line.get_ydata()))
         margin = 0.05 * (highest - min(lowest)) or 1e-2

@@ -42,10 +42,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def require_regular(path: Path) -> None:
-    """Raise InputError if there is something at `path` that is no regular file: a directory, a device."""
-    with contextlib.suppress(FileNotFoundError):
+    """Raise InputError if there is something else than a regular file at `path`, such as a directory or a device."""
+    try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise InputError(f"{path}: is not a regular file; nothing is written there")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from error
 
 
 def require_space(directory: Path, n_bytes: int) -> None:

@@ -27,9 +27,11 @@ def check(path: str | os.PathLike[str], p: int, ignore_new_features: bool) -> No
 
 def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str] | None) -> None:
     """Raise InputError if writing `output` would replace, or fall into, something that is in use. Local."""
-    target = Path(output).resolve()
+    target = Path(os.path.realpath(output))  # Path.resolve fails at links that lead in a circle
     for one in used:
-        if one is not None and (target == (path := Path(one).resolve()) or (path.is_dir() and path in target.parents)):
+        if one is not None and (
+            target == (path := Path(os.path.realpath(one))) or (path.is_dir() and path in target.parents)
+        ):
             raise InputError(f"{output}: would overwrite {one}, which is in use; name another file")
 
 

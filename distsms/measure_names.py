@@ -10,15 +10,19 @@ NAMES = "rocarea, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recal
 
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
+RANKING = ("rocarea", "prbep")
+"""The paper's two measures, which comparisons are of."""
+
 
 def parse(name: str) -> tuple[str, tuple[float, ...]]:
     """The family and its parameters: "f0.5" is ("f-beta", (0.5,)), "recall@9" is ("recall@k", (9,)).
 
     Raises InputError where there is no such measure.
     """
-    if name in ("rocarea", "prbep", "error-rate"):
+    if name in (*RANKING, "error-rate"):
         return name, ()
-    if (found := re.fullmatch(r"f(\d+\.?\d*|\.\d+)", name, re.ASCII)) and _is_beta(beta := float(found[1])):
+    found = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", name, re.ASCII)
+    if found and SMALLEST_BETA <= (beta := float(found[1])) <= LARGEST_BETA:
         return "f-beta", (beta,)
     if found := re.fullmatch(r"(precision|recall)@([1-9]\d{0,17})", name, re.ASCII):
         return f"{found[1]}@k", (int(found[2]),)
@@ -32,7 +36,3 @@ def at(name: str) -> int | None:
     """K of precision@K and recall@K, None for the other measures."""
     family, parameters = parse(name)
     return int(parameters[0]) if family.endswith("@k") else None
-
-
-def _is_beta(value: float) -> bool:
-    return SMALLEST_BETA <= value <= LARGEST_BETA

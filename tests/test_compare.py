@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from distsms.cells import Cell
 from tests.program import TIME_LIMIT, finish, run, run_json, start, write_svmlight
+from tests.test_comparison import made
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 GRID = ("--measures", "prbep", "--lambdas", "1e-2", "1e-3", "--solvers", "lmvm", "bmrm", "--no-figures")
@@ -106,6 +108,24 @@ def test_grown_refused_and_begun_anew(words, tmp_path):
     (tmp_path / "mine" / "thesis.tex").touch()
     assert "not a comparison" in run(*words[:-1], tmp_path / "mine", *GRID, "--overwrite", code=1)
     assert "would overwrite" in run(*words[:-1], tmp_path / "data" / "here", *GRID, code=1)
+
+
+def test_what_is_damaged_is_refused_in_a_sentence(words, tmp_path):
+    cell = made(tmp_path / "out", Cell("prbep", 1e-2, "lmvm"), [1.0], files=True)
+    (tmp_path / "out" / "comparison.json").write_text("garbage")
+    one = (*words, *GRID[:2], "--lambdas", "1e-2", "--solvers", "lmvm")
+    assert "begin anew with --overwrite" in run(*one, code=1)
+    assert "was run before" not in run(*one, "--no-figures", "--overwrite")
+    (tmp_path / "out" / "figures").touch()
+    assert "figures: cannot be written" in run(*one, code=1)
+    trace = cell / "trace.jsonl"
+    trace.write_bytes(trace.read_bytes()[:-9])
+    err = run(*one, code=1)
+    assert str(trace) in err
+    assert f"Remove this run's folder, {cell}, and it is run anew" in err
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for command in (words[:-1], ("train", tmp_path / "data", "--output")):
+        assert "Traceback" not in run(*command, tmp_path / "circle", code=1)
 
 
 def test_a_larger_limit_runs_again_what_a_smaller_one_ended(words, tmp_path):

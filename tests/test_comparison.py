@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from distsms import tables
+from distsms import inputs, tables
 from distsms.cells import Cell, Finished, Folder, grid
 from distsms.comparison import Kept, Runner
 from distsms.errors import InputError
@@ -39,7 +40,9 @@ def runner(comm, folder, stop_wanted=lambda: False, seed=3):
     one = Folder(folder)
     if comm.is_root:
         one.open(IDENTITY, overwrite=False)
-    return Runner(block(comm, X, y), block(comm, *test), "test", "gather", one, comm, stop_wanted), test
+    return Runner(
+        block(comm, X, y), block(comm, *test), "test", "gather", one, comm, stop_wanted, {"host": "here"}
+    ), test
 
 
 def lines(path):
@@ -76,7 +79,7 @@ def test_a_run_leaves_its_course_and_its_test_measures(cell, comm, shared_dir):
     last = metrics.roc_auc_score(y, X @ result.w)
     assert found.test["rocarea"][-1] == found.result["test"]["rocarea"] == pytest.approx(last, abs=1e-12)
     assert found.test["rocarea"][0] == 0.5  # w = 0
-    assert [path.name for path in found.folder.iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in (shared_dir / "cells" / cell.name).iterdir() if path.name.startswith(".")] == []
 
 
 def test_a_stopped_run_is_not_finished_and_leftovers_go(comm, shared_dir):
@@ -92,8 +95,8 @@ def test_a_stopped_run_is_not_finished_and_leftovers_go(comm, shared_dir):
     assert one.run(CELL, settings).status is Status.PROVED
     if comm.is_root:
         found = one.folder.finished(CELL)
-        assert len(found.trace["J"]) == found.result["evaluations"]
-        assert not (found.folder / "left").exists()
+        assert len(found.trace["best_J"]) == found.result["evaluations"]
+        assert not (shared_dir / "cells" / CELL.name / "left").exists()
 
 
 @pytest.mark.serial
@@ -157,7 +160,7 @@ class TestFolder:
     def test_beginning_anew_forgets_the_runs(self, tmp_path):
         folder = Folder(tmp_path)
         folder.open(IDENTITY, overwrite=False)
-        (folder.begin(CELL) / "result.json").write_text("{}")
+        made(tmp_path, CELL, [1.0])
         (tmp_path / "table.md").touch()
         assert folder.finished(CELL)
         folder.open({**IDENTITY, "epsilon": 1.0}, overwrite=True)
@@ -167,21 +170,164 @@ class TestFolder:
     @pytest.mark.parametrize("name, text", [("thesis.tex", "all of it"), ("comparison.json", '{"format": "other"}')])
     def test_what_is_no_comparison_is_left_alone(self, tmp_path, name, text):
         (tmp_path / name).write_text(text)
-        with pytest.raises(InputError, match="not a comparison"):
-            Folder(tmp_path).check()
+        for overwrite in (False, True):
+            with pytest.raises(InputError, match="not a comparison"):
+                Folder(tmp_path).check(overwrite)
         with pytest.raises(InputError, match="not a folder"):
             Folder(tmp_path / name).check()
         assert (tmp_path / name).read_text() == text
 
-    def test_damage_is_named(self, tmp_path):
-        folder = Folder(tmp_path)
-        (folder.begin(CELL) / "result.json").write_text('{"J": 1')
-        with pytest.raises(InputError, match=r"result\.json: cannot be read"):
-            folder.all_finished()
+    @pytest.mark.parametrize("name", ["result.json", "trace.jsonl", "test.jsonl"])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *(
+                "garbage",
+                "{}",
+                "[]",
+                "null",
+                '"x"',
+                '{"J": 1',
+                '{"evaluation": 1}',
+                '{"measure": "prbep"}',
+                "[" * 10**5,
+            ),
+            *(
+                "\x00",
+                '{"evaluation": 1, "seconds": 0.5, "best_J": 1.0, "gap": 1.0, "rocarea": 0.5, "prbep": 0.5}\n{"ev',
+            ),
+            None,
+        ],
+    )
+    def test_damage_is_named(self, tmp_path, name, text):
+        path = made(tmp_path, CELL, [2.0, 1.0], test=0.5, files=True) / name
+        path.unlink()
+        path.mkdir() if text is None else path.write_text(text)
+        self.refused(tmp_path, rf"{path}: cannot be read.*Remove this run's folder, {path.parent}, and it is run anew")
+
+    @pytest.mark.parametrize("name", ["trace.jsonl", "test.jsonl"])
+    def test_a_lost_file_is_named(self, tmp_path, name):
+        path = made(tmp_path, CELL, [2.0, 1.0], files=True) / name
+        path.unlink()
+        self.refused(tmp_path, f"{path}: cannot be read")
+
+    @pytest.mark.parametrize(
+        "name, value",
+        [
+            *[("measure", one) for one in ("f1", None, [], 3)],
+            *[("solver", one) for one in ("newton", None, {}, "lmv")],
+            *[("lambda", one) for one in (0, -1.0, None, True, "1", math.nan, math.inf, 10**400, 2e-2)],
+            *[("c_mu", one) for one in (0, "adaptive", math.nan, 10.0)],  # the folder's name has no c_mu
+            *[("J", one) for one in (None, "1", math.nan, True, [1.0])],
+            *[("status", one) for one in ("well", None, [])],
+            *[("test", one) for one in ({}, {"rocarea": 0.5}, [], 0.5, {"rocarea": "0.5", "prbep": 0.5})],
+            *[("evaluations", one) for one in (1.0, None, True)],
+            *[("vacuous", one) for one in (0, None)],
+            *[("host", one) for one in (0, None)],
+            *[(name, None) for name in ("J_at_zero", "seconds")],
+            *[(name, "0") for name in ("lower_bound", "gap", "J_at_zero", "seconds")],
+        ],
+    )
+    def test_an_impossible_field_of_a_result_is_named(self, tmp_path, name, value):
+        path = made(tmp_path, CELL, [2.0, 1.0], files=True) / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+        self.refused(tmp_path, str(path))
+
+    @pytest.mark.parametrize("name", ["measure", "solver", "lambda", "c_mu", "J", "status", "test", "gap", "host"])
+    def test_a_field_that_lacks_is_named(self, tmp_path, name):
+        path = made(tmp_path, CELL, [2.0, 1.0], files=True) / "result.json"
+        path.write_text(json.dumps({key: one for key, one in json.loads(path.read_text()).items() if key != name}))
+        self.refused(tmp_path, f"{path}: cannot be read: the field '{name}'")
+
+    @pytest.mark.parametrize("value", [None, math.nan, -math.inf, "1", True, 10**400])
+    def test_an_impossible_field_of_a_course_is_named_with_its_line(self, tmp_path, value):
+        path = made(tmp_path, CELL, [2.0, 1.0, 0.5], files=True) / "trace.jsonl"
+        path.write_text("".join(json.dumps(one | {"best_J": value}) + "\n" for one in lines(path)))
+        self.refused(tmp_path, f"{path}: cannot be read at line 1: the field 'best_J'")
+
+    def test_a_course_is_there_where_a_J_is(self, tmp_path):
+        path = made(tmp_path, CELL, [2.0, 1.0], files=True) / "trace.jsonl"
+        whole = path.read_text()
+        path.write_text("")
+        self.refused(tmp_path, "trace.jsonl: has no line")
+        result = json.loads((path.parent / "result.json").read_text()) | {"J": None, "status": "nonfinite"}
+        (path.parent / "result.json").write_text(json.dumps(result))
+        assert Folder(tmp_path).all_finished()[0].trace == {}
+        path.write_text(whole)
+        self.refused(tmp_path, "trace.jsonl: has a line")
+
+    def refused(self, path, words):
+        """By both readers."""
+        for reader in (Folder(path).all_finished, lambda: Folder(path).finished(CELL)):
+            with pytest.raises(InputError, match=words):
+                reader()
+
+    @pytest.mark.parametrize("place", ["cells", f"cells/{CELL.name}"])
+    @pytest.mark.parametrize("kind", ["file", "link", "circle", "dangling"])
+    def test_what_is_no_folder_among_the_runs(self, tmp_path, place, kind):
+        """Refused; begun anew it goes, but never what a link leads to."""
+        folder, kept, odd = Folder(tmp_path / "out"), tmp_path / "kept", tmp_path / "out" / place
+        folder.path.mkdir()
+        folder.open(IDENTITY, overwrite=False)
+        odd.parent.mkdir(exist_ok=True)
+        made(kept, CELL, [1.0])
+        odd.touch() if kind == "file" else odd.symlink_to(
+            {"link": kept, "circle": odd, "dangling": tmp_path / "none"}[kind]
+        )
+        for refuses in (folder.all_finished, lambda: folder.begin(CELL)):
+            with pytest.raises(InputError, match=f"{odd}: is no folder, but a file or a link. Move it elsewhere"):
+                refuses()
+        folder.open(IDENTITY, overwrite=True)
+        assert not os.path.lexists(odd)
+        assert len(Folder(kept).all_finished()) == 1
+
+    @pytest.mark.parametrize("name", ["figures", "table.md"])
+    def test_a_link_to_an_output_goes_and_what_it_leads_to_stays(self, tmp_path, name):
+        folder = Folder(tmp_path / "out")
+        made(tmp_path / "kept", CELL, [1.0])
+        folder.path.mkdir()
+        (folder.path / name).symlink_to(tmp_path / "kept")
+        folder.open(IDENTITY, overwrite=True)
+        assert not os.path.lexists(folder.path / name)
+        assert len(Folder(tmp_path / "kept").all_finished()) == 1
+
+    @pytest.mark.parametrize("target", ["out", "none"])
+    def test_a_link_to_nothing_is_no_place(self, tmp_path, target):
+        path = tmp_path / "out"
+        path.symlink_to(tmp_path / target)
+        inputs.check_distinct(path, tmp_path / "data")
+        with pytest.raises(InputError, match="a link that leads to none; name another place"):
+            Folder(path).check()
+
+    @pytest.mark.parametrize(
+        "text", ["garbage", "", "null", "[]", "{}", '{"format": "distsms-comparison"}', "[" * 10**5]
+    )
+    def test_a_damaged_identity(self, tmp_path, text):
+        """Only where runs say that it is a comparison, and nothing else is there, may it be begun anew."""
+        folder, path = Folder(tmp_path), tmp_path / "comparison.json"
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"not a comparison, or a damaged one; name another folder$"):
+            folder.check(overwrite=True)
+        made(tmp_path, CELL, [1.0])
+        with pytest.raises(InputError, match="or begin anew with --overwrite"):
+            folder.check()
+        for mine in (
+            tmp_path / "thesis.tex",
+            tmp_path / "cells" / "thesis.tex",
+            tmp_path / "cells" / CELL.name / "mine",
+        ):
+            mine.touch()
+            with pytest.raises(InputError, match=r"name another folder$"):
+                folder.check(overwrite=True)
+            mine.unlink()
+        folder.check(overwrite=True)
+        folder.open(IDENTITY, overwrite=True)
+        folder.check()
+        assert folder.all_finished() == []
 
 
-def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=False):
-    """A finished run by hand: one evaluation a second, with these best J."""
+def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=False, files=False):
+    """A finished run by hand: one evaluation a second, with these best J; its folder if `files`, or what is read."""
     place = folder / "cells" / cell.name
     place.mkdir(parents=True)
     trace = [{"evaluation": k, "seconds": float(k), "best_J": J, "gap": J} for k, J in enumerate(best_J, 1)]
@@ -192,9 +338,9 @@ def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=F
     J = best_J[-1] if best_J else None
     result = {"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu, "J": J}
     result |= {"lower_bound": bound, "gap": None, "status": status, "evaluations": len(best_J), "vacuous": vacuous}
-    result |= {"seconds": float(len(best_J)), "test": measures, "J_at_zero": 1.0}
+    result |= {"seconds": float(len(best_J)), "test": measures, "J_at_zero": 1.0, "host": "here"}
     (place / "result.json").write_text(json.dumps(result))
-    return Finished(cell, result, place)
+    return place if files else Finished.read(place)
 
 
 @pytest.mark.serial

@@ -207,6 +207,8 @@ def test_what_is_called_positive():
 @pytest.mark.serial
 def test_names():
     assert measure_names.parse("f0.5") == ("f-beta", (0.5,))
+    for limit in (measure_names.SMALLEST_BETA, measure_names.LARGEST_BETA):  # as the message below prints them
+        assert measure_names.parse(f"f{limit:g}") == ("f-beta", (limit,))
     assert measure_names.parse("f2.") == measure_names.parse("f2") == ("f-beta", (2.0,))
     assert measure_names.parse("recall@12") == ("recall@k", (12,))
     assert (measure_names.at("precision@7"), measure_names.at("f1")) == (7, None)
@@ -217,7 +219,9 @@ def test_names():
         "f0",
         "f.",
         "f-1",
-        "f1e3",
+        "f1e",
+        "f1e7",
+        "f9e-7",
         "f1e400",
         "f\N{SUPERSCRIPT TWO}",
         "precision@0",

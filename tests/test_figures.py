@@ -116,13 +116,23 @@ def test_a_least_J_of_zero_can_be_drawn(tmp_path):
 
 
 def test_early_test_points_do_not_stretch_the_axis(tmp_path):
-    one = made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [1.0 / k for k in range(1, 41)], test=0.9)
-    rows = [json.loads(row) for row in (one.folder / "test.jsonl").read_text().splitlines()]
+    made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [1.0 / k for k in range(1, 41)], test=0.9)
+    path = tmp_path / "cells" / "prbep_0.01_lmvm" / "test.jsonl"
+    rows = [json.loads(row) for row in path.read_text().splitlines()]
     for k, measured in enumerate((0.1, 0.3, 0.5, 0.85)):
         rows[k]["prbep"] = measured
-    (one.folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    low, high = drawn([one], figures.TESTED).get_ylim()
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    low, high = drawn(Folder(tmp_path).all_finished(), figures.TESTED).get_ylim()
     assert 50 < low < 90 < high < 100
+
+
+def test_test_rows_without_a_measure_do_no_harm(tmp_path):
+    """Of rows of one class ROCArea is null."""
+    path = made(tmp_path, Cell("rocarea", 1e-2, "lmvm"), [2.0, 1.0], test=0.5, files=True) / "test.jsonl"
+    path.write_text(path.read_text().replace('"rocarea": 0.5', '"rocarea": null'))
+    axes = drawn(Folder(tmp_path).all_finished(), figures.TESTED)
+    assert not any(len(line.get_ydata()) for line in axes.lines)
+    assert figures.draw(Folder(tmp_path).all_finished(), "a set", tmp_path / "figures")
 
 
 def test_the_lower_bound_figure(tmp_path):

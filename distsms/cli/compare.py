@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.train import SOLVERS_HELP, add_stopping, add_vectors
 from distsms.cli.types import positive
-from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE
+from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE, InputError
+from distsms.measure_names import RANKING
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", default="comparison", metavar="FOLDER", help="where runs, tables and figures go (%(default)s)"
     )
-    both = ("rocarea", "prbep")  # what all solvers can optimize
-    parser.add_argument("--measures", nargs="+", choices=both, default=both, help=MEASURES_HELP)
+    parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help=MEASURES_HELP)
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -119,9 +119,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             inputs.check(args.test, manifest.p, args.ignore_new_features)
         if comm.is_root:
             inputs.check_distinct(args.output, args.data, args.test)
-            folder.check()
+            folder.check(args.overwrite)
             held.enter_context(files.exclusive(folder.path))
             folder.open(_identity(args, common, manifest, comm.size), args.overwrite)
+            folder.all_finished()  # raises InputError where a run is damaged
     say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
     block = shards.load(manifest, comm)
     test = _test_rows(args, manifest, comm) if args.test else None
@@ -201,7 +202,10 @@ def _figures(data: str, folder: Folder, runs: list[Finished]) -> str:
     except ImportError as error:
         return f"no figures: {error}. For them: pip install 'distsms[plot]', and the same line again"
     title = "/".join(Path(data).resolve().parts[-TITLE_PARTS:])
-    written = figures.draw(runs, title, folder.path / "figures")
+    try:
+        written = figures.draw(runs, title, folder.path / "figures")
+    except OSError as error:
+        raise InputError(f"{folder.path / 'figures'}: cannot be written: {error}") from error
     return f"{folder.path / 'figures'}: {len(written)} files"
 
 
