@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.train import SOLVERS_HELP, add_stopping, add_vectors
+from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors
 from distsms.cli.types import positive
 from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measure_names import RANKING
@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms import files, inputs, shards
     from distsms.cells import grid
     from distsms.cli.info import versions
-    from distsms.cli.train import fitting, settings_from, speaker
+    from distsms.cli.options import fitting, settings_from, speaker
     from distsms.comparison import Runner
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
