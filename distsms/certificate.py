@@ -125,12 +125,17 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     definite Q, ends with KKT violations of 1e-3 from 200 planes on. Interior-point (Clarabel) and splitting (OSQP)
     methods are as accurate as this, and a hundred times slower, since only this one starts from the last solution.
     """
-    alpha = np.maximum(alpha, 0.0)
-    if not alpha.sum() > 0:
-        alpha[np.argmax(d - 0.5 * np.diag(Q))] = 1.0
-    alpha /= alpha.sum()
+
+    def value(a: Floats) -> float:
+        return float(d @ a - 0.5 * (a @ Q @ a))
+
+    alpha, vertex = np.maximum(alpha, 0.0), np.zeros(len(d))
+    vertex[np.argmax(d - 0.5 * np.diag(Q))] = 1.0
+    if alpha.sum() > 0:
+        alpha /= alpha.sum()
+    # Among steep planes, rounding may hide that a flat one is better alone than any mixture of them.
+    first = alpha = alpha if alpha.any() and value(alpha) >= value(vertex) else vertex
     support = alpha > 0
-    first = alpha
     for _ in range(200 + 10 * len(d)):
         target = _on_support(Q, d, support, alpha)
         step = target - alpha
@@ -153,7 +158,8 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
             break
         support[best] = True
     total = alpha.sum()
-    return alpha / total if np.isfinite(total) and total > 0 else first
+    alpha = alpha / total if np.isfinite(total) and total > 0 else first
+    return alpha if value(alpha) >= value(first) else first
 
 
 def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> Floats:

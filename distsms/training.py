@@ -29,7 +29,7 @@ Watcher = Callable[["State", Floats], None]
 START_COST = 0.02  # the first width may cost this much of R; several times more or less takes longer
 SHRINK = 0.3
 EVALUATIONS_BETWEEN_SHRINKS = 5
-PATIENCE, LITTLE = 200, 1e-3  # a run whose gap has not narrowed by this share in so many evaluations is at its end
+PATIENCE, LITTLE = 500, 1e-3  # a run whose gap has not narrowed by this share in so many evaluations is at its end
 FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
 
 

@@ -135,3 +135,16 @@ def test_a_steep_plane_does_not_hide_a_flat_one(steep):
     bundle = Certificate(1, SquaredNorm(1e-8), True, 5)
     bundle.add(np.array([steep]), 1.0)
     assert bundle.add(np.array([0.0]), 0.5) == pytest.approx(0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("steep", [1e3, 1e5, 1e6, 1e8])
+def test_never_below_a_single_plane(steep):
+    """A few steep planes, then one that is nearly flat: the bundle proves what that plane proves alone."""
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        bundle = Certificate(3, SquaredNorm(1e-3), True, 40)
+        for _ in range(rng.integers(2, 5)):
+            bundle.add(rng.normal(size=3) * steep, rng.random())
+        flat = rng.normal(size=3) * 1e-2
+        assert bundle.add(flat, 0.9) >= 0.9 - flat @ flat / 2e-3 - 1e-9
+        assert bundle.minimum()[1] >= bundle.lower_bound - 1e-9
