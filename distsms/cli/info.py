@@ -1,4 +1,4 @@
-"""Say what a data set or a model is; with no argument, the versions of everything."""
+"""Say what a data set or a model is, or compare several models; with no argument, the versions of everything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from distsms.comm import Communicator
 
 NAME = "info"
-USAGE = "[DATA|MODEL] [options]"
+USAGE = "[DATA|MODEL...] [options]"
 EPILOG = """\
 Starts neither MPI nor PETSc: safe on a login node.
 
@@ -19,14 +19,21 @@ examples:
   distsms info
   distsms info data/train --verify
   distsms info model.h5
+  distsms info sweep/*.h5
+  distsms info scaling/*.h5 --usage
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms info` takes."""
-    parser.add_argument("path", nargs="?", metavar="DATA|MODEL", help="a data set or a model; nothing: versions")
+    parser.add_argument(
+        "paths", nargs="*", metavar="DATA|MODEL", help="a data set, a model or several models; nothing: versions"
+    )
     parser.add_argument("--verify", action="store_true", help="recompute the checksums of a data set's files")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--usage", action="store_true", help="of models: seconds an evaluation by phase, bytes and memory of training"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, of several models a list")
     parser.set_defaults(mpi=False)
 
 
@@ -37,9 +44,14 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms import report
     from distsms.errors import InputError
 
-    if args.verify and (args.path is None or not os.path.isdir(args.path)):
+    paths = args.paths
+    if args.verify and not (len(paths) == 1 and os.path.isdir(paths[0])):
         raise InputError("--verify checks a data set: give its directory")
-    found = versions() if args.path is None else _data(args.path) if os.path.isdir(args.path) else _model(args.path)
+    if len(paths) > 1 or args.usage:
+        models = [_model(path) for path in paths]
+        print(report.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
+        return EXIT_OK
+    found = versions() if not paths else _data(paths[0]) if os.path.isdir(paths[0]) else _model(paths[0])
     if args.json:
         print(report.to_json(found, indent=1))
     else:
@@ -50,7 +62,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         return EXIT_OK
     from distsms.shards import verify
 
-    problems = verify(args.path)
+    problems = verify(paths[0])
     for problem in problems:
         print(problem)
     if not problems:
@@ -104,6 +116,58 @@ def _model(path: str) -> dict[str, Any]:
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
     return {"model": path, **size, **found.info}
+
+
+def _results(models: list[dict[str, Any]]) -> str:
+    """What each model was trained for, and what became of it, as a table."""
+    from distsms.report import table
+
+    header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
+    numbers = ("J", "gap", "evaluations", "seconds")
+    sets = [name for name in ("training", "test") if any(model.get(name) for model in models)]
+    columns = [(name, measure) for name in sets for measure in ("rocarea", "prbep")]
+    names = {"rocarea": "ROCArea", "prbep": "PRBEP"}
+    rows = []
+    for model in models:
+        measured = [(model.get(name) or {}).get(measure) for name, measure in columns]
+        rows.append(
+            [
+                model["model"],
+                str(model.get("measure", "-")),
+                f"{model.get('lambda', float('nan')):g}",
+                str(model.get("status", "-")),
+            ]
+            + [_number(model.get(name), 6) for name in numbers]
+            + [_number(value, 5) for value in measured]
+        )
+    return table([*header, *[f"{name} {names[measure]}" for name, measure in columns]], rows)
+
+
+def _usages(models: list[dict[str, Any]]) -> str:
+    """What an evaluation took on the rank that took longest in each phase, as a table."""
+    from distsms.report import size, table
+
+    usages = [model.get("usage") or {} for model in models]
+    phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
+    rows = []
+    for model, usage in zip(models, usages, strict=True):
+        count = max(int(model.get("evaluations") or 1), 1)
+        seconds = [usage.get("seconds", {}).get(phase) for phase in phases]
+        rows.append(
+            [
+                model["model"],
+                str(model.get("ranks", "-")),
+                _number(model.get("evaluations"), 6),
+                _number((model.get("seconds") or 0.0) / count, 3),
+            ]
+            + [_number(None if one is None else one / count, 3) for one in seconds]
+            + [size(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
+        )
+    return table(["model", "ranks", "evaluations", "s/evaluation", *phases, "sent", "peak memory"], rows)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}g}"
 
 
 def _shown(name: str, value: Any) -> str:

@@ -1,0 +1,182 @@
+"""A SLURM of two nodes on this machine, real daemons in a directory of their own: nothing of the system's is touched.
+
+It needs the programs of Debian's slurm-wlm and munge (`scripts/setup --slurm`), no root, and no daemon running yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue")
+NODES, CPUS = 2, 4
+CONFIGURATION = """\
+ClusterName=distsms
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={home}/munge/socket
+CredType=cred/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
+SlurmdParameters=config_overrides
+ReturnToService=2
+JobRequeue=1
+KillWait=5
+TmpFS={home}
+StateSaveLocation={home}/state
+SlurmdSpoolDir={home}/spool/%n
+SlurmctldPidFile={home}/slurmctld.pid
+SlurmdPidFile={home}/slurmd-%n.pid
+SlurmctldLogFile={home}/slurmctld.log
+SlurmdLogFile={home}/slurmd-%n.log
+NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{node_ports}] CPUs={cpus} RealMemory={memory}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def missing() -> list[str]:
+    """The programs that are not installed."""
+    path = os.environ["PATH"] + ":/usr/sbin:/sbin"
+    return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
+
+
+class Cluster:
+    """A running SLURM; a context manager.
+
+    home : a new directory with a short path (a socket lies in it).
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home, self._daemons = home, []
+        self.env = {
+            **os.environ,
+            "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
+            "SLURM_CONF": str(home / "slurm.conf"),
+        }
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        home, host = self.home, socket.gethostname().split(".")[0]
+        for folder in ("munge", "state", *(f"spool/n{node + 1}" for node in range(NODES))):
+            (home / folder).mkdir(parents=True)
+        home.chmod(0o755)
+        (home / "munge").chmod(0o711)
+        key = home / "munge" / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        controller, *nodes = _free_ports(1 + NODES)
+        (home / "slurm.conf").write_text(
+            CONFIGURATION.format(
+                host=host,
+                home=home,
+                user=_user(),
+                controller_port=controller,
+                nodes=NODES,
+                node_ports=",".join(map(str, nodes)),
+                cpus=CPUS,
+                memory=64000,  # MB; nobody asks the machine
+            )
+        )
+        munge = [
+            f"--{name}={home}/munge/{name.split('-')[0]}"
+            for name in ("socket", "key-file", "pid-file", "log-file", "seed-file")
+        ]
+        self._daemon("munged", "--foreground", "--force", *munge)
+        self.wait(lambda: (home / "munge" / "socket").exists(), "munged")
+        self._daemon("slurmctld", "-D", "-c")
+        for node in range(NODES):
+            self._daemon("slurmd", "-D", "-N", f"n{node + 1}")
+        self.wait(
+            lambda: self.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N", check=False).count("n") >= NODES, "nodes"
+        )
+
+    def _daemon(self, *words: str) -> None:
+        with open(self.home / f"{words[0]}-{len(self._daemons)}.out", "w") as out:
+            self._daemons.append(
+                subprocess.Popen(words, env=self.env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+            )
+
+    def run(self, *words: object, check: bool = True, cwd: Path | None = None) -> str:
+        """The standard output of one of SLURM's commands."""
+        done = subprocess.run([*map(str, words)], env=self.env, cwd=cwd, capture_output=True, text=True, timeout=60)
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def submit(self, script: Path, *words: object, cwd: Path) -> str:
+        """Submit a script; the job's number."""
+        return self.run("sbatch", "--parsable", *words, script, cwd=cwd)
+
+    def state(self, job: str) -> dict[str, str]:
+        """What SLURM says of a job: JobState, ExitCode, Restarts, ..."""
+        words = self.run("scontrol", "show", "job", "-o", job).splitlines()[0].split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def finished(self, job: str, seconds: float = 240) -> dict[str, str]:
+        """Wait until a job (of an array: each of its tasks) is over; what SLURM says of it."""
+        self.wait(lambda: not self.run("squeue", "-h", "-j", job, check=False), f"job {job}", seconds)
+        return self.state(job)
+
+    def wait(self, done, what: str, seconds: float = 60) -> None:
+        """Until `done()`; fails, with the daemons' logs, after so many seconds."""
+        end = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > end:
+                logs = "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in self.home.glob("*.log"))
+                raise AssertionError(f"{what}: not there after {seconds} s\n{logs}")
+            time.sleep(0.2)
+
+    def close(self) -> None:
+        """End all jobs and daemons."""
+        with contextlib.suppress(Exception):
+            self.run("scancel", "--signal=KILL", "-u", _user(), check=False)
+            self.wait(lambda: not self.run("squeue", "-h", check=False), "jobs' ends", 20)
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in self._daemons:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(10)
+            daemon.kill()
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
