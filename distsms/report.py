@@ -145,6 +145,17 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
     return table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
 
 
+def busiest(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of usages, each number's largest among the ranks: what is kept with a model."""
+    first = ranks[0]
+    return {
+        name: {phase: max(one[name].get(phase, 0) for one in ranks) for one in ranks for phase in one[name]}
+        if isinstance(first[name], dict)
+        else max(one[name] for one in ranks)
+        for name in first
+    }
+
+
 def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluations: int) -> str:
     """Bytes that the root, and the rank that moves most, send and receive in a phase of an evaluation, in the mean."""
     rows = []

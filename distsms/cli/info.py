@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--verify", action="store_true", help="recompute the checksums of a data set's files")
     parser.add_argument(
-        "--usage", action="store_true", help="of models: seconds an evaluation by phase, bytes and memory of training"
+        "--usage",
+        action="store_true",
+        help="of models: what training took on the busiest rank: seconds by phase, bytes, memory",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, of several models a list")
     parser.set_defaults(mpi=False)
@@ -144,26 +146,28 @@ def _results(models: list[dict[str, Any]]) -> str:
 
 
 def _usages(models: list[dict[str, Any]]) -> str:
-    """What an evaluation took on the rank that took longest in each phase, as a table."""
+    """What training took, each phase on the rank that took longest, as a table."""
     from distsms.report import size, table
 
     usages = [model.get("usage") or {} for model in models]
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
     rows = []
     for model, usage in zip(models, usages, strict=True):
-        count = max(int(model.get("evaluations") or 1), 1)
-        seconds = [usage.get("seconds", {}).get(phase) for phase in phases]
+        count, seconds = model.get("evaluations") or 1, usage.get("seconds", {})
         rows.append(
             [
                 model["model"],
                 str(model.get("ranks", "-")),
-                _number(model.get("evaluations"), 6),
+                str(count),
                 _number((model.get("seconds") or 0.0) / count, 3),
             ]
-            + [_number(None if one is None else one / count, 3) for one in seconds]
+            + [_number(seconds.get(phase), 3) for phase in phases]
             + [size(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
         )
-    return table(["model", "ranks", "evaluations", "s/evaluation", *phases, "sent", "peak memory"], rows)
+    return table(
+        ["model", "ranks", "evaluations", "s/evaluation", *[f"{phase} [s]" for phase in phases], "sent", "peak memory"],
+        rows,
+    )
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -165,7 +165,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             with reading:
                 test = inputs.rows_for(trained, args.test, comm, args.ignore_new_features)
             scores = inputs.scores(trained, test, args.test, comm)
-            on_test = _measured(args.measure, scores, test, threshold, comm)
+            on_test = trained.info["test"] = _measured(args.measure, scores, test, threshold, comm)
         say(f"  test      {_figures(on_test)}   ({args.test})")
     usage = comm.allgather(
         {
@@ -178,6 +178,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             "peak_memory": report.peak_memory(),
         }
     )
+    travelled = {"outward": vectors.outward, "inward": vectors.inward}
+    trained.info["usage"] = report.busiest(usage) | travelled
+    with comm.together():
+        if comm.is_root:
+            model.save_somewhere(args.output, trained)
     say("\n" + report.usage_table(usage))
     if comm.size > 1:
         say(f"waiting for other ranks counts as {vectors.outward}, loss and {vectors.inward}\n")
