@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
+
+from distsms.losses.rocarea_exchange import by_ranges
 
 
 def rounds(ranks: int) -> float:
@@ -37,10 +38,11 @@ def share(kind: str, ranks: int) -> float:
         "reduce-scatter": ring,
         "gather": ring,  # to the root, and from there
         "scatter": ring,
+        "alltoall": ring,
     }[kind]
 
 
-KINDS = ("broadcast", "reduce", "allreduce", "allgather", "reduce-scatter", "gather", "scatter")
+KINDS = ("broadcast", "reduce", "allreduce", "allgather", "reduce-scatter", "gather", "scatter", "alltoall")
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,13 @@ class Network:
     latency: dict[str, float]
     per_byte: dict[str, float]
 
+    ranks_per_node: int = 1
+
     def seconds(self, kind: str, n_bytes: float, ranks: int) -> float:
-        """What a collective of so many bytes takes."""
-        return self.latency[kind] * rounds(ranks) + self.per_byte[kind] * share(kind, ranks) * n_bytes
+        """What a collective of so many bytes takes: rings and trees pass a node's wire once, all-to-all does not."""
+        nodes = max(1, ranks // self.ranks_per_node)
+        wire = share(kind, nodes) * n_bytes / (nodes if kind == "alltoall" else 1)
+        return self.latency[kind] * rounds(ranks) + self.per_byte[kind] * wire
 
     @classmethod
     def fitted(cls, samples: Sequence[tuple[str, int, float, float]]) -> Network:
@@ -60,16 +66,22 @@ class Network:
         latency, per_byte = {}, {}
         for kind in KINDS:
             mine = [sample[1:] for sample in samples if sample[0] == kind]
-            design = np.array([[rounds(ranks), share(kind, ranks) * n_bytes] for ranks, n_bytes, _ in mine])
+            divided = kind == "alltoall"
+            design = np.array(
+                [
+                    [rounds(ranks), share(kind, ranks) * n_bytes / (ranks if divided else 1)]
+                    for ranks, n_bytes, _ in mine
+                ]
+            )
             seconds = np.array([one[-1] for one in mine])
             found, _ = nnls(design / seconds[:, None], np.ones(len(mine)))
             latency[kind], per_byte[kind] = map(float, found)
         return cls(latency, per_byte)
 
     @classmethod
-    def ideal(cls, latency: float, bandwidth: float, efficiency: float) -> Network:
-        """A wire of which every collective gets the same share."""
-        return cls(dict.fromkeys(KINDS, latency), dict.fromkeys(KINDS, 1 / (bandwidth * efficiency)))
+    def alike(cls, latency: float, bandwidth: float, ranks_per_node: int) -> Network:
+        """A network of so many bytes a second and node, all of which every collective gets."""
+        return cls(dict.fromkeys(KINDS, latency), dict.fromkeys(KINDS, 1 / bandwidth), ranks_per_node)
 
 
 @dataclass(frozen=True)
@@ -85,9 +97,26 @@ class Problem:
     def n(self) -> float:
         return self.n_pos + self.n_neg
 
+    def times(self, factor: float) -> Problem:
+        """The same with so many times the rows."""
+        return Problem(self.n_pos * factor, self.n_neg * factor, self.nnz * factor, self.p)
+
     @property
     def n_min(self) -> float:
         return min(self.n_pos, self.n_neg)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How it is trained. crowding : how many times slower a rank computes than alone on an idle machine."""
+
+    measure: str
+    ordering: str
+    step: str
+    ranks: int
+    crowding: float
+    outward: str
+    inward: str
 
 
 @dataclass(frozen=True)
@@ -96,6 +125,7 @@ class Rates:
 
     margins, gradient : for each nonzero.  gathered : of ordering all rows on the root, for each row.
     large, small : of the exchange, for each row of the larger class that the rank holds, and of the whole smaller one.
+    ranged : of the exchange by ranges of scores, for each row that the rank holds.
     step : of the solver and the proof, for each column.  fixed : what is left, for each evaluation.
     """
 
@@ -104,41 +134,37 @@ class Rates:
     gathered: float
     large: float
     small: float
+    ranged: float
     step: float
     fixed: float
 
 
-def evaluation(
-    problem: Problem,
-    rates: Rates,
-    network: Network,
-    ranks: int,
-    crowding: float,
-    ordering: str,
-    measure: str,
-    step: str,
-    inward: str,
-) -> dict[str, float]:
-    """Seconds of one evaluation by phase."""
-    vector = 8.0 * problem.p
-    outward = "allgather" if step == "spread" else "broadcast"
-    steppers = ranks if step == "spread" else 1
-    found: dict[str, Any] = {
-        outward: network.seconds(outward, vector, ranks),
+def evaluation(problem: Problem, rates: Rates, network: Network, run: Run) -> dict[str, float]:
+    """Seconds of one evaluation by phase, by the names that `distsms train` has for them, and the solver's step."""
+    vector, ranks, crowding = 8.0 * problem.p, run.ranks, run.crowding
+    spread = run.step == "spread"
+    return {
+        run.outward: network.seconds(run.outward, vector, ranks),
         "margins X w": rates.margins * problem.nnz / ranks * crowding,
+        "loss": _loss(problem, rates, network, run),
         "gradient X'c": rates.gradient * problem.nnz / ranks * crowding,
-        inward: network.seconds(inward, vector, ranks),
-        "step": rates.step * problem.p / steppers * (crowding if steppers > 1 else 1.0) + rates.fixed,
+        run.inward: network.seconds(run.inward, vector, ranks),
+        "step": rates.step * problem.p * (crowding / ranks if spread else 1.0) + rates.fixed,
     }
-    if ordering == "gather":
-        moved = network.seconds("gather", 8.0 * problem.n, ranks) + network.seconds("scatter", 8.0 * problem.n, ranks)
-        found["loss"] = rates.gathered * problem.n + moved
-    elif measure == "rocarea":
-        moved = network.seconds("allgather", 8.0 * problem.n_min, ranks)
-        moved += network.seconds("allreduce", 8.0 * problem.n_min, ranks)
-        local = rates.large * (problem.n - problem.n_min) / ranks + rates.small * problem.n_min
-        found["loss"] = local * crowding + moved
-    else:
+
+
+def _loss(problem: Problem, rates: Rates, network: Network, run: Run) -> float:
+    """Seconds of bringing margins into order, whichever way is taken."""
+    ranks, n, n_min = run.ranks, problem.n, problem.n_min
+    if run.ordering == "gather":
+        moved = network.seconds("gather", 8.0 * n, ranks) + network.seconds("scatter", 8.0 * n, ranks)
+        return rates.gathered * n + moved
+    if run.measure == "prbep":
         moved = 2 * network.seconds("allreduce", 28 * 1024, ranks) + network.seconds("allreduce", 72, ranks)
-        found["loss"] = rates.large * problem.n / ranks * crowding + moved
-    return found
+        return rates.large * n / ranks * run.crowding + moved
+    if by_ranges(int(problem.n_pos), int(problem.n_neg), ranks):
+        moved = network.seconds("alltoall", 16.0 * n_min + 32.0 * (n - n_min), ranks)
+        return rates.ranged * n / ranks * run.crowding + moved
+    moved = network.seconds("allgather", 8.0 * n_min, ranks) + network.seconds("allreduce", 8.0 * n_min, ranks)
+    local = rates.large * (n - n_min) / ranks + rates.small * n_min
+    return local * run.crowding + moved

@@ -67,6 +67,23 @@ def test_from_text_to_scores(text, tmp_path, measure, ranks):
     assert "F1" in run("evaluate", model, shards[1])
 
 
+def test_models_side_by_side(text, tmp_path):
+    """A table of models says what each is for and came to; `--usage` what it took; other files are refused."""
+    run("shard", text / "train.svm", tmp_path / "d")
+    models = [tmp_path / f"{measure}.h5" for measure in ("rocarea", "prbep")]
+    for model, words in zip(models, ((), ("--test", tmp_path / "d")), strict=True):
+        run("train", tmp_path / "d", "--measure", model.stem, "--output", model, *words, ranks=2)
+    first, second = run_json("info", *models)
+    assert first["usage"]["bytes_sent"] > 0 < second["usage"]["seconds"]["loss"]
+    assert "test" not in first and second["test"] == second["training"]
+    rows = [line.split() for line in run("info", *models).splitlines()[2:]]
+    assert [row[1:4] for row in rows] == [["rocarea", "0.0001", "proved"], ["prbep", "0.0001", "proved"]]
+    assert rows[0][-2:] == ["-", "-"] and float(rows[1][-2]) == pytest.approx(second["test"]["rocarea"], rel=1e-4)
+    usage = run("info", "--usage", *models).splitlines()
+    assert "loss [s]" in usage[0] and [line.split()[1] for line in usage[2:]] == ["2", "2"]
+    assert "not a model" in run("info", models[0], tmp_path / "d", code=1)
+
+
 def test_any_number_of_ranks_trains_the_same_model(text, tmp_path):
     """Within the proved gaps; and the conversion is the same to the bit."""
     J, w = [], []

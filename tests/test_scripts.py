@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
-ALL = (*COMPARISONS, "accuracy", "measures", "sweep", "figure_lower_bounds", "experiments")
+ALL = (*COMPARISONS, "accuracy", "cost_model", "experiments", "figure_lower_bounds", "measures", "sweep")
 
 
 def script(name, *words, **more):
@@ -54,6 +54,24 @@ def test_the_lower_bounds(tmp_path):
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".md", ".png", ".svg"}
     assert "| prbep | 0.1 | " in out
     assert "n.a." not in out
+
+
+def test_the_cost_model(texts, tmp_path):
+    """It sees what runs took, knows each phase, and draws what it predicts."""
+    pytest.importorskip("matplotlib")
+    rates, network, model, figure = (
+        tmp_path / name for name in ("rates.json", "network.json", "model.h5", "scaling.svg")
+    )
+    run("shard", texts[0], tmp_path / "data", "--quiet")
+    script("cost_model", "network", "--output", network, ranks=2)
+    script("cost_model", "rates", tmp_path / "data", "--output", rates)
+    run("train", tmp_path / "data", "--output", model, "--quiet", ranks=2)
+    lines = script("cost_model", "check", rates, "--network", network, "--models", model).splitlines()
+    assert lines[1].split()[:2] == ["run", "ranks"] and lines[3].split()[:3] == ["model", "2", "exchange"]
+    assert lines[3].count(" / ") == 7
+    predicted = script("cost_model", "curves", rates, "--output", figure, "--rows", "1e6").splitlines()
+    assert sum(" strong " in line for line in predicted) == 2 * 2 * 6  # measures, orderings, numbers of ranks
+    assert "Prediction" in figure.read_text()
 
 
 def test_a_sweep(texts):

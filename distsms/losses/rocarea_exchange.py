@@ -43,7 +43,7 @@ class RocAreaExchange(RocAreaRisk):
         self._larger = np.flatnonzero(larger).astype(np.uint32 if len(labels) < 2**32 else np.uint64)
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
         self._sums: KeyRanges | SmallerClass
-        if _by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
+        if by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
             self._sums = KeyRanges(len(self._smaller), len(self._larger), comm)
         else:
             self._sums = SmallerClass(min(self.n_pos, self.n_neg))
@@ -55,7 +55,7 @@ class RocAreaExchange(RocAreaRisk):
         """The way that is taken; see the module's docstring."""
         (n_min, n_max), (everywhere, ranges) = sorted((n_pos, n_neg)), _bytes(n_pos, n_neg, size)
         n_local = (n_min + n_max) / size
-        if _by_ranges(n_pos, n_neg, size):
+        if by_ranges(n_pos, n_neg, size):
             return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
         return Cost(everywhere, steps, held_by_each=200.0 * n_min + 12.0 * n_local)
@@ -110,7 +110,7 @@ def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
     return (24.0 + 8.0 / size) * n_min, (32.0 * n_min + 64.0 * n_max) / size
 
 
-def _by_ranges(n_pos: int, n_neg: int, size: int) -> bool:
+def by_ranges(n_pos: int, n_neg: int, size: int) -> bool:
     """Whether the smaller class is too large for every rank, and ranges move fewer bytes."""
     everywhere, ranges = _bytes(n_pos, n_neg, size)
     return min(n_pos, n_neg) > EVERYWHERE and ranges < everywhere
