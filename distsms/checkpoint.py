@@ -98,7 +98,7 @@ def _write(member: IO[bytes], array: Rows) -> None:
 
 
 def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, None if there is no file of either name; and words about damaged ones. Local.
+    """The newest checkpoint that is whole, None if there is none; and words about damaged ones. Local.
 
     Raises InputError if it is of another problem, saying what differs, or if there are files but no good one.
     """
