@@ -125,8 +125,9 @@ class Watcher:
     def run(self) -> None:
         """Until the rank says that it is done, or the job is over."""
         while True:
-            ready = select.select([self.sock, 0], [], [], max(0.0, self.last + self.interval - time.monotonic()))[0]
-            if self.sock in ready:
+            patience = max(0.0, self.last + self.interval - time.monotonic())
+            ready = select.select([self.sock.fileno(), 0], [], [], patience)[0]
+            if self.sock.fileno() in ready:
                 self.receive()
             if 0 in ready:
                 if os.read(0, 1) == BYE:
