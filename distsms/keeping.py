@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from distsms.checkpoint import Checkpoint, Rows, save
+from distsms import checkpoint, files
+from distsms.checkpoint import Checkpoint, Rows
 from distsms.errors import InputError
 from distsms.snapshot import Snapshot
 from distsms.vectors import Vectors
@@ -36,12 +38,35 @@ class Keeper:
             arrays[f"vector.{name}"] = Rows((len(slices), self.vectors.p), rows)  # type: ignore[arg-type]
         if self.vectors.comm.is_root:
             try:
-                save(self.folder, self.problem, {**snapshot.numbers, "about": self.about}, arrays)
+                checkpoint.save(self.folder, self.problem, {**snapshot.numbers, "about": self.about}, arrays)
             except InputError as error:
                 print(f"warning: no checkpoint: {error}; the run goes on", file=sys.stderr, flush=True)
         for array in arrays.values():  # the others' part in it, and the root's where writing has failed
             for _ in array.rows:
                 pass
+
+
+def opened(
+    folder: Path, problem: Mapping[str, Any], resume: bool, held: contextlib.ExitStack
+) -> tuple[Checkpoint | None, list[str]]:
+    """Make the folder ready and hold it; the checkpoint to go on from, if there is one, and words on it. On the root.
+
+    Raises InputError if another job holds it, nothing can be written there, it has a checkpoint of another problem, or
+    one that a run which starts anew would replace.
+    """
+    held.enter_context(files.exclusive(folder))
+    files.remove_partial(folder)
+    if not resume:
+        if checkpoint.exists(folder):
+            raise InputError(f"{folder}: holds a checkpoint; --resume goes on from it, or remove the folder")
+        return None, []
+    found, words = checkpoint.load(folder, problem)
+    if found is None:
+        return None, [f"resume    {folder} holds no checkpoint: the run starts anew"]
+    numbers = found.numbers
+    words = [f"warning   {one}; taking the older one" for one in words]
+    so_far = f"evaluation {numbers['count']}, {numbers['seconds']:.2f} s, best J {numbers['best.J']:.8f}"
+    return found, [*words, f"resume    {found.path}: {so_far}, lower bound {numbers['certificate.lower_bound']:.8f}"]
 
 
 def restored(found: Checkpoint | None, vectors: Vectors) -> Snapshot | None:

@@ -36,7 +36,7 @@ PATIENCE, LITTLE = 500, 1e-3  # a run whose gap has not narrowed by this share i
 FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
 
 
-KEPT = ("nu", "count", "count_at_shrink", "count_then", "gap_then", "seconds")
+KEPT = ("nu", "starts", "count", "count_at_shrink", "count_then", "gap_then", "seconds")
 BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient", "r"))
 """What a snapshot has of a run itself, and of its best evaluation besides w."""
 
@@ -95,6 +95,7 @@ class Result:
     nu: float
     evaluations: int
     seconds: float
+    starts: int = 1  # one more for each time that it was taken up again
 
     @property
     def vacuous(self) -> bool:
@@ -184,7 +185,7 @@ class _Course:
         self.best: Evaluation | None = None
         self.last: Evaluation | None = None
         self.count = self.count_at_shrink = self.count_then = 0
-        self.gap_then = np.inf
+        self.gap_then, self.starts = np.inf, 1
         self.start = time.perf_counter()
         self.seconds = self.watching = 0.0
         self.seconds_before = self.seconds_kept = 0.0  # at this start of the run, and at the last snapshot
@@ -312,6 +313,7 @@ class _Course:
         for name in KEPT:
             setattr(self, name, snapshot.numbers[name])
         self.nu = self.nu if self.adaptive else nu
+        self.starts += 1
         self.seconds_before = self.seconds_kept = self.seconds
         numbers = snapshot.part("best").numbers
         nothing = np.empty(0)
@@ -417,6 +419,7 @@ class _Course:
             nu=self.nu,
             evaluations=self.count,
             seconds=self._seconds(),
+            starts=self.starts,
         )
 
 
