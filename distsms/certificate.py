@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.regularizer import SquaredNorm
+from distsms.snapshot import Snapshot
 
 Floats = NDArray[np.float64]
 
@@ -93,6 +94,27 @@ class Certificate:
         """
         k = self._count
         return self.regularizer.minimizer(self._alpha[:k] @ self._planes[:k]), self._attained
+
+    def snapshot(self) -> Snapshot:
+        """All that it knows; see `restore`."""
+        k = self._count
+        return Snapshot(
+            {"lower_bound": self.lower_bound, "attained": self._attained},
+            {"d": self._d[:k], "alpha": self._alpha[:k], "gram": self._gram[:k, :k]},
+            {"planes": list(self._planes[:k])},
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Know what another one knew, to the bit; its planes stay even where there are more than `capacity`."""
+        k = self._count = len(snapshot.tables["d"])
+        places = max(k, len(self._planes))
+        self._planes = np.empty((places, self._planes.shape[1]))
+        self._d, self._alpha = np.zeros(places), np.zeros(places)
+        self._gram = snapshot.tables["gram"].copy()
+        self._d[:k], self._alpha[:k] = snapshot.tables["d"], snapshot.tables["alpha"]
+        for row, plane in zip(self._planes, snapshot.vectors["planes"], strict=False):
+            row[:] = plane
+        self.lower_bound, self._attained = snapshot.numbers["lower_bound"], snapshot.numbers["attained"]
 
     def _free_slot(self) -> int:
         """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""

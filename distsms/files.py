@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,10 @@ LOCK = ".writing"
 """The file in a directory that whoever writes it holds locked."""
 
 
+PARTIAL = ".partial"
+"""How the names of files end that are being written."""
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A name to write to; afterwards `path` holds the whole new file, or the old one if anything fails or is killed.
@@ -27,7 +33,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     A link is followed. Raises InputError if `path` cannot be written or is no regular file.
     """
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
         require_regular(path)
         yield temporary
@@ -39,6 +45,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def remove_partial(directory: Path) -> None:
+    """Remove what writers that were killed in `replacing` left in a directory that is held by this process."""
+    for path in directory.glob(f".*{PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def require_regular(path: Path) -> None:
@@ -62,13 +74,16 @@ def require_space(directory: Path, n_bytes: int) -> None:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Make a directory and hold it for one writer; a killed one holds nothing. InputError if another holds it."""
+    """Make a directory and hold it for one writer; a killed one holds nothing. InputError if another holds it.
+
+    Nor does what a batch system has requeued hold anything, whatever the file server still believes of its dead host.
+    """
     path = directory / LOCK
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = _locked(path)
     except BlockingIOError as error:
-        raise InputError(f"{directory}: another job is writing here; wait for it") from error
+        raise InputError(f"{directory}: another job is writing here{error.strerror}; wait for it") from error
     except OSError as error:
         raise InputError(f"{directory}: cannot be written to: {error.strerror}") from error
     with lock:
@@ -79,20 +94,55 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> IO[str]:
-    """The lock file, open and locked. Raises BlockingIOError if somebody else has it."""
+    """The lock file, open and locked, with its owner in it. Raises BlockingIOError, with words, if that is another."""
+    me = _owner()
     while True:
-        lock = open(path, "w")  # noqa: SIM115 - closed by the caller
+        lock = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closed by the caller
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            holder = _read_owner(lock)
             lock.close()
-            raise
+            if _went_before(holder, me):
+                path.unlink(missing_ok=True)
+                continue
+            known = " (process {pid} on {host}, since {since})".format(**holder) if holder else ""
+            raise BlockingIOError(error.errno, known) from error
         except OSError:  # a file system without locks
             return lock
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
+                lock.truncate(0)
+                lock.write(json.dumps(me))
+                lock.flush()
                 return lock
         lock.close()  # its last holder removed it meanwhile
+
+
+def _owner() -> dict[str, str]:
+    """Who this process is, to whoever finds its lock."""
+    return {
+        "pid": str(os.getpid()),
+        "host": os.uname().nodename,
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "job": os.environ.get("SLURM_JOB_ID", ""),
+        "restart": os.environ.get("SLURM_RESTART_COUNT", "0"),
+    }
+
+
+def _read_owner(lock: IO[str]) -> dict[str, str] | None:
+    """What a lock file says of its holder; None if it does not say."""
+    try:
+        lock.seek(0)
+        found = json.loads(lock.read())
+        return found if set(_owner()) <= set(found) else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _went_before(holder: dict[str, str] | None, me: dict[str, str]) -> bool:
+    """Whether the holder is this very job before it was requeued: then it has ended, wherever it was."""
+    return bool(holder and me["job"] and holder["job"] == me["job"] and holder["restart"] != me["restart"])
 
 
 def sync(path: Path) -> None:

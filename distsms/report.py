@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import resource
 import sys
 import time
@@ -76,13 +77,18 @@ def shard_counter(talks: bool) -> Callable[[int, int], None]:
 
 
 class Trace:
-    """A file of JSON lines, one for each evaluation; does nothing without a path. Raises InputError if not writable."""
+    """A file of JSON lines, one for each evaluation; does nothing without a path. Raises InputError if not writable.
 
-    def __init__(self, path: str | None) -> None:
+    after : the evaluation that a run goes on from: what an old file says up to it stays, what comes after it goes.
+    """
+
+    def __init__(self, path: str | None, after: int = 0) -> None:
         self._file = None
         if path is not None:
             try:
-                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+                if after and Path(path).is_file():
+                    os.truncate(path, _length_up_to(path, after))
+                self._file = open(path, "a" if after else "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
             except OSError as error:
                 raise InputError(f"{path}: the trace cannot be written: {error}") from error
 
@@ -102,6 +108,20 @@ class Trace:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def _length_up_to(path: str, evaluation: int) -> int:
+    """How many bytes of a trace are whole lines on evaluations up to this one."""
+    length = 0
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                if not line.endswith(b"\n") or json.loads(line)["evaluation"] > evaluation:
+                    break
+            except (ValueError, KeyError, TypeError):  # of a writer that was killed, or no trace at all
+                break
+            length += len(line)
+    return length
 
 
 def to_json(thing: Any, indent: int | None = None) -> str:

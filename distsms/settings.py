@@ -24,6 +24,8 @@ class Settings:
     take more than `vector_bytes` on a rank, half of it each.
     scaling : a solver whose `traits` say so works on w_j m_j^scaling, m_j the mean of x_ij^2: at 1/2 columns of any
     size and frequency are alike, at 0 they are what they are. The problem is the same.
+    checkpoint_every : seconds between two snapshots of the run; None takes none, and the solver remembers no more for
+    them than its own history.
     zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
     """
 
@@ -39,6 +41,7 @@ class Settings:
     vector_bytes: float = 2**31
     max_evaluations: int = 10_000
     time_limit: float = float("inf")
+    checkpoint_every: float | None = None
     solver_options: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -47,7 +50,7 @@ class Settings:
         if self.epsilon is None and self.relative is None:
             raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
         solver_class(self.solver)  # raises InputError if there is none
-        for name in ("epsilon", "relative", "c_mu", "lam", "time_limit"):
+        for name in ("epsilon", "relative", "c_mu", "lam", "time_limit", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}; it must be positive")
@@ -79,6 +82,12 @@ class Settings:
         room = max(5, self.vector_bytes / 2 // (16 * max(p, 1)))
         return int(min(self.history, room, max(5, self.max_evaluations)))
 
+    def remembered_within(self, p: int) -> int:
+        """How many of the solver's pairs are kept for snapshots: at most a quarter of `vector_bytes`; never below 5."""
+        if self.checkpoint_every is None:
+            return 0
+        return int(min(self.history_within(p), max(5, self.vector_bytes / 4 // (16 * max(p, 1)))))
+
     def planes_within(self, p: int) -> int:
         """How many planes are kept where a rank holds p numbers of each: 8 k (p + k) bytes for k; never below 2.
 
@@ -93,9 +102,10 @@ class Settings:
         return int(min(wanted, max(2, room)))
 
     def vectors_held(self, p: int) -> int:
-        """Bytes of vectors of which a rank holds p numbers: the solver's memory, planes and products, and `OTHERS`."""
+        """Bytes of vectors of which a rank holds p numbers: pairs, planes and their products, and `OTHERS`."""
         planes = self.planes_within(p)
-        return 8 * p * (2 * self.history_within(p) + planes + OTHERS) + 8 * planes**2
+        pairs = self.history_within(p) + self.remembered_within(p)
+        return 8 * p * (2 * pairs + planes + OTHERS) + 8 * planes**2
 
     def target(self, J: float) -> float:
         """The gap to be proved where the best J so far is J."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +21,24 @@ from distsms.certificate import Certificate
 from distsms.objective import Evaluation, Objective, Request
 from distsms.regularizer import SquaredNorm
 from distsms.settings import Settings
-from distsms.solvers import Outcome, Planes, Scaled, solver_class
+from distsms.snapshot import Snapshot
+from distsms.solvers import Outcome, Planes, Problem, Scaled, solver_class
 from distsms.vectors import Vectors
 
 Floats = NDArray[np.float64]
 Watcher = Callable[["State", Floats], None]
+Keeper = Callable[[Snapshot], None]
 
 START_COST = 0.02  # the first width may cost this much of R; several times more or less takes longer
 SHRINK = 0.3
 EVALUATIONS_BETWEEN_SHRINKS = 5
 PATIENCE, LITTLE = 500, 1e-3  # a run whose gap has not narrowed by this share in so many evaluations is at its end
 FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
+
+
+KEPT = ("nu", "starts", "count", "count_at_shrink", "count_then", "gap_then", "seconds")
+BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient", "r"))
+"""What a snapshot has of a run itself, and of its best evaluation besides w."""
 
 
 class Status(Enum):
@@ -88,6 +95,7 @@ class Result:
     nu: float
     evaluations: int
     seconds: float
+    starts: int = 1  # one more for each time that it was taken up again
 
     @property
     def vacuous(self) -> bool:
@@ -122,12 +130,17 @@ def train(
     settings: Settings,
     w: Floats | None = None,
     watch: Watcher = lambda state, w: None,
+    keep: Keeper = lambda snapshot: None,
+    snapshot: Snapshot | None = None,
 ) -> Result:
     """Minimize J over all ranks' rows from w (p,), by default 0. Collective; the settings are the same on every rank.
 
     watch : called after every evaluation, on each rank that steps (see `distsms.vectors`), with the state and this
     rank's slice of the best w so far, not to be changed. The run's seconds, and its time limit, do not count what
     watching takes.
+    keep : called likewise with a snapshot of the run, every `settings.checkpoint_every` seconds and when it ends.
+    snapshot : what `keep` had from a run of the same problem, solver and smoothing, on any number of ranks; this one
+    goes on from there, not from w. Evaluations and seconds add up; the time limit is for this one alone.
     Raises InputError if the solver needs a smoothed risk and the loss has none.
     Memory beyond the data: `Settings.vectors_held` on each rank that steps, two vectors (p,) on each.
     """
@@ -137,7 +150,8 @@ def train(
     found = None
     if vectors.steps:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.part(w), float)
-        found = _Course(objective, settings, watch, scale).run(start)
+        course = _Course(objective, settings, watch, keep, scale)
+        found = course.run(start, snapshot)
         objective.release()
     else:
         objective.serve()
@@ -151,9 +165,11 @@ class _Course:
     All vectors are slices; all numbers, and so all decisions, are the same on each of these ranks.
     """
 
-    def __init__(self, objective: Objective, settings: Settings, watch: Watcher, scale: Floats | None) -> None:
-        self.scale = scale
-        self.objective, self.settings, self.watch = objective, settings, watch
+    def __init__(
+        self, objective: Objective, settings: Settings, watch: Watcher, keep: Keeper, scale: Floats | None
+    ) -> None:
+        self.scale = 1.0 if scale is None else scale
+        self.objective, self.settings, self.watch, self.keep = objective, settings, watch, keep
         self.vectors, self.dot, self.holders = objective.vectors, objective.vectors.dot, objective.vectors.holders
         loss = objective.losses[0]
         self.regularizer = SquaredNorm(settings.lam)
@@ -169,9 +185,11 @@ class _Course:
         self.best: Evaluation | None = None
         self.last: Evaluation | None = None
         self.count = self.count_at_shrink = self.count_then = 0
-        self.gap_then = np.inf
+        self.gap_then, self.starts = np.inf, 1
         self.start = time.perf_counter()
         self.seconds = self.watching = 0.0
+        self.seconds_before = self.seconds_kept = 0.0  # at this start of the run, and at the last snapshot
+        self.solver: Any = None
 
     # What the solver sees
 
@@ -201,6 +219,9 @@ class _Course:
         self.seconds = float(self.vectors.agreed(np.array([self._seconds()]))[0])
         self._be_watched(evaluation)
         self._check_limits()
+        every = self.settings.checkpoint_every
+        if every is not None and self.seconds - self.seconds_kept >= every:
+            self._keep()
         return evaluation.J_mu, evaluation.gradient
 
     def iterated(self) -> bool:
@@ -228,34 +249,78 @@ class _Course:
 
     # The run
 
-    def run(self, w: Floats) -> Result:
-        history = self.settings.history_within(self.vectors.longest)
-        problem, scale = (self, 1.0) if self.scale is None else (self._scaled(self.scale), self.scale)
-        solver = solver_class(self.settings.solver)(problem, w / scale, history, self.settings.solver_options)
-        self.start = time.perf_counter()  # what loading PETSc took is not the run's
-        failures = 0
+    def run(self, w: Floats, snapshot: Snapshot | None) -> Result:
+        settings, longest = self.settings, self.vectors.longest
+        self.solver = solver_class(settings.solver)(
+            self._scaled(),
+            w / self.scale,
+            settings.history_within(longest),
+            settings.solver_options,
+            settings.remembered_within(longest),
+        )
         try:
-            while True:
-                before = self.best.J if self.best else np.inf
-                outcome, why = solver.run()
-                assert self.best is not None and self.last is not None
-                if outcome is Outcome.PAUSED or self._smoothing_matters():
-                    self._shrink()
-                    failures = 0
-                else:
-                    failures = 1 if before > self.best.J else failures + 1
-                    if failures > 1:
-                        raise _Finished(Status.STALLED, why)
-                if outcome is Outcome.FAILED:
-                    self._check_proof()
-                    solver.restart(self.best.w / scale)
+            if snapshot is not None:
+                self._restore(snapshot)
+            self.start = time.perf_counter()  # what loading PETSc took is not the run's
+            if self.best is not None:
+                self._check_limits()
+            self._solve()
         except _Finished as finished:
+            self._keep()
             return self._result(finished.status, finished.detail, w)
         finally:
-            solver.close()
+            self.solver.close()
 
-    def _scaled(self, scale: Floats) -> Scaled:
-        return Scaled(self, scale, self.vectors.least(scale))
+    def _solve(self) -> NoReturn:
+        failures = 0
+        while True:
+            before = self.best.J if self.best else np.inf
+            outcome, why = self.solver.run()
+            assert self.best is not None and self.last is not None
+            if outcome is Outcome.PAUSED or self._smoothing_matters():
+                self._shrink()
+                failures = 0
+            else:
+                failures = 1 if before > self.best.J else failures + 1
+                if failures > 1:
+                    raise _Finished(Status.STALLED, why)
+            if outcome is Outcome.FAILED:
+                self._check_proof()
+                self.solver.restart(self.best.w / self.scale)
+
+    def _scaled(self) -> Problem:
+        if isinstance(self.scale, float):
+            return self
+        return Scaled(self, self.scale, self.vectors.least(self.scale))
+
+    # Snapshots
+
+    def _keep(self) -> None:
+        """Have a snapshot kept, if that is wanted, and there is something to keep."""
+        if self.settings.checkpoint_every is None or self.best is None:
+            return
+        with self.objective.clock.phase("checkpoint"):
+            numbers = {name: getattr(self, name) for name in KEPT}
+            best = {name: getattr(self.best, name) for name in BEST}
+            kept = Snapshot(numbers, {}, {"w": [self.best.w]}).joined(Snapshot(best).under("best"))
+            kept = kept.joined(self.certificate.snapshot().under("certificate"))
+            self.keep(kept.joined(self.solver.memory().under("solver")))
+        self.seconds_kept = self.seconds
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        """Be where a run was when it was kept; the width, where it is fixed, is this run's own."""
+        nu = self.nu
+        for name in KEPT:
+            setattr(self, name, snapshot.numbers[name])
+        self.nu = self.nu if self.adaptive else nu
+        self.starts += 1
+        self.seconds_before = self.seconds_kept = self.seconds
+        numbers = snapshot.part("best").numbers
+        nothing = np.empty(0)
+        self.best = Evaluation(w=snapshot.vectors["w"][0], gradient=nothing, r=nothing, **numbers)
+        self.certificate.restore(snapshot.part("certificate"))
+        self.solver.restart(self.best.w / self.scale)
+        self.solver.recall(snapshot.part("solver"))
 
     def _smoothing_matters(self) -> bool:
         assert self.last is not None and self.best is not None
@@ -275,7 +340,7 @@ class _Course:
             self._check_proof()
         if self.objective.stop_requested:
             raise _Finished(Status.STOPPED)
-        if self.seconds >= self.settings.time_limit:
+        if self.seconds - self.seconds_before >= self.settings.time_limit:
             raise _Finished(Status.TIME)
         if self.count >= self.settings.max_evaluations:
             raise _Finished(Status.LIMIT)
@@ -310,8 +375,8 @@ class _Course:
             raise _Finished(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
 
     def _seconds(self) -> float:
-        """Since the start, without what watching took, by this rank's own clock."""
-        return time.perf_counter() - self.start - self.watching
+        """Since the run's first start, without what watching took or what came between, by this rank's own clock."""
+        return self.seconds_before + time.perf_counter() - self.start - self.watching
 
     def _be_watched(self, evaluation: Evaluation) -> None:
         assert self.best is not None
@@ -354,6 +419,7 @@ class _Course:
             nu=self.nu,
             evaluations=self.count,
             seconds=self._seconds(),
+            starts=self.starts,
         )
 
 

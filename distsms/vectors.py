@@ -93,6 +93,10 @@ class Vectors(ABC):
     def part(self, whole: Floats) -> Floats:
         """This rank's slice of a vector (p,): a view. Local."""
 
+    @abstractmethod
+    def dealt(self, whole: Floats | None) -> Floats:
+        """This rank's slice of a vector (p,) that the root has, to keep; the inverse of `at_root`. Collective."""
+
     def highest(self, local: Floats) -> Floats:
         """The slice of the largest over ranks of (p,) arrays, which are used up. Collective."""
         return self.part(self.comm.maximum(local)).copy()
@@ -232,6 +236,9 @@ class AtRoot(Vectors):
     def at_root(self, mine: Floats) -> Floats | None:
         return mine
 
+    def dealt(self, whole: Floats | None) -> Floats:
+        return np.empty(0) if whole is None else whole
+
 
 class Spread(Vectors):
     """A slice of every vector on every rank, of p/P entries and perhaps one more; all ranks step in lock-step."""
@@ -282,6 +289,9 @@ class Spread(Vectors):
 
     def at_root(self, mine: Floats) -> Floats | None:
         return self.comm.gather_rows(mine)
+
+    def dealt(self, whole: Floats | None) -> Floats:
+        return self.comm.scatter_rows(whole, self.length)
 
     def sums(self, values: Floats) -> Floats:
         return self.comm.sum(values)

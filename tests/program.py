@@ -57,3 +57,16 @@ def write_svmlight(path, n=300, p=10, seed=0, positive=0.2):
     X[0, p - 1] = 1.5
     dump_svmlight_file(X, y, str(path), zero_based=False)
     return X, y
+
+
+def children(pid):
+    """The processes that a process has started, and that still are."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def rank_of(pid):
+    """A process's rank under Open MPI, -1 if it is none."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        variables = dict(one.split(b"=", 1) for one in file.read().split(b"\0") if b"=" in one)
+    return int(variables.get(b"OMPI_COMM_WORLD_RANK", -1))

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.program import TIME_LIMIT, finish, run, run_json, start, write_svmlight
+from tests.program import TIME_LIMIT, children, finish, rank_of, run, run_json, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SOON = 20  # seconds within which a broken job must be gone
@@ -176,7 +176,7 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
     words = ("train", tmp_path / "d", "--epsilon", "1e-15", "--lambda", "1e-7", "--trace", trace)
     process = start(*words, "--max-evaluations", "1000000", "--output", tmp_path / "m.h5", ranks=3)
     _wait_for(trace)
-    ranks = [pid for pid in _children(process.pid) if _rank(pid) == 2]
+    ranks = [pid for pid in children(process.pid) if rank_of(pid) == 2]
     os.kill(ranks[0], signal.SIGUSR1)
     code, out, err = finish(process)
     assert code == 75, out + err
@@ -196,17 +196,6 @@ def _wait_for(trace, lines=5):
     while not trace.exists() or len(trace.read_text().splitlines()) < lines:
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-def _children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-
-
-def _rank(pid):
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        variables = dict(one.split(b"=", 1) for one in file.read().split(b"\0") if b"=" in one)
-    return int(variables.get(b"OMPI_COMM_WORLD_RANK", -1))
 
 
 @pytest.mark.parametrize("closed", ["> /dev/full", ">&-", "| head -1"])

@@ -224,7 +224,7 @@ class Descent:
 
     traits = Traits()
 
-    def __init__(self, problem, w, history, options):
+    def __init__(self, problem, w, history, options, remembers):
         self.problem, self.w = problem, w
 
     def run(self):

@@ -93,8 +93,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.cells import Folder
     from distsms.interrupts import StopSignals
+    from distsms.watchdog import watching
 
-    with StopSignals() as signals, contextlib.ExitStack() as held:
+    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
         return _run(args, comm, signals, Folder(args.output), held)
 
 

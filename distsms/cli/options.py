@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_threads, count, duration, memory, positive
+from distsms.cli.types import add_threads, count, duration, memory, patience, positive
 
 if TYPE_CHECKING:
     from distsms.manifest import Manifest
     from distsms.settings import Settings
+
+STALL_TIMEOUT = 600.0  # seconds
 
 SOLVERS_HELP = (
     "lmvm: PETSc/TAO's LMVM; agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact risk; "
@@ -40,6 +42,13 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
         metavar="TIME",
         help="such as 90s, 55m or 1.5h; then stop in order"
         + ("" if time_limit == float("inf") else f" (for each run; {time_limit:g} s)"),
+    )
+    stop.add_argument(
+        "--stall-timeout",
+        type=patience,
+        default=STALL_TIMEOUT,
+        metavar="TIME",
+        help="end the job, naming it, if a rank has not answered for so long; 0: never (10m)",
     )
 
 

@@ -8,11 +8,13 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors, fitting, settings_from, speaker
-from distsms.cli.types import measure, positive
+from distsms.cli.types import duration, measure, positive
 from distsms.measure_names import NAMES, at
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
+    import contextlib
+
     from distsms.comm import Communicator
     from distsms.interrupts import StopSignals
     from distsms.losses.contract import Floats, Loss
@@ -33,6 +35,10 @@ exit codes:
 With all but 1, 2 and 130 the best model so far is written, with its proved gap.
 
 Words after -- go to PETSc (--solver lmvm), for example: -- -tao_ls_type armijo -tao_monitor
+
+A run that is stopped or killed goes on from its last checkpoint: with --checkpoint FOLDER --resume the same line serves
+its first start and every other. Evaluations and seconds add up, the trace is continued; data, measure, lambda and
+method must be the same, limits, outputs and the number of ranks may change.
 
 examples:
   distsms train data/train --measure rocarea --lambda 1e-4 --test data/test
@@ -84,6 +90,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_vectors(how)
     add_stopping(parser, float("inf"))
+    keep = parser.add_argument_group("long jobs")
+    keep.add_argument(
+        "--checkpoint", metavar="FOLDER", help="keep the state of the run there, now and then and at its end"
+    )
+    keep.add_argument(
+        "--checkpoint-every", type=duration, default=300.0, metavar="TIME", help="seconds, or such as 10m (300s)"
+    )
+    keep.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint; if there is none, start anew"
+    )
     parser.add_argument(
         "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
     )
@@ -92,19 +108,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load, train, write, evaluate. Collective."""
+    import contextlib
+
     from distsms.interrupts import StopSignals
+    from distsms.watchdog import watching
 
-    with StopSignals() as signals:
-        return _run(args, comm, signals)
+    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+        return _run(args, comm, signals, held)
 
 
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
-    from distsms import inputs, model, report, shards
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: contextlib.ExitStack) -> int:
+    from pathlib import Path
+
+    from distsms import inputs, keeping, model, report, shards
     from distsms.bias import WithConstant
     from distsms.clock import Clock
     from distsms.comm import launched_size
+    from distsms.errors import InputError
     from distsms.losses import make_loss
     from distsms.objective import Objective
+    from distsms.settings import describe
     from distsms.training import train
     from distsms.vectors import make_vectors
 
@@ -112,7 +135,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     clock, reading, neighbours = Clock(comm.moved), report.ReadCounter(), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
-        settings = settings_from(args, args.measure, args.solver, lam=args.lam, c_mu=args.c_mu, solver_options=petsc)
+        more = {"lam": args.lam, "c_mu": args.c_mu, "solver_options": petsc}
+        more["checkpoint_every"] = args.checkpoint_every if args.checkpoint else None
+        settings = settings_from(args, args.measure, args.solver, **more)
         manifest = shards.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest.p, args.bias)
         if args.test:
@@ -125,7 +150,14 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         args.ordering, args.step, words = fitting(
             args, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
         )
-        trace = report.Trace(args.trace if comm.is_root else None)
+        found, problem = None, _identity(args, settings, manifest)
+        if args.resume and not args.checkpoint:
+            raise InputError("--resume needs --checkpoint FOLDER, where the checkpoints are")
+        if comm.is_root and args.checkpoint:
+            inputs.check_distinct(args.checkpoint, args.data, args.test, args.output, args.trace, args.init)
+            found, more_words = keeping.opened(Path(args.checkpoint), problem, args.resume, held)
+            words = [*words, *more_words]
+        trace = report.Trace(args.trace if comm.is_root else None, found.numbers["count"] if found else 0)
     for one in [*_problem(args, settings, manifest, comm.size), *words]:
         say(one)
     with clock.phase("load"), reading:
@@ -145,7 +177,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         trace(state)
 
     objective = Objective(features, [loss], comm, signals.wanted, clock, vectors)
-    result = train(objective, settings, start, watch)
+    keep = keeping.Keeper(Path(args.checkpoint or ""), problem, {"settings": describe(settings)}, vectors)
+    result = train(objective, settings, start, watch, keep, keeping.restored(found, vectors))
     vectors.close()
     course.close()
     trace.close()
@@ -186,7 +219,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     say("\n" + report.usage_table(usage))
     if comm.size > 1:
         say(f"waiting for other ranks counts as {vectors.outward}, loss and {vectors.inward}\n")
-        say(report.bytes_table(usage, (vectors.outward, "loss", vectors.inward), objective.evaluations))
+        say(report.bytes_table(usage, (vectors.outward, "loss", vectors.inward), max(1, objective.evaluations)))
     if args.quiet and comm.is_root and result.status.exit_code:
         print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
@@ -202,8 +235,10 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
         f" ({share}; target {settings.target(result.J):.3g})   J at w = 0: {result.J_at_zero:.6g}"
     )
     width = f", final width nu {result.nu:.3g}" if result.nu else ""
-    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s{width}")
-    say(f"  model     {args.output}" + (f"   trace {args.trace}" if args.trace else ""))
+    starts = f", in {result.starts} starts" if result.starts > 1 else ""
+    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}")
+    kept = [f"   {name} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
+    say(f"  model     {args.output}{''.join(kept)}")
     if result.vacuous:
         say(
             "  warning   hardly better than w = 0: at this lambda the convex risk sees next to nothing in these"
@@ -252,6 +287,18 @@ def _start(path: str, p: int, bias: float | None) -> Any:
         )
     w = np.pad(start.w, (0, p - start.p))
     return np.append(w, start.bias / bias) if bias else w
+
+
+def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest) -> dict[str, Any]:
+    """What may not differ between a checkpoint and the run that goes on from it, ready for JSON."""
+    names = ("solver", "c_mu", "scaling", "zero_plane")
+    return {
+        "data": manifest.fingerprint,
+        "measure": args.measure,
+        "lambda": settings.lam,
+        "bias": args.bias,
+        **{name: getattr(settings, name) for name in names},
+    }
 
 
 def _problem(args: argparse.Namespace, settings: Settings, manifest: Manifest, size: int) -> list[str]:

@@ -52,6 +52,11 @@ def duration(text: str) -> float:
     return value
 
 
+def patience(text: str) -> float:
+    """A duration, or 0 for none."""
+    return 0.0 if text.rstrip("smhd") == "0" else duration(text)
+
+
 def memory(text: str) -> float:
     """Bytes from 1000000, 500MiB or 4GiB (MB and GB are powers of ten)."""
     units = {

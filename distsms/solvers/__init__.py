@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # the command line knows the solvers' names, and numpy is not
     import numpy as np
     from numpy.typing import NDArray
 
+    from distsms.snapshot import Snapshot
+
 Floats: TypeAlias = "NDArray[np.float64]"
 
 # name -> module and class; loaded when it is asked for, so that PETSc starts only where it is used
@@ -114,13 +116,24 @@ class Solver(Protocol):
 
     traits: ClassVar[Traits]
 
-    def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str]) -> None: ...
+    def __init__(
+        self, problem: Problem, w: Floats, history: int, options: Sequence[str], remembers: int = 0
+    ) -> None: ...
 
     def run(self) -> tuple[Outcome, str]:
         """Minimize from the present point on, until asked to return or unable to go on (then: why, in words)."""
 
     def restart(self, w: Floats) -> None:
         """Go on from w (p,) with nothing remembered but what the problem's model knows."""
+
+    def memory(self) -> Snapshot:
+        """What another one of its kind needs to go on as this one would: at any time, also from inside an evaluation.
+
+        Where that is pairs of vectors, the last `remembers` ones.
+        """
+
+    def recall(self, memory: Snapshot) -> None:
+        """Go on from another one's memory, before the first `run`. The problem's model knows what it knew there."""
 
     def close(self) -> None:
         """Free what the solver holds."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distsms.snapshot import Snapshot
 from distsms.solvers import Floats, Outcome, Problem, Traits
 
 RAISE = 2.0  # the paper's gamma_u: L grows by this when it was too small
@@ -26,7 +27,7 @@ TRIALS = 100  # of L in one step; 2^100 times the first guess is beyond any need
 
 
 class Solver:
-    """Nesterov's method on a `Problem`, from w (p,). history and options are not used.
+    """Nesterov's method on a `Problem`, from w (p,). history, options and remembers are not used.
 
     Two evaluations for each trial of L, nearly one trial a step; vectors: 8. After a pause the momentum starts anew,
     since the sums of gradients are the old function's; the estimate L stays.
@@ -34,19 +35,23 @@ class Solver:
 
     traits = Traits()
 
-    def __init__(self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = ()) -> None:
-        self._problem, self._x = problem, w
+    def __init__(
+        self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
+    ) -> None:
+        self._problem = problem
         self._sigma = problem.strong_convexity
-        self._L: float | None = None
+        self._L: float | None
+        self._A: float
+        self._total: Floats
+        self.restart(w)
 
     def run(self) -> tuple[Outcome, str]:
         """See `solvers.Solver.run`."""
         if self._L is None and not self._first_estimate():
             return Outcome.FAILED, "the gradient is zero where it starts"
         assert self._L is not None
-        A, total, v = 0.0, self._x.copy(), self._x  # total = x_0 - sum a_i f'(x_i)
         while True:
-            step = self._step(A, v)
+            step = self._step(self._A, self._total / (1.0 + self._sigma * self._A))
             if step is None:
                 return (
                     Outcome.FAILED,
@@ -54,12 +59,12 @@ class Solver:
                 )
             self._x, a, slope = step
             if self._problem.iterated():
+                self._A, self._total = 0.0, self._x.copy()
                 return Outcome.PAUSED, ""
-            A += a
-            total -= a * slope
-            v = total / (1.0 + self._sigma * A)
-            if self._sigma * A > HUGE:  # from here on the 1 counts for nothing, and all is homogeneous in A and total
-                A, total = A / HUGE * 1e30, total / HUGE * 1e30
+            self._A += a
+            self._total -= a * slope
+            if self._sigma * self._A > HUGE:  # the 1 counts for nothing now, and all is homogeneous in A and the total
+                self._A, self._total = self._A / HUGE * 1e30, self._total / HUGE * 1e30
             self._L /= LOWER
 
     def _step(self, A: float, v: Floats) -> tuple[Floats, float, Floats] | None:
@@ -108,6 +113,16 @@ class Solver:
     def restart(self, w: Floats) -> None:
         """See `solvers.Solver.restart`."""
         self._x, self._L = w, None
+        self._A, self._total = 0.0, w.copy()  # the sum of all a_i, and x_0 - sum a_i f'(x_i)
+
+    def memory(self) -> Snapshot:
+        """See `solvers.Solver.memory`."""
+        return Snapshot({"L": self._L, "A": self._A}, {}, {"points": [self._x, self._total]})
+
+    def recall(self, memory: Snapshot) -> None:
+        """See `solvers.Solver.recall`."""
+        self._L, self._A = memory.numbers["L"], memory.numbers["A"]
+        self._x, self._total = memory.vectors["points"]
 
     def close(self) -> None:
         """Nothing to free."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distsms.snapshot import Snapshot
 from distsms.solvers import Floats, Outcome, Planes, Problem, Traits
 
 REPEATS = 20
@@ -22,14 +23,16 @@ the model was exact there."""
 
 
 class Solver:
-    """BMRM on a `Problem`, first evaluated at w (p,). history and options are not used.
+    """BMRM on a `Problem`, first evaluated at w (p,). history, options and remembers are not used.
 
     Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and what the program takes.
     """
 
     traits = Traits(smooth=False, planes=Planes.MODEL)
 
-    def __init__(self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
+    ) -> None:
         self._problem, self._w = problem, w
 
     def run(self) -> tuple[Outcome, str]:
@@ -51,6 +54,14 @@ class Solver:
     def restart(self, w: Floats) -> None:
         """See `solvers.Solver.restart`."""
         self._w = w
+
+    def memory(self) -> Snapshot:
+        """See `solvers.Solver.memory`: all there is to remember are the planes, and these are the problem's."""
+        return Snapshot()
+
+    def recall(self, memory: Snapshot) -> None:
+        """See `solvers.Solver.recall`."""
+        self._w, _ = self._problem.model_minimum()
 
     def close(self) -> None:
         """Nothing to free."""

@@ -6,11 +6,13 @@ PETSc. PETSc's own world is each process alone, so that starting it is no collec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distsms.comm import alone
 from distsms.errors import InputError
+from distsms.snapshot import Snapshot
 from distsms.solvers import Floats, Outcome, Problem, Traits
 
 CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
@@ -51,13 +53,16 @@ class Solver:
     history : how many pairs of steps and gradient changes the method keeps; 16 history p bytes.
     options : words of PETSc's command line ("-tao_ls_type", "armijo", ...); they hold for this process from here on,
     and PETSc names those that nothing asked for when the process ends.
+    remembers : how many pairs are kept a second time, for `memory`; as many bytes each.
     TAO's own tolerances are off: it stops when the problem asks, or when its line search fails.
     """
 
     traits = Traits(history=True, options=True, scaled=True)
 
-    def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str]) -> None:
+    def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str], remembers: int = 0) -> None:
         self._petsc, self._problem = _petsc(), problem
+        self._record: deque[tuple[Floats, Floats]] = deque(maxlen=remembers + 1 if remembers else 0)
+        self._recalled: deque[tuple[Floats, Floats]] = deque()
         database = self._petsc.Options()
         self._comm = problem.holders or self._petsc.COMM_SELF
         if options:
@@ -86,24 +91,39 @@ class Solver:
         self._tao.setType("lmvm")
         self._tao.setObjectiveGradient(self._evaluate, self._gradient)
         self._tao.setSolution(self._x)
-        database = PETSc.Options()
-        for key, value in self._defaults.items():
-            database.setValue(key, value)
-        self._tao.setFromOptions()
+        self._configure(self._defaults)
         self._tao.setConvergenceTest(self._converged)
         self._tao.setUp()
-        for key in self._defaults:
+
+    def _configure(self, options: Mapping[str, str]) -> None:
+        """Give TAO options over the user's, which stay what they are for others."""
+        database = self._petsc.Options()
+        users = {key: database.getString(key) for key in options if database.hasName(key)}
+        for key, value in options.items():
+            database.setValue(key, value)
+        self._tao.setFromOptions()
+        for key in options:
             database.delValue(key)
+        for key, value in users.items():
+            database.setValue(key, value)
 
     def _evaluate(self, tao: Any, x: Any, gradient: Any) -> float:
+        if self._recalled:
+            return 0.0
         self._evaluated = True
         value, gradient.array[:] = self._problem.value_and_gradient(x.array_r.copy())
         return value
 
     def _converged(self, tao: Any) -> int:
+        if self._recalled:
+            self._record.append(self._recalled.popleft())
+            self._x.array[:], self._gradient.array[:] = self._record[-1]
+            return CONTINUE if self._recalled else CONVERGED_USER
         if not self._evaluated:  # where the gradient is zero, TAO would go on without ever asking for another point
             return IDLE
         self._evaluated = False
+        if self._record.maxlen:
+            self._record.append((self._x.array_r.copy(), self._gradient.array_r.copy()))
         return CONVERGED_USER if self._problem.iterated() else CONTINUE  # None would stand for TAO's own test
 
     def run(self) -> tuple[Outcome, str]:
@@ -122,6 +142,31 @@ class Solver:
         """See `solvers.Solver.restart`."""
         self.close()
         self._create(w)
+        self._record.clear()
+
+    def memory(self) -> Snapshot:
+        """See `solvers.Solver.memory`: the last points that TAO came to, with the gradients there."""
+        points, gradients = zip(*self._record, strict=True) if self._record else ((), ())
+        return Snapshot({}, {}, {"points": points, "gradients": gradients})
+
+    def recall(self, memory: Snapshot) -> None:
+        """See `solvers.Solver.recall`.
+
+        TAO cannot be given the pairs of its matrix, but it can be led along its old way: by unit steps, which ask
+        nothing of the function, each old point and gradient put in place of those that a step has led to.
+        """
+        self._recalled.extend(zip(memory.vectors["points"], memory.vectors["gradients"], strict=True))
+        if not self._recalled:
+            return
+        last = self._recalled[-1][0]
+        chosen = self._petsc.Options().getString("tao_ls_type", "more-thuente")
+        self._configure({"tao_ls_type": "unit"})
+        try:
+            self._tao.solve()
+        except self._petsc.Error:
+            self._recalled.clear()
+            self.restart(last)
+        self._configure({"tao_ls_type": chosen})
 
     def close(self) -> None:
         """Destroy the PETSc objects now rather than when Python's garbage collector comes round."""
