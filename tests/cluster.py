@@ -22,7 +22,7 @@ SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={home}/munge/socket
+AuthInfo=socket={home}/munge/socket,cred_expire=5
 CredType=cred/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -69,6 +69,8 @@ class Cluster:
             **os.environ,
             "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
             "SLURM_CONF": str(home / "slurm.conf"),
+            # Ranks of both nodes see one /dev/shm, and Open MPI's shared memory would mix them up.
+            "OMPI_MCA_btl": "self,tcp",
         }
 
     def __enter__(self) -> Cluster:

@@ -79,7 +79,7 @@ def test_text_to_model(cluster, folder):
 def test_interrupted_and_requeued(cluster, folder):
     """Signalled in mid-run, the job queues itself again, goes on, and proves what an uninterrupted one proves."""
     run("synth", "dense", folder / "big", "--rows", 20000, "--columns", 100, "--quiet")
-    hard = {"train data/train": f"train {folder}/big", "--lambda 1e-6": "--lambda 1e-5 --solver bmrm"}
+    hard = {"train data/train": f"train {folder}/big", "--lambda 1e-6": "--lambda 1e-4 --solver bmrm"}
     job = cluster.submit(script(folder, "train", **hard), *SIZE, cwd=folder)
     trace = folder / "model.jsonl"
     for interruption in range(2):
@@ -95,7 +95,7 @@ def test_interrupted_and_requeued(cluster, folder):
     assert all(b["seconds"] >= a["seconds"] and b["best_J"] <= a["best_J"] for a, b in itertools.pairwise(states))
     assert all(b["lower_bound"] >= a["lower_bound"] for a, b in itertools.pairwise(states))
     model = run_json("info", folder / "model.h5")
-    run("train", folder / "big", "--lambda", "1e-5", "--output", folder / "alone.h5")
+    run("train", folder / "big", "--lambda", "1e-4", "--output", folder / "alone.h5")
     alone = run_json("info", folder / "alone.h5")
     assert model["status"] == alone["status"] == "proved"
     assert max(model["lower_bound"], alone["lower_bound"]) <= min(model["J"], alone["J"])
@@ -103,7 +103,7 @@ def test_interrupted_and_requeued(cluster, folder):
 
 def test_no_more_restarts_than_wanted(cluster, folder):
     """A job whose every start ends by its own time limit gives up in the end, with exit code 75."""
-    places = {"--lambda 1e-6": "--lambda 1e-6 --epsilon 1e-9 --time-limit 0s", "restarts=20": "restarts=1"}
+    places = {"--lambda 1e-6": "--lambda 1e-6 --epsilon 1e-9 --time-limit 0.001s", "restarts=20": "restarts=1"}
     job = cluster.submit(script(folder, "train", **places), *SIZE, cwd=folder)
     state = cluster.finished(job)
     assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("FAILED", "75:0", "1"), log(folder)
