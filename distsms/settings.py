@@ -103,8 +103,7 @@ class Settings:
 
     def vectors_held(self, p: int) -> int:
         """Bytes of vectors of which a rank holds p numbers: the solver's, planes and their products, and `RUN`."""
-        planes, remembered = self.planes_within(p), 2 * self.remembered_within(p)
-        pairs = PAIR * self.history_within(p) + remembered
+        planes, pairs = self.planes_within(p), PAIR * self.history_within(p) + 2 * self.remembered_within(p)
         return 8 * p * (pairs + self.traits.vectors + planes + RUN) + 8 * planes**2
 
     def target(self, J: float) -> float:
