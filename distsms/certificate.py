@@ -58,7 +58,10 @@ class Certificate:
         self._gram = np.zeros((1, 1))  # grows with the planes
         self._d = np.zeros(places)
         self._alpha = np.zeros(places)
+        self._last_use = np.zeros(places, int)  # when the plane came, or had a weight, by the count of planes added
+        self._added = 0
         self._count = self._fixed
+        self._proximity = regularizer.lam  # weight of the next level point's proximal term
         self._planes[: self._fixed] = 0.0
 
     def add(self, r: Floats, d: float) -> float:
@@ -69,8 +72,14 @@ class Certificate:
         self._gram[slot, :k] = self._gram[:k, slot] = self._dots(self._planes[:k], r)
         self._d[slot], self._alpha[slot] = d, 0.0
         self._alpha[:k] = simplex_qp(self._gram[:k, :k], self.regularizer.lam * self._d[:k], self._alpha[:k])
+        self._added += 1
+        self._last_use[slot] = self._added
+        self._note_use(self._alpha[:k])
         self.lower_bound = max(self.lower_bound, self._bound())
         return self.lower_bound
+
+    def _note_use(self, alpha: Floats) -> None:
+        self._last_use[: len(alpha)][alpha > 0] = self._added
 
     def _bound(self) -> float:
         """What the present mixture proves, less what rounding can have added to it."""
@@ -89,6 +98,40 @@ class Certificate:
         k = self._count
         return self.regularizer.minimizer(self._alpha[:k] @ self._planes[:k]), self._bound()
 
+    def level_point(self, centre: Floats, J: float, share: float) -> Floats:
+        """Where a level method goes: about the point next to the centre at which the model has fallen to a level.
+
+        centre : (p,), where J is attained.  share : of the way from the lower bound up to J, where the level is.
+        Lemarechal, Nemirovskii & Nesterov, New variants of bundle methods (1995), with the best point as the centre.
+        The point minimizes the model + u/2 ||w - centre||^2; u is found by doubling from where it was last.
+        Cost: two passes over k p numbers, and a few programs of k variables.
+        """
+        k, lam, c = self._count, self.regularizer.lam, centre
+        planes, d, gram = self._planes[:k], self._d[:k], self._gram[:k, :k]
+        at_centre, norm2 = self._dots(planes, c), float(self._dots(c[None, :], c)[0])
+        level = self.lower_bound + share * (J - self.lower_bound)
+
+        def proximal(weight: float, guess: Floats) -> tuple[Floats, bool]:
+            """The program's mixture, and whether the model's value at (weight c - mixture) / (lam + weight) is low."""
+            both = lam + weight
+            alpha = simplex_qp(gram, both * d + weight * at_centre, guess)
+            products = gram @ alpha
+            height = float(np.max((weight * at_centre - products) / both + d))
+            square = (weight * weight * norm2 - 2 * weight * (alpha @ at_centre) + alpha @ products) / both**2
+            return alpha, self.regularizer.value(max(0.0, float(square))) + height <= level
+
+        alpha, low = proximal(self._proximity, self._alpha[:k])
+        while not low and self._proximity > 1e-6 * lam:
+            self._proximity /= 4
+            alpha, low = proximal(self._proximity, alpha)
+        weight, found = self._proximity, alpha
+        while low and weight < 1e12 * lam:
+            self._proximity, alpha = weight, found
+            weight = 2 * self._proximity
+            found, low = proximal(weight, alpha)
+        self._note_use(alpha)
+        return (self._proximity * c - alpha @ planes) / (lam + self._proximity)
+
     def _free_slot(self) -> int:
         """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""
         if self._count < len(self._planes):
@@ -96,7 +139,8 @@ class Certificate:
             if self._count > len(self._gram):
                 self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, len(self._planes) - len(self._gram))))
             return self._count - 1
-        first, second = self._fixed + np.argsort(self._alpha[self._fixed :], kind="stable")[:2]
+        own = slice(self._fixed, None)
+        first, second = self._fixed + np.lexsort((self._last_use[own], self._alpha[own]))[:2]
         if self._alpha[first] > 0:
             self._merge(int(second), int(first))
         return int(first)

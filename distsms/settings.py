@@ -22,6 +22,7 @@ class Settings:
     scaling : a solver whose `traits` say so works on w_j m_j^scaling, m_j the mean of x_ij^2: at 1/2 columns of any
     size and frequency are alike, at 0 they are what they are. The problem is the same.
     zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
+    bundle_steps : whether the certificate's planes also say where to evaluate, where that pays: see `distsms.pace`.
     """
 
     lam: float
@@ -33,6 +34,7 @@ class Settings:
     planes: int = 40
     scaling: float = 0.125
     zero_plane: bool = True
+    bundle_steps: bool = True
     vector_bytes: float = 2**31
     max_evaluations: int = 10_000
     time_limit: float = float("inf")

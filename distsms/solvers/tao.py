@@ -54,7 +54,7 @@ class Solver:
     TAO's own tolerances are off: it stops when the problem asks, or when its line search fails.
     """
 
-    traits = Traits(history=True, options=True, scaled=True)
+    traits = Traits(history=True, options=True, scaled=True, movable=True)
 
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str]) -> None:
         self._petsc, self._problem = _petsc(), problem
@@ -119,6 +119,10 @@ class Solver:
         """See `solvers.Solver.restart`."""
         self.close()
         self._create(w)
+
+    def move(self, w: Floats) -> None:
+        """See `solvers.Movable.move`."""
+        self._x.array[:] = w
 
     def close(self) -> None:
         """Destroy the PETSc objects now rather than when Python's garbage collector comes round."""
