@@ -35,6 +35,7 @@ class Certificate:
     p : length of this process's slice of a vector.  capacity : at least 2.
     zero_plane : whether the zero plane is one more of them, as it may be where R >= 0.
     dots : (k, p) planes and (p,) vector -> (k,) inner products over the whole vectors.
+    agreed : (k,) numbers -> those of one of the processes that hold slices, so that all decide alike.
     Memory: 8 capacity (p + capacity) bytes, taken as planes come. Cost of the k-th plane: one pass over k p numbers,
     and a program of k variables.
     """
@@ -46,12 +47,14 @@ class Certificate:
         zero_plane: bool,
         capacity: int,
         dots: Callable[[Floats, Floats], Floats] = np.matmul,
+        agreed: Callable[[Floats], Floats] = lambda values: values,
     ) -> None:
         if capacity < 2:
             raise ValueError("a bundle needs room for two planes at least")
         self.regularizer = regularizer
         self.lower_bound = 0.0 if zero_plane else -float("inf")
-        self._dots = dots
+        self._dots, self._agreed = dots, agreed
+        self._attained = self.lower_bound  # by the present mixture
         self._fixed = int(zero_plane)  # the zero plane is the first, and stays
         places = capacity + self._fixed
         self._planes = np.empty((places, p))  # takes no memory before it is written to
@@ -72,10 +75,12 @@ class Certificate:
         self._gram[slot, :k] = self._gram[:k, slot] = self._dots(self._planes[:k], r)
         self._d[slot], self._alpha[slot] = d, 0.0
         self._alpha[:k] = simplex_qp(self._gram[:k, :k], self.regularizer.lam * self._d[:k], self._alpha[:k])
+        agreed = self._agreed(np.append(self._alpha[:k], self._bound()))
+        self._alpha[:k], self._attained = agreed[:-1], float(agreed[-1])
+        self.lower_bound = max(self.lower_bound, self._attained)
         self._added += 1
         self._last_use[slot] = self._added
         self._note_use(self._alpha[:k])
-        self.lower_bound = max(self.lower_bound, self._bound())
         return self.lower_bound
 
     def _note_use(self, alpha: Floats) -> None:
@@ -96,7 +101,7 @@ class Certificate:
         That is the present mixture's; it is the best one so far, unless rounding spoilt the last program.
         """
         k = self._count
-        return self.regularizer.minimizer(self._alpha[:k] @ self._planes[:k]), self._bound()
+        return self.regularizer.minimizer(self._alpha[:k] @ self._planes[:k]), self._attained
 
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
         """Where a level method goes: about the point next to the centre at which the model has fallen to a level.
@@ -129,6 +134,8 @@ class Certificate:
             self._proximity, alpha = weight, found
             weight = 2 * self._proximity
             found, low = proximal(weight, alpha)
+        agreed = self._agreed(np.append(alpha, self._proximity))
+        alpha, self._proximity = agreed[:-1], float(agreed[-1])
         self._note_use(alpha)
         return (self._proximity * c - alpha @ planes) / (lam + self._proximity)
 

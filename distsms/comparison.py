@@ -28,6 +28,7 @@ from distsms.report import Trace, to_json
 from distsms.settings import Settings
 from distsms.shards import Block
 from distsms.training import Floats, Result, State, Status, train
+from distsms.vectors import make_vectors
 
 GROWTH = 1.12  # the next w is kept after so many times the evaluations
 WARMING = 3  # evaluations in vain
@@ -50,9 +51,11 @@ class Runner:
         comm: Communicator,
         stop_wanted: Callable[[], bool] = lambda: False,
         about: Mapping[str, Any] | None = None,
+        step: str = "root",
     ) -> None:
         self.block, self.test, self.test_name, self.ordering = block, test, test_name, ordering
         self.folder, self.comm, self.stop_wanted, self.about = folder, comm, stop_wanted, about or {}
+        self.vectors = make_vectors(step, block.features.shape[1], comm)
         self._losses: dict[str, Loss] = {}
         self._warm: set[tuple[str, str]] = set()
 
@@ -64,11 +67,12 @@ class Runner:
             if comm.is_root:
                 folder = self.folder.begin(cell)
             trace = Trace(str(folder / TRACE) if comm.is_root else None)
-        with Kept(folder if comm.is_root and self.test else None) as kept:
+        with Kept(folder if comm.is_root and self.test else None, self.vectors.at_root) as kept:
 
             def watch(state: State, w: Floats) -> None:
                 trace(state)
-                kept(state, w)
+                if self.test is not None:
+                    kept(state, w)
 
             result = train(self._objective(cell, self.stop_wanted), settings, watch=watch)
             trace.close()
@@ -87,13 +91,19 @@ class Runner:
             n_pos, n_neg = map(int, self.comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
             ordering, _ = choose_ordering(self.ordering, cell.measure, n_pos, n_neg, self.comm.size)
             self._losses[cell.measure] = make_loss(cell.measure, ordering, labels, weights, self.comm)
-        return Objective(self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted)
+        return Objective(
+            self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted, vectors=self.vectors
+        )
 
     def _warm_up(self, cell: Cell, settings: Settings) -> None:
         """The first evaluations load kernels and PETSc, and touch memory for the first time: let others have them."""
         if (cell.measure, cell.solver) not in self._warm:
             self._warm.add((cell.measure, cell.solver))
             train(self._objective(cell, lambda: False), replace(settings, max_evaluations=WARMING))
+
+    def close(self) -> None:
+        """Free what the ranks of a node share. Collective."""
+        self.vectors.close()
 
     def _tested(self, kept: Kept) -> list[dict[str, Any]]:
         """The measures of the kept w on the test rows, on the root."""
@@ -125,11 +135,13 @@ class Runner:
 class Kept:
     """The best w so far at a growing distance of evaluations, in a nameless file that a killed run does not leave.
 
-    folder : where the file is; None keeps nothing.  records : evaluation, seconds and best J of each w.
+    folder : where the file is; None keeps nothing but the records: evaluation, seconds and best J of each w.
+    whole : makes of a slice of w the whole on the root, where the others have None; see `Vectors.at_root`.
     On the disk: 8 p bytes for each, some 50 w for 1000 evaluations.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, whole: Callable[[Floats], Floats | None] = lambda w: w) -> None:
+        self._whole = whole
         self.records: list[dict[str, float]] = []
         self._folder, self._next = folder, 1
         self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
@@ -142,19 +154,19 @@ class Kept:
             self._file.close()
 
     def __call__(self, state: State, w: Floats) -> None:
-        """Keep w if it is time to, and if it is another one than the last."""
+        """Keep w, a slice, if it is time to, and if it is another one than the last. On all ranks that step."""
         if state.evaluation >= self._next:
             self._next = max(state.evaluation + 1, math.ceil(GROWTH * state.evaluation))
             if not self.records or state.best_J < self.records[-1]["best_J"]:
-                self.add(state.evaluation, state.seconds, state.best_J, w)
+                self.add(state.evaluation, state.seconds, state.best_J, self._whole(w))
 
-    def add(self, evaluation: int, seconds: float, best_J: float, w: Floats) -> None:
-        """Keep w (p,)."""
+    def add(self, evaluation: int, seconds: float, best_J: float, w: Floats | None) -> None:
+        """Keep w (p,), whole where there is a folder."""
+        self.records.append({"evaluation": evaluation, "seconds": seconds, "best_J": best_J})
         if self._file is not None:
-            assert self._folder is not None
+            assert self._folder is not None and w is not None
             require_space(self._folder, w.nbytes)
             self._file.write(np.ascontiguousarray(w).data)
-            self.records.append({"evaluation": evaluation, "seconds": seconds, "best_J": best_J})
 
     def load(self, k: int, p: int) -> Floats:
         """The k-th w."""

@@ -201,7 +201,9 @@ class Sparse(Rows):
         self._arrays = indices, values, lengths
         threads = threads or threads_wanted()
         super().__init__((len(lengths), p), _parts(lengths, len(indices), threads), threads)
-        kernel.describe_columns(indices[:0], None if values is None else values[:0], *np.zeros((3, 0)))
+        nothing, none = (indices[:0], None if values is None else values[:0]), np.zeros(0)
+        kernel.describe_columns(*nothing, none, none)
+        kernel.add_squares(*nothing, none)
 
     @classmethod
     def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> Sparse:
@@ -217,16 +219,14 @@ class Sparse(Rows):
         return sum(array.nbytes for array in self._arrays if array is not None)
 
     def columns(self) -> tuple[Floats, Floats]:
-        largest, counts, _ = self._described()
+        largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
+        kernel.describe_columns(*self._arrays[:2], largest, counts)
         return largest, counts
 
     def second_moments(self) -> Floats:
-        return self._described()[2]
-
-    def _described(self) -> Floats:
-        found = np.zeros((3, self.shape[1]))
-        kernel.describe_columns(*self._arrays[:2], *found)
-        return found
+        squares = np.zeros(self.shape[1])
+        kernel.add_squares(*self._arrays[:2], squares)
+        return squares
 
     def _dot(self, part: Part, w: Floats, out: Floats) -> None:
         kernel.dot_rows(*self._arrays, *part, w, out)
@@ -267,7 +267,8 @@ class Dense(Rows):
         count = threads * max(1, -(-array.size // (threads * PART_ENTRIES)))
         cuts = [n_local * t // count for t in range(count + 1)]
         super().__init__((n_local, p), [Part(*two, 0) for two in pairwise(cuts)], threads)
-        kernel.describe_dense(self._array[:0], *np.zeros((2, 0)))
+        kernel.largest_dense_entries(self._array[:0], np.zeros(0))
+        kernel.add_squares_dense(self._array[:0], np.zeros(0))
 
     @property
     def nnz(self) -> int:
@@ -278,15 +279,14 @@ class Dense(Rows):
         return self._array.nbytes
 
     def columns(self) -> tuple[Floats, Floats]:
-        return self._described()[0], np.full(self.shape[1], float(self.shape[0]))
+        largest = np.zeros(self.shape[1])
+        kernel.largest_dense_entries(self._array, largest)
+        return largest, np.full(self.shape[1], float(self.shape[0]))
 
     def second_moments(self) -> Floats:
-        return self._described()[1]
-
-    def _described(self) -> Floats:
-        found = np.zeros((2, self.shape[1]))
-        kernel.describe_dense(self._array, *found)
-        return found
+        squares = np.zeros(self.shape[1])
+        kernel.add_squares_dense(self._array, squares)
+        return squares
 
     def _dot(self, part: Part, w: Floats, out: Floats) -> None:
         kernel.dot_dense(self._array, part.first, part.last, w, out)

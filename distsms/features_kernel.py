@@ -149,15 +149,21 @@ def largest_row(columns: Array, values: Values, lengths: Array, first: int, last
 
 
 @njit(cache=True, nogil=True)
-def describe_columns(columns: Array, values: Values, largest: Array, counts: Array, squares: Array) -> None:
-    """Into the (p,) arrays, zero before: max |x_ij|, the number of entries, sum x_ij^2, of all rows."""
+def describe_columns(columns: Array, values: Values, largest: Array, counts: Array) -> None:
+    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of all rows."""
     for i in range(len(columns)):
         k = np.uint64(i)
         j = columns[k]
-        x = abs(_value(values, k))
-        largest[j] = max(largest[j], x)
+        largest[j] = max(largest[j], abs(_value(values, k)))
         counts[j] += 1.0
-        squares[j] += x * x
+
+
+@njit(cache=True, nogil=True)
+def add_squares(columns: Array, values: Values, squares: Array) -> None:
+    """Into the (p,) array, zero before: sum x_ij^2 of all rows."""
+    for i in range(len(columns)):
+        k = np.uint64(i)
+        squares[columns[k]] += _value(values, k) ** 2
 
 
 @njit(cache=True, nogil=True)
@@ -224,11 +230,18 @@ def largest_dense(array: Array, first: int, last: int, w: Array) -> float:
 
 
 @njit(cache=True, nogil=True)
-def describe_dense(array: Array, largest: Array, squares: Array) -> None:
-    """Into the (p,) arrays, zero before: max |x_ij| and sum x_ij^2."""
+def largest_dense_entries(array: Array, largest: Array) -> None:
+    """Into the (p,) array, zero before: max |x_ij|."""
     for i in range(len(array)):
         row = array[i]
         for j in range(len(largest)):
-            x = abs(np.float64(row[j]))
-            largest[j] = max(largest[j], x)
-            squares[j] += x * x
+            largest[j] = max(largest[j], abs(np.float64(row[j])))
+
+
+@njit(cache=True, nogil=True)
+def add_squares_dense(array: Array, squares: Array) -> None:
+    """Into the (p,) array, zero before: sum x_ij^2."""
+    for i in range(len(array)):
+        row = array[i]
+        for j in range(len(squares)):
+            squares[j] += np.float64(row[j]) ** 2

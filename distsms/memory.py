@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from distsms.errors import InputError
 from distsms.features import threads_wanted, unsigned
@@ -12,9 +13,10 @@ from distsms.losses.contract import Cost
 from distsms.manifest import Manifest
 from distsms.report import size
 from distsms.settings import Settings
+from distsms.vectors import SHARED_FROM
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
-"""Python and the libraries on every rank, and what PETSc adds on the root; measured, see README."""
+"""Python and the libraries on every rank, and what PETSc adds where the solver steps; measured, see README."""
 ROW_BYTES = 40
 """For each row besides its entries: label, classes, scores, coefficients and what a loss makes of them."""
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
@@ -23,11 +25,15 @@ _LIMITS = ("memory.max", "memory.limit_in_bytes")
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes that a run takes. `data` is shared among the ranks, `each` is every rank's, `root` the root's besides."""
+    """Bytes that a run takes. `data` is dealt out to the ranks, `each` is every rank's, `root` the root's besides.
+
+    node : what the ranks of a node share, once for each.
+    """
 
     data: int
     each: int
     root: int
+    node: int = 0
 
     def of_rank(self, ranks: int) -> int:
         """A rank's need where there are so many; the root has `root` besides."""
@@ -35,22 +41,44 @@ class Needs:
 
     def of_node(self, here: int, ranks: int) -> int:
         """What a node with the root and so many ranks of all needs."""
-        return here * self.of_rank(ranks) + self.root
+        return here * self.of_rank(ranks) + self.node + self.root
 
     def ranks_that_fit(self, here: int, there: int) -> tuple[int, int] | None:
         """How many ranks, and how many of them on a node of `there` bytes, at most `here`; None if even one cannot."""
         for on_node in range(here, 0, -1):
-            room = there - self.root - on_node * self.each
+            room = there - self.root - self.node - on_node * self.each
             if room > 0:
                 return max(on_node, -(-on_node * self.data // room)), on_node
         return None
 
+    def in_words(self, ranks: int, here: int) -> str:
+        """The same for people, where `here` of so many ranks are on a node."""
+        words = [f"{size(self.of_rank(ranks))} on each rank"]
+        words += [f"{size(self.node)} more on each node"] if self.node and here > 1 else []
+        words += [f"{size(self.root)} more on the root"] if self.root else []
+        return ", ".join(words)
 
-def needs(manifest: Manifest, settings: Settings, ordering: Cost, bias: bool = False) -> Needs:
+
+class Layout(NamedTuple):
+    """Where the solver's vectors live: see `distsms.vectors`; here : ranks of a node."""
+
+    step: str
+    size: int
+    here: int = 1
+
+    def longest(self, p: int) -> int:
+        """The numbers of a vector of length p that a rank holds at most."""
+        return p if self.step == "root" else -(-p // self.size)
+
+
+ALONE = Layout("root", 1)
+
+
+def needs(manifest: Manifest, settings: Settings, ordering: Cost, layout: Layout = ALONE, bias: bool = False) -> Needs:
     """What training on a data set takes, with what an ordering takes and perhaps a constant feature. Local.
 
-    Each rank holds some six vectors of length p (w, gradient, what is known of each column), and one more for every
-    thread but the first.
+    Each rank holds w, once for all of a node where they share it, X'c, and one more of this length for every thread but
+    the first; while columns are described, two instead of X'c. A constant feature takes a copy of X'c.
     """
     value = 4 if manifest.dtype == "float32" else 8
     if manifest.layout == "dense":
@@ -59,14 +87,19 @@ def needs(manifest: Manifest, settings: Settings, ordering: Cost, bias: bool = F
         entry = unsigned(manifest.p - 1)().itemsize + (value if any(shard.values for shard in manifest.shards) else 0)
     data = entry * manifest.nnz + ROW_BYTES * manifest.n
     p = manifest.p + bias
-    each = INTERPRETER + 8 * p * (5 + threads_wanted()) + int(ordering.held_by_each)
-    root = ROOT_LIBRARIES + settings.root_bytes(p) + int(ordering.held_by_root)
-    return Needs(data, each, root)
+    shared = layout.here > 1 and p >= SHARED_FROM
+    each = INTERPRETER + 8 * p * (2 + bias + threads_wanted() - shared) + int(ordering.held_by_each)
+    steps, root = ROOT_LIBRARIES + settings.vectors_held(layout.longest(p)), int(ordering.held_by_root)
+    if layout.step == "spread":
+        each += steps
+    else:
+        root += steps
+    return Needs(data, each, root, 8 * p * shared)
 
 
 def require(needed: Needs, ranks: int, here: list[int], there: int) -> None:
     """InputError if the ranks of this node, numbered `here`, need more than the `there` bytes that it has. Local."""
-    wanted = len(here) * needed.of_rank(ranks) + (needed.root if 0 in here else 0)
+    wanted = len(here) * needed.of_rank(ranks) + needed.node + (needed.root if 0 in here else 0)
     if wanted <= there:
         return
     text = (

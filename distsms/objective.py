@@ -1,9 +1,10 @@
 """J, J_mu, the gradient and a plane of one w, or of several in one pass over the data (JMLR, equations (1), (6), (24)).
 
-    w --Bcast--> margins s = X w on each rank --the loss orders them--> R, R_mu, d and one coefficient c_i per row
-      --> r = X'c on each rank --Allreduce--> J = Omega(w) + R,  J_mu = Omega(w) + R_mu,  grad J_mu = lam w + r
+    w --> margins s = X w on each rank --the loss orders them--> R, R_mu, d and one coefficient c_i per row
+      --> r = X'c on each rank --sum--> J = Omega(w) + R,  J_mu = Omega(w) + R_mu,  grad J_mu = lam w + r
 
-The root asks (`evaluate`), the other ranks answer (`serve`).
+The ranks that step ask (`evaluate`), the others, if there are any, answer (`serve`); `distsms.vectors` says which, and
+what of a vector each holds: "a slice" below, which is all of it where the root steps.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from distsms.clock import Clock
 from distsms.comm import Communicator
 from distsms.losses import Loss
 from distsms.regularizer import SquaredNorm
+from distsms.vectors import AtRoot, Vectors
 
 Floats = NDArray[np.float64]
 
 EPS = float(np.finfo(float).eps)
 RELEASE, TERMS = 0, -1
-"""What the root may ask for besides a number of evaluations."""
+"""What may be asked for besides a number of evaluations."""
+_NO_NUMBERS = np.empty((0, 2))
+
+
+_NOTHING = np.empty(0)
 
 
 class Features(Protocol):
@@ -39,7 +45,7 @@ class Features(Protocol):
 
 
 class Request(NamedTuple):
-    """One question: w (p,), the width nu, the regularizer, and which of the objective's losses (one per weighting)."""
+    """One question: a slice of w, the width nu, the regularizer, and which of the losses (one per weighting)."""
 
     w: Floats
     nu: float
@@ -48,29 +54,33 @@ class Request(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The answer, on the root. All numbers are of the whole data set."""
+    """The answer, where it was asked. All numbers are of the whole data set, and the same to the bit there."""
 
-    w: Floats  # (p,), the request's own array
+    w: Floats  # a slice, the request's own array
     nu: float
     J: float
     J_mu: float
-    gradient: Floats  # (p,), of J_mu
+    gradient: Floats  # a slice, of J_mu
     R: float
     R_mu: float
-    r: Floats  # (p,), grad R_mu: the plane <r, v> + d <= R(v) for every v
+    r: Floats  # a slice, grad R_mu: the plane <r, v> + d <= R(v) for every v
     d: float
     smoothing_gap: float  # R(w) - (<r, w> + d) >= 0: how far below R its own plane lies; only smoothing causes it
     optimization_gap: (
         float  # Omega*(grad J_mu) >= J_mu(w) - min J_mu; with the one above, J(w) - the plane's lower bound
     )
 
+    def without_slopes(self) -> Evaluation:
+        """The same, but for its two gradients: what is worth keeping."""
+        return self._replace(gradient=_NOTHING, r=_NOTHING)
+
 
 class Objective:
     """The distributed objective of this rank's rows. Building it is local; every rank builds its own.
 
-    dot : inner product of two vectors such as w, where the vectors live (the root holds them whole).
-    Cost of one evaluation: two passes over the local nonzeros, the loss's exchange, 8 (p + 1) bytes broadcast and
-    8 (p + 1) reduced, for each w.
+    vectors : where vectors such as w live; by default whole on the root.
+    Cost of one evaluation: two passes over the local nonzeros, the loss's exchange, 8 p bytes broadcast (or gathered)
+    and 8 p reduced, for each w.
     """
 
     def __init__(
@@ -80,36 +90,36 @@ class Objective:
         comm: Communicator,
         stop_wanted: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
-        dot: Callable[[Floats, Floats], float] = np.dot,
+        vectors: Vectors | None = None,
     ) -> None:
-        self.features, self.losses, self.comm, self.dot = features, losses, comm, dot
+        self.features, self.losses, self.comm = features, losses, comm
         self.p = features.shape[1]
+        self.vectors = vectors or AtRoot(comm, self.p)
         self.clock = clock or Clock()
         self.evaluations = 0
         self.stop_requested = False
-        """True on every rank, from the same evaluation on, once `stop_wanted()` was true on any of them."""
+        """True where ranks step, from the same evaluation on, once `stop_wanted()` was true on any rank."""
         self._stop_wanted = stop_wanted
         self._column_errors: Floats | None = None
         self._scores = np.empty((1, features.shape[0]))
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
-        """Answer the requests in one pass over the data. On the root, while the other ranks are in `serve`."""
-        k = len(requests)
-        with self.clock.phase("broadcast"):
-            self.comm.broadcast(np.array([k]))
-        questions = np.empty((k, self.p + 2))
-        for row, request in zip(questions, requests, strict=True):
-            row[:-2], row[-2], row[-1] = request.w, request.nu, request.loss
-        values, gradients = self._answer(questions)
+        """Answer the requests in one pass over the data. On the ranks that step, while the others are in `serve`."""
+        numbers = np.array([[request.nu, request.loss] for request in requests])
+        with self.clock.phase(self.vectors.outward):
+            self.vectors.announce(len(requests), numbers)
+        values, gradients = self._answer([request.w for request in requests], numbers)
         return [self._evaluation(*one) for one in zip(requests, values, gradients, strict=True)]
 
     def _evaluation(self, request: Request, value: tuple[float, float, float], r: Floats) -> Evaluation:
-        (R, R_mu, d), (w, nu, regularizer, _) = value, request
-        omega = regularizer.value(self.dot(w, w))
+        w, nu, regularizer, _ = request
         gradient = r.copy()
         regularizer.add_gradient(w, gradient)
-        smoothing_gap = R - (self.dot(r, w) + d)
-        optimization_gap = regularizer.conjugate(self.dot(gradient, gradient))
+        # One sum over ranks, to which the numbers of the loss come from the root alone: all are the same everywhere.
+        numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
+        products = np.array([np.dot(w, w), np.dot(r, w), np.dot(gradient, gradient)])
+        R, R_mu, d, ww, rw, gg = self.vectors.sums(np.append(numbers, products)).tolist()
+        omega, smoothing_gap, optimization_gap = regularizer.value(ww), R - (rw + d), regularizer.conjugate(gg)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
     def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm) -> float:
@@ -122,70 +132,75 @@ class Objective:
         the m entries of column j gives |e_j| <= m eps max_i |x_ij|. R and d are sums of n terms of sizes that add up
         to at most R + 4 (in most losses to R, since all are positive), at K to twice the largest margin on top of that,
         for which the first part has room.
-        On the root, while the others serve. One pass over the data; two more the first time.
+        On the ranks that step, while the others serve. One pass over the data; two more the first time.
         """
-        self.comm.broadcast(np.array([TERMS]))
-        terms, e = self._terms(evaluation.w)
+        self.vectors.announce(TERMS, _NO_NUMBERS)
+        terms, e = self._terms([evaluation.w])
         own = self.losses[0].n * (evaluation.R + 4)
-        first_order = self.dot(e, np.abs(dual))
-        return float(EPS * (terms + own) + first_order + regularizer.conjugate(self.dot(e, e)))
+        first_order, second_order = self.vectors.sums(np.array([np.dot(e, np.abs(dual)), np.dot(e, e)])).tolist()
+        return float(EPS * (terms + own) + first_order + regularizer.conjugate(second_order))
 
     def second_moments(self) -> Floats:
-        """mean_i x_ij^2 of each column over all rows, (p,), on every rank. Collective; one pass over the data."""
-        moments = self.comm.sum(self.features.second_moments())
-        moments /= self.comm.sum(np.array([self.features.shape[0]]))[0]
+        """A slice of mean_i x_ij^2 of each column over all rows, where ranks step. Collective; a pass over the data."""
+        moments = self.vectors.total(self.features.second_moments())
+        rows = self.comm.sum(np.array([self.features.shape[0]]))[0]
+        moments /= rows
         return moments
 
     def serve(self) -> None:
-        """Answer the root's requests until it calls `release`. On every rank but the root."""
-        header = np.zeros(1, np.int64)
-        while True:
-            with self.clock.phase("broadcast"):
-                k = int(self.comm.broadcast(header)[0])
+        """Answer what is asked until `release` is called. On the ranks that do not step; the others return at once."""
+        while not self.vectors.steps:
+            with self.clock.phase(self.vectors.outward):
+                k, numbers = self.vectors.awaited()
             if k == RELEASE:
                 return
             if k == TERMS:
-                self._terms(np.empty(self.p))
+                self._terms(None)
             else:
-                self._answer(np.empty((k, self.p + 2)))
+                self._answer(None, numbers)
 
     def release(self) -> None:
-        """Let the other ranks leave `serve`. On the root."""
-        self.comm.broadcast(np.array([RELEASE]))
+        """Let the other ranks leave `serve`. On the ranks that step."""
+        self.vectors.announce(RELEASE, _NO_NUMBERS)
 
-    def _terms(self, w: Floats) -> tuple[float, Floats]:
-        """Twice `Features.largest_terms` at the root's w (p,), and the bound e (p,) on rounding in r. Collective."""
+    def _terms(self, slices: list[Floats] | None) -> tuple[float, Floats]:
+        """Twice `Features.largest_terms` at w, and a slice of the bound e on rounding in r. Collective.
+
+        slices : this rank's slice of w alone, if it steps.
+        """
         with self.clock.phase("rounding"):
             if self._column_errors is None:
                 largest, counts = self.features.columns()
-                self.comm.maximum(largest)
-                self.comm.sum(counts)
-                self._column_errors = EPS * (counts + self.comm.size + 8) * largest
-            self.comm.broadcast(w)
-            local = np.array([2 * self.features.largest_terms(w)])
+                errors = self.vectors.highest(largest)
+                del largest
+                errors *= EPS * (self.vectors.total(counts) + self.comm.size + 8)
+                self._column_errors = errors
+            local = np.array([2 * self.features.largest_terms(self.vectors.copies(1, slices)[0])])
             return float(self.comm.maximum(local)[0]), self._column_errors
 
-    def _answer(self, questions: Floats) -> tuple[list[tuple[float, float, float]], Floats]:
-        """R, R_mu, d of each row [w, nu, loss] of questions, and r as (k, p). Collective."""
-        clock, k = self.clock, len(questions)
+    def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, float, float]], Floats]:
+        """R, R_mu, d and, where ranks step, slices of r (k, length), for each w. Collective.
+
+        slices : this rank's of each w, if it steps.  numbers : (k, 2), each one's width and loss.
+        """
+        clock, k = self.clock, len(numbers)
         self.evaluations += k
-        with clock.phase("broadcast"):
-            self.comm.broadcast(questions)
+        with clock.phase(self.vectors.outward):
+            W = self.vectors.copies(k, slices)
         with clock.phase("margins X w"):
             if len(self._scores) != k:
                 self._scores = np.empty((k, self.features.shape[0]))
-            self.features.margins(questions[:, :-2], self._scores)
+            self.features.margins(W, self._scores)
         coefficients, values = [], []
         with clock.phase("loss"):
-            for scores, (nu, index) in zip(self._scores, questions[:, -2:], strict=True):
+            for scores, (nu, index) in zip(self._scores, numbers, strict=True):
                 value = self.losses[int(index)].evaluate(scores, float(nu))
                 coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d))
-        buffer = np.empty(k * self.p + 1)  # all gradients, and the stop flag
+        buffer = self.vectors.room(k)  # all gradients, and the stop flag
         with clock.phase("gradient X'c"):
             self.features.transposed_times(coefficients, buffer[:-1].reshape(k, self.p))
             buffer[-1] = self._stop_wanted()
-        with clock.phase("allreduce"):
-            self.comm.sum(buffer)
-        self.stop_requested = bool(buffer[-1] > 0)
-        return values, buffer[:-1].reshape(k, self.p)
+        with clock.phase(self.vectors.inward):
+            gradients, self.stop_requested = self.vectors.totals(buffer)
+        return values, gradients

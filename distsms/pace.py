@@ -1,9 +1,9 @@
 """Who narrows the gap faster for an evaluation: the solver, or steps of the bundle that proves the gap.
 
-A solver of the smoothed risk is quick where many rows make the risk all but smooth, and stalls where few do: where there
-are many more columns than rows, or only a few different rows. There the bundle's own steps (`Certificate.level_point`, on
-the exact risk) need a small fraction of its evaluations, and elsewhere many times as many. Which it is shows
-by trying: a step now and then, more as long as they pay, and ever fewer where they do not.
+A solver of the smoothed risk is quick where many rows make the risk all but smooth, and stalls where few do: where
+columns are many more than rows, or where most rows are alike. There the bundle's own steps (`Certificate.level_point`,
+on the exact risk) need a fraction of its evaluations; elsewhere they need many times as many. Which it is shows by
+trying: a step now and then, more as long as they pay, and ever fewer where they do not.
 """
 
 from __future__ import annotations

@@ -145,6 +145,16 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
     return table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
 
 
+def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluations: int) -> str:
+    """Bytes that the root, and the rank that moves most, send and receive in a phase of an evaluation, in the mean."""
+    rows = []
+    for name in phases:
+        moved = [[one[way].get(name, 0) / evaluations for way in ("sent", "received")] for one in ranks]
+        most = [max(column) for column in zip(*moved, strict=True)]
+        rows.append([name, *[size(number) for number in (*moved[0], *most)]])
+    return table(["each evaluation", "root sends", "receives", "any rank at most sends", "receives"], rows)
+
+
 def size(n_bytes: float) -> str:
     """A number of bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):

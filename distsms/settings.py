@@ -10,6 +10,9 @@ import numpy as np
 from distsms.errors import InputError
 from distsms.solvers import SOLVERS, Planes, Traits, solver_class
 
+OTHERS = 20
+"""Vectors that TAO, an evaluation, the run and the certificate hold besides; measured, see README."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -18,7 +21,7 @@ class Settings:
     epsilon, relative : the gap to be proved, absolute on J and as a share of J; where both are given, either suffices.
     c_mu : the paper's fixed smoothing width mu = c_mu epsilon / D; None lets the width shrink as the run goes on.
     history, planes : at most so many pairs in the solver's memory and planes in the certificate; fewer where they would
-    take more than `vector_bytes` on the root, half of it each.
+    take more than `vector_bytes` on a rank, half of it each.
     scaling : a solver whose `traits` say so works on w_j m_j^scaling, m_j the mean of x_ij^2: at 1/2 columns of any
     size and frequency are alike, at 0 they are what they are. The problem is the same.
     zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
@@ -72,14 +75,14 @@ class Settings:
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
     def history_within(self, p: int) -> int:
-        """The solver's history for vectors of length p: a pair is 16 p bytes; never below 5, TAO's own default."""
+        """The solver's history where a rank holds p numbers of a vector: 16 p bytes a pair; never below TAO's own 5."""
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (16 * max(p, 1)))
         return int(min(self.history, room, max(5, self.max_evaluations)))
 
     def planes_within(self, p: int) -> int:
-        """How many planes the certificate keeps of vectors of length p: k of them are 8 k (p + k) bytes; never below 2.
+        """How many planes are kept where a rank holds p numbers of each: 8 k (p + k) bytes for k; never below 2.
 
         Where the planes are the solver's model, all are kept that `vector_bytes` have room for, with their Gram matrix.
         Beyond the number of planes, here and there, idle ones are replaced, or the two of least weight merged.
@@ -91,10 +94,10 @@ class Settings:
         wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
         return int(min(wanted, max(2, room)))
 
-    def root_bytes(self, p: int) -> int:
-        """Memory of the vectors on the root: the solver's memory, the planes and their products, and about 15 more."""
+    def vectors_held(self, p: int) -> int:
+        """Bytes of vectors of which a rank holds p numbers: the solver's memory, planes and products, and `OTHERS`."""
         planes = self.planes_within(p)
-        return 8 * p * (2 * self.history_within(p) + planes + 15) + 8 * planes**2
+        return 8 * p * (2 * self.history_within(p) + planes + OTHERS) + 8 * planes**2
 
     def target(self, J: float) -> float:
         """The gap to be proved where the best J so far is J."""

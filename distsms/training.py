@@ -23,6 +23,7 @@ from distsms.pace import Pace
 from distsms.regularizer import SquaredNorm
 from distsms.settings import Settings
 from distsms.solvers import Outcome, Planes, Scaled, solver_class
+from distsms.vectors import Vectors
 
 Floats = NDArray[np.float64]
 Watcher = Callable[["State", Floats], None]
@@ -126,35 +127,39 @@ def train(
 ) -> Result:
     """Minimize J over all ranks' rows from w (p,), by default 0. Collective; the settings are the same on every rank.
 
-    watch : called on the root after every evaluation with the state and the best w so far, (p,), not to be changed.
-    The run's seconds, and its time limit, do not count what watching takes.
+    watch : called after every evaluation, on each rank that steps (see `distsms.vectors`), with the state and this
+    rank's slice of the best w so far, not to be changed. The run's seconds, and its time limit, do not count what
+    watching takes.
     Raises InputError if the solver needs a smoothed risk and the loss has none.
-    Memory on the root beyond the data: about 8 p (2 history + planes + 15) bytes.
+    Memory beyond the data: `Settings.vectors_held` on each rank that steps, two vectors (p,) on each.
     """
-    comm = objective.comm
+    comm, vectors = objective.comm, objective.vectors
     settings.check_measure(objective.losses[0].name, objective.losses[0].smooth)
     scale = _scale(objective, settings)
-    if not comm.is_root:
+    found = None
+    if vectors.steps:
+        start = np.zeros(vectors.length) if w is None else np.array(vectors.part(w), float)
+        found = _Course(objective, settings, watch, scale).run(start)
+        objective.release()
+    else:
         objective.serve()
-        result = comm.bcast(None)
-        return replace(result, w=comm.broadcast(np.empty(objective.p)))
-    course = _Course(objective, settings, watch, scale)
-    result = course.run(np.zeros(objective.p) if w is None else np.array(w, float))
-    objective.release()
-    comm.bcast(replace(result, w=np.empty(0)))
-    comm.broadcast(result.w)
-    return result
+    best = vectors.everywhere(found.w if found else None)
+    return replace(comm.bcast(found and replace(found, w=np.empty(0))), w=best)
 
 
 class _Course:
-    """One run, on the root: what the solver sees as its problem, and who decides when it is over."""
+    """One run, on each rank that steps: what the solver sees as its problem, and who decides when it is over.
+
+    All vectors are slices; all numbers, and so all decisions, are the same on each of these ranks.
+    """
 
     def __init__(self, objective: Objective, settings: Settings, watch: Watcher, scale: Floats | None) -> None:
         self.scale = scale
         self.objective, self.settings, self.watch = objective, settings, watch
+        self.vectors, self.dot, self.holders = objective.vectors, objective.vectors.dot, objective.vectors.holders
         loss = objective.losses[0]
         self.regularizer = SquaredNorm(settings.lam)
-        self.certificate = _certificate(objective.p, self.regularizer, loss.nonnegative, settings)
+        self.certificate = _certificate(self.vectors, self.regularizer, loss.nonnegative, settings)
         self.smooth = settings.traits.smooth
         self.adaptive = self.smooth and settings.c_mu is None
         if not self.smooth:
@@ -171,7 +176,7 @@ class _Course:
         self.count = self.count_at_shrink = self.count_then = 0
         self.gap_then = np.inf
         self.start = time.perf_counter()
-        self.watching = 0.0  # seconds
+        self.seconds = self.watching = 0.0
 
     # What the solver sees
 
@@ -186,27 +191,33 @@ class _Course:
 
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
         """J_mu (at nu = 0, J) and its gradient at w. Raises _Finished at the run's end."""
-        self.last = self._evaluate(w, self.nu)
+        evaluation = self._evaluate(w, self.nu)
         self.pace.solver_evaluated(self.gap)
-        return self.last.J_mu, self.last.gradient
+        return evaluation.J_mu, evaluation.gradient
 
     def _evaluate(self, w: Floats, nu: float) -> Evaluation:
-        """Counts, certifies, records. Raises _Finished at the run's end."""
+        """J and J_nu at w; counts, certifies, records. Raises _Finished at the run's end."""
         evaluation = self.objective.evaluate([Request(w, nu, self.regularizer)])[0]
         self.count += 1
+        short = evaluation.without_slopes()
+        if nu == self.nu:  # asked for by the solver
+            self.last = short
         finite = np.isfinite([evaluation.J, evaluation.J_mu, evaluation.optimization_gap, evaluation.d]).all()
         if not finite:
-            raise _Finished(Status.NONFINITE, f"at evaluation {self.count}, where ||w|| = {np.linalg.norm(w):.3g}")
+            raise _Finished(
+                Status.NONFINITE, f"at evaluation {self.count}, where ||w|| = {np.sqrt(self.dot(w, w)):.3g}"
+            )
         if self.best is None or evaluation.J <= self.best.J:  # at the same w, the one of the present width
-            self.best = evaluation
+            self.best = short
         with self.objective.clock.phase("certificate"):
             self.certificate.add(evaluation.r, evaluation.d)
+        self.seconds = float(self.vectors.agreed(np.array([self._seconds()]))[0])
         self._be_watched(evaluation)
         self._check_limits()
         return evaluation
 
     def iterated(self) -> bool:
-        """Whether the solver should pause, for a narrower width or a better point. Raises _Finished at the run's end."""
+        """Whether the solver should pause, for a narrower width or a better point. May raise _Finished."""
         assert self.last is not None and self.best is not None
         self.narrower = self._narrower_wanted()
         if self.helped and self.pace.trial_due:
@@ -249,8 +260,8 @@ class _Course:
     # The run
 
     def run(self, w: Floats) -> Result:
-        history = self.settings.history_within(len(w))
-        problem, scale = (self, 1.0) if self.scale is None else (Scaled(self, self.scale), self.scale)
+        history = self.settings.history_within(self.vectors.longest)
+        problem, scale = (self, 1.0) if self.scale is None else (self._scaled(self.scale), self.scale)
         solver = solver_class(self.settings.solver)(problem, w / scale, history, self.settings.solver_options)
         self.start = time.perf_counter()  # what loading PETSc took is not the run's
         failures = 0
@@ -280,6 +291,9 @@ class _Course:
         finally:
             solver.close()
 
+    def _scaled(self, scale: Floats) -> Scaled:
+        return Scaled(self, scale, self.vectors.least(scale))
+
     def _smoothing_matters(self) -> bool:
         assert self.last is not None and self.best is not None
         return self.adaptive and self.last.smoothing_gap > self.settings.target(self.best.J) / 4
@@ -298,7 +312,7 @@ class _Course:
             self._check_proof()
         if self.objective.stop_requested:
             raise _Finished(Status.STOPPED)
-        if self._seconds() >= self.settings.time_limit:
+        if self.seconds >= self.settings.time_limit:
             raise _Finished(Status.TIME)
         if self.count >= self.settings.max_evaluations:
             raise _Finished(Status.LIMIT)
@@ -333,7 +347,7 @@ class _Course:
             raise _Finished(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
 
     def _seconds(self) -> float:
-        """Since the start, without what watching took."""
+        """Since the start, without what watching took, by this rank's own clock."""
         return time.perf_counter() - self.start - self.watching
 
     def _be_watched(self, evaluation: Evaluation) -> None:
@@ -346,7 +360,7 @@ class _Course:
         assert self.best is not None
         return State(
             self.count,
-            self._seconds(),
+            self.seconds,
             e.J,
             self.certificate.lower_bound,
             self.gap,
@@ -381,7 +395,7 @@ class _Course:
 
 
 def _scale(objective: Objective, settings: Settings) -> Floats | None:
-    """What the solver's variables are multiplied by to give w, (p,); None if its variables are w. Collective."""
+    """What the solver's variables are multiplied by to give w, a slice; None if its variables are w. Collective."""
     if not (settings.traits.scaled and settings.scaling):
         return None
     with objective.clock.phase("scaling"):
@@ -389,12 +403,11 @@ def _scale(objective: Objective, settings: Settings) -> Floats | None:
         return np.where((moments > 0) & np.isfinite(moments), moments, 1.0) ** -settings.scaling
 
 
-def _certificate(p: int, regularizer: SquaredNorm, nonnegative: bool, settings: Settings) -> Certificate:
+def _certificate(vectors: Vectors, regularizer: SquaredNorm, nonnegative: bool, settings: Settings) -> Certificate:
     """The planes of a run, as its solver needs them."""
-    zero, planes = nonnegative and settings.zero_plane, settings.planes_within(p)
-    if settings.traits.planes is not Planes.PAIR:
-        return Certificate(p, regularizer, zero, planes)
-    pair = Certificate(p, regularizer, False, planes)
-    if zero:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
-        pair.add(np.zeros(p), 0.0)
-    return pair
+    zero, planes = nonnegative and settings.zero_plane, settings.planes_within(vectors.longest)
+    pair = settings.traits.planes is Planes.PAIR
+    made = Certificate(vectors.length, regularizer, zero and not pair, planes, vectors.dots, vectors.agreed)
+    if zero and pair:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
+        made.add(np.zeros(vectors.length), 0.0)
+    return made

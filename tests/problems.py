@@ -8,6 +8,7 @@ from scipy import sparse
 from distsms.features import Sparse
 from distsms.losses import make_loss
 from distsms.objective import Objective
+from distsms.vectors import make_vectors
 
 
 def data(n=200, p=12, seed=0, positive=0.25):
@@ -26,16 +27,16 @@ def share(comm, n):
     return slice(ends[comm.rank], ends[comm.rank + 1])
 
 
-def objective(X, y, comm, measure="rocarea", weights=None, **more):
+def objective(X, y, comm, measure="rocarea", weights=None, step="root", **more):
     """The objective of this rank's share of X and y."""
     rows = share(comm, len(y))
     loss = make_loss(measure, "gather", y[rows], None if weights is None else weights[rows], comm)
-    return Objective(Sparse.of(X[rows].tocsr()), [loss], comm, **more)
+    return Objective(Sparse.of(X[rows].tocsr()), [loss], comm, vectors=make_vectors(step, X.shape[1], comm), **more)
 
 
 def asked(objective, requests):
-    """Evaluations on the root, None elsewhere. Collective."""
-    if not objective.comm.is_root:
+    """Evaluations on the ranks that step, None elsewhere. Collective."""
+    if not objective.vectors.steps:
         return objective.serve()
     found = objective.evaluate(requests)
     objective.release()

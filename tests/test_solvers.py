@@ -14,6 +14,13 @@ from distsms.solvers import SOLVERS, Outcome, Traits, agm, solver_class
 from distsms.training import Status, train
 from tests.problems import data, noting, objective
 
+
+class Whole:
+    """A `Problem` whose vectors this process has whole."""
+
+    holders, dot = None, staticmethod(np.dot)
+
+
 MEASURES = ("rocarea", "prbep")
 CUTTING = ("bmrm", "bmrm-linesearch")
 
@@ -138,7 +145,7 @@ def test_bmrm_ends_by_itself_beyond_what_floats_can_tell(measure, comm):
 
 @pytest.mark.serial
 def test_bmrm_says_when_it_cannot_go_on():
-    class Stuck:
+    class Stuck(Whole):
         """A model that no plane moves any more."""
 
         evaluations = 0
@@ -160,7 +167,7 @@ def test_bmrm_says_when_it_cannot_go_on():
         assert problem.evaluations < 30
 
 
-class Quadratic:
+class Quadratic(Whole):
     """1/2 sum h_i (w_i - 1)^2 as a `Problem`, its values recorded."""
 
     def __init__(self, h, strong_convexity=0.0, last=10**9):
@@ -245,7 +252,7 @@ def test_a_new_solver_is_a_class_and_a_line(monkeypatch, comm):
 def test_a_gradient_of_zero_is_no_endless_loop(solver):
     """Nothing is left to minimize, and nobody says so: the solver itself has to stop."""
 
-    class Flat:
+    class Flat(Whole):
         strong_convexity = 1.0
         evaluations = 0
 
@@ -281,5 +288,5 @@ def test_an_error_of_petscs_is_an_outcome(monkeypatch):
         self._tao = type("Tao", (), {"solve": staticmethod(fails), "destroy": staticmethod(lambda: None)})()
 
     monkeypatch.setattr(running, "_create", broken)
-    outcome, why = running(None, np.zeros(3), 5, ()).run()
+    outcome, why = running(Whole(), np.zeros(3), 5, ()).run()
     assert outcome is Outcome.FAILED and "error 63" in why

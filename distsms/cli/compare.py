@@ -106,6 +106,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.cli.info import versions
     from distsms.cli.options import fitting, settings_from, speaker
     from distsms.comparison import Runner
+    from distsms.vectors import choose_step
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
@@ -114,7 +115,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         common = next(iter(settings.values()))
         manifest = shards.read_manifest(args.data)
         for cell, one in settings.items():
-            fitting(args.ordering, cell.measure, manifest, one, comm.size, neighbours)
+            fitting(args, cell.measure, manifest, one, comm.size, neighbours)
         if args.test:
             inputs.check(args.test, manifest.p, args.ignore_new_features)
         if comm.is_root:
@@ -127,8 +128,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     block = shards.load(manifest, comm)
     test = _test_rows(args, manifest, comm) if args.test else None
     about = {"host": os.uname().nodename, "versions": versions()}
-    runner = Runner(block, test, args.test, args.ordering, folder, comm, signals.wanted, about)
+    step, _ = choose_step(args.step, manifest.p, comm.size)
+    runner = Runner(block, test, args.test, args.ordering, folder, comm, signals.wanted, about, step)
     stopped = _run_cells(settings, runner, say)
+    runner.close()
     disagree, draws = 0, args.figures and not stopped  # who sends signals has little patience
     heading = _heading(args.data, manifest, common, comm.size)
     with comm.together():
@@ -222,6 +225,7 @@ def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, 
         "test": {"path": args.test, "fingerprint": _fingerprint(args.test)},
         "settings": {name: value for name, value in describe(settings).items() if name not in own},
         "ordering": args.ordering,
+        "step": args.step,
         "ignore_new_features": args.ignore_new_features,
         "ranks": ranks,
     }

@@ -53,6 +53,13 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
         " what costs less (%(default)s)",
     )
     how.add_argument(
+        "--step",
+        choices=("auto", "root", "spread"),
+        default="auto",
+        help="where the solver's vectors live: whole on the root, or a slice of each on every rank; auto spreads them"
+        " where there are many columns (%(default)s)",
+    )
+    how.add_argument(
         "--history", type=count, default=50, metavar="N", help="pairs in the solver's memory (%(default)s)"
     )
     how.add_argument(
@@ -77,7 +84,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
         type=memory,
         default=2**31,
         metavar="SIZE",
-        help="history and planes on the root are cut to this (2GiB)",
+        help="history and planes are cut to this, on each rank that holds some (2GiB)",
     )
     add_threads(how)
 
@@ -110,28 +117,36 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **
 
 
 def fitting(
-    asked: str,
+    args: argparse.Namespace,
     measure: str,
     manifest: Manifest,
     settings: Settings,
     size: int,
     neighbours: list[int],
     bias: bool = False,
-) -> tuple[str, str, str]:
-    """The ordering asked for, or the one that costs less, and two lines on it and on the memory of a rank. Local.
+) -> tuple[str, str, list[str]]:
+    """The ordering and the step asked for, or else chosen, and lines on them and on the memory of a rank. Local.
 
     neighbours : the ranks of this node. Raises InputError if it has less memory than they need.
     """
     from distsms import memory, report
     from distsms.losses import choose_ordering, loss_class
+    from distsms.vectors import choose_step
 
-    ordering, why = choose_ordering(asked, measure, manifest.n_pos, manifest.n_neg, size)
+    ordering, why = choose_ordering(args.ordering, measure, manifest.n_pos, manifest.n_neg, size)
+    step, because = choose_step(args.step, manifest.p + bias, size)
     cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
-    needs, there = memory.needs(manifest, settings, cost, bias), memory.available()
+    layout = memory.Layout(step, size, len(neighbours))
+    needs, there = memory.needs(manifest, settings, cost, layout, bias), memory.available()
     memory.require(needs, size, neighbours, there)
-    up_to = "up to " if settings.planes_within(manifest.p) > settings.planes else ""
-    held = f"{report.size(needs.of_rank(size))} on each rank, {up_to}{report.size(needs.root)} more on the root"
-    return ordering, f"ordering  {ordering}: {why}", f"memory    {held}; its node has {report.size(there)}"
+    vectors = settings.vectors_held(layout.longest(manifest.p + bias))
+    words = [
+        f"ordering  {ordering}: {why}",
+        f"step      {step}: {because}",
+        f"memory    {needs.in_words(size, len(neighbours))}, of these {report.size(vectors)} of the solver's vectors"
+        f" on {'each rank' if step == 'spread' else 'the root'}; its node has {report.size(there)}",
+    ]
+    return ordering, step, words
 
 
 def speaker(speaks: bool) -> Callable[[str], None]:

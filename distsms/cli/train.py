@@ -106,9 +106,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     from distsms.losses import make_loss
     from distsms.objective import Objective
     from distsms.training import train
+    from distsms.vectors import make_vectors
 
     say = speaker(comm.is_root and not args.quiet)
-    clock, reading, neighbours = Clock(), report.ReadCounter(), comm.node_ranks()
+    clock, reading, neighbours = Clock(comm.moved), report.ReadCounter(), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
         settings = settings_from(args, args.measure, args.solver, lam=args.lam, c_mu=args.c_mu, solver_options=petsc)
@@ -121,17 +122,19 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
-        args.ordering, *words = fitting(
-            args.ordering, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
+        args.ordering, args.step, words = fitting(
+            args, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
         )
         trace = report.Trace(args.trace if comm.is_root else None)
-    for one in [*_problem(args, settings, manifest), *words]:
+    for one in [*_problem(args, settings, manifest, comm.size), *words]:
         say(one)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm)
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
     features = WithConstant(block.features, args.bias) if args.bias else block.features
-    say(_held(block, comm))
+    with clock.phase("measure"):
+        vectors = make_vectors(args.step, features.shape[1], comm)
+    say(_held(block, comm) + (f"vectors   {vectors.in_words()}\n" if comm.size > 1 else ""))
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
@@ -141,8 +144,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         course(state)
         trace(state)
 
-    objective = Objective(features, [loss], comm, signals.wanted, clock)
+    objective = Objective(features, [loss], comm, signals.wanted, clock, vectors)
     result = train(objective, settings, start, watch)
+    vectors.close()
     course.close()
     trace.close()
     with clock.phase("threshold"):
@@ -166,15 +170,18 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     usage = comm.allgather(
         {
             "seconds": dict(clock.seconds),
-            "bytes_sent": sum(comm.sent.values()),
-            "bytes_received": sum(comm.received.values()),
+            "sent": dict(clock.sent),
+            "received": dict(clock.received),
+            "bytes_sent": comm.moved()[0],
+            "bytes_received": comm.moved()[1],
             "bytes_read": reading.bytes,
             "peak_memory": report.peak_memory(),
         }
     )
     say("\n" + report.usage_table(usage))
     if comm.size > 1:
-        say("waiting for other ranks counts as broadcast, loss and allreduce")
+        say(f"waiting for other ranks counts as {vectors.outward}, loss and {vectors.inward}\n")
+        say(report.bytes_table(usage, (vectors.outward, "loss", vectors.inward), objective.evaluations))
     if args.quiet and comm.is_root and result.status.exit_code:
         print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
@@ -242,10 +249,12 @@ def _start(path: str, p: int, bias: float | None) -> Any:
     return np.append(w, start.bias / bias) if bias else w
 
 
-def _problem(args: argparse.Namespace, settings: Settings, manifest: Manifest) -> list[str]:
+def _problem(args: argparse.Namespace, settings: Settings, manifest: Manifest, size: int) -> list[str]:
     """What is about to be solved, on what, in lines; from the manifest alone."""
-    p = manifest.p + bool(args.bias)
-    history, planes = settings.history_within(p), settings.planes_within(p)
+    from distsms.memory import Layout
+
+    longest = Layout(args.step, size).longest(manifest.p + bool(args.bias))
+    history, planes = settings.history_within(longest), settings.planes_within(longest)
     fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     fixed = fixed if settings.traits.smooth else "the exact risk"
     fixed += "" if args.solver or settings.solver == "lmvm" else " (this measure has no smoothed one)"
@@ -307,6 +316,7 @@ def _info(
         "zero_based": manifest.zero_based,
         "settings": describe(settings),
         "ordering": args.ordering,
+        "step": args.step,
         "ranks": comm.size,
         "data": {
             "directory": str(args.data),

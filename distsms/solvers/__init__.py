@@ -28,7 +28,18 @@ SOLVERS = {
 
 
 class Problem(Protocol):
-    """A function to minimize, the model that its evaluations build up, and whoever watches over both."""
+    """A function to minimize, the model that its evaluations build up, and whoever watches over both.
+
+    Vectors w (p,) may be spread over processes: then each has a slice of its own length, all run the same solver in
+    lock-step, and all it does but `dot` is entry by entry.
+    """
+
+    @property
+    def holders(self) -> Any:
+        """mpi4py's communicator of the processes that hold a slice of each vector; None: this one holds them whole."""
+
+    def dot(self, a: Floats, b: Floats) -> float:
+        """Inner product of two vectors. Collective among the holders."""
 
     @property
     def strong_convexity(self) -> float:
@@ -50,12 +61,13 @@ class Problem(Protocol):
 class Scaled:
     """A problem in the variables u = w / scale: the same function, over other coordinates.
 
-    scale : (p,) positive. What the model knows stays in terms of w, since the solver does not ask for it.
+    scale : (p,) positive, none below `least`. What the model knows stays in terms of w: the solver does not ask for it.
     """
 
-    def __init__(self, problem: Problem, scale: Floats) -> None:
+    def __init__(self, problem: Problem, scale: Floats, least: float) -> None:
         self._problem, self._scale = problem, scale
-        self.strong_convexity = problem.strong_convexity * float(scale.min(initial=1.0)) ** 2
+        self.holders, self.dot = problem.holders, problem.dot
+        self.strong_convexity = problem.strong_convexity * min(1.0, least) ** 2
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
         """See `Problem`; u and the gradient are (p,)."""

@@ -73,10 +73,10 @@ class Solver:
             slope_y = self._slope(y)
             T = (L * y - slope_y) / (L + sigma)
             move = y - T
-            if _norm(move) <= 32 * EPS * _norm(y):
+            if self._norm(move) <= 32 * EPS * self._norm(y):
                 return None
             slope = self._slope(T)
-            if _large_enough(L, slope - slope_y, -move, 8 * EPS * (_norm(slope) + L * _norm(y))):
+            if self._large_enough(L, slope - slope_y, -move, 8 * EPS * (self._norm(slope) + L * self._norm(y))):
                 return T, a, slope
             self._L *= RAISE
         return None
@@ -88,11 +88,22 @@ class Solver:
     def _first_estimate(self) -> bool:
         """||g||^2 / (2 F), which is no more than the Lipschitz constant of the gradient if F >= 0 everywhere."""
         value, gradient = self._problem.value_and_gradient(self._x)
-        norm2 = float(gradient @ gradient)
+        norm2 = self._problem.dot(gradient, gradient)
         if not norm2 > 0:
             return False
         self._L = 0.5 * norm2 / abs(value) if value else 1.0
         return True
+
+    def _norm(self, x: Floats) -> float:
+        return float(np.sqrt(self._problem.dot(x, x)))
+
+    def _large_enough(self, L: float, change: Floats, move: Floats, noise: float) -> bool:
+        """Whether ||change||^2 <= L <change, move>, if the change of f' may be wrong by a vector of norm `noise`.
+
+        Where f is linear along the move both sides are zero, and rounding alone would raise L without end.
+        """
+        dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
+        return dot(change, change) - L * dot(change, move) <= noise * room
 
     def restart(self, w: Floats) -> None:
         """See `solvers.Solver.restart`."""
@@ -100,15 +111,3 @@ class Solver:
 
     def close(self) -> None:
         """Nothing to free."""
-
-
-def _norm(x: Floats) -> float:
-    return float(np.linalg.norm(x))
-
-
-def _large_enough(L: float, change: Floats, move: Floats, noise: float) -> bool:
-    """Whether ||change||^2 <= L <change, move>, if the change of f' may be wrong by a vector of norm `noise`.
-
-    Where f is linear along the move both sides are zero, and rounding alone would raise L without end.
-    """
-    return bool(change @ change - L * (change @ move) <= noise * (2 * _norm(change) + L * _norm(move)))

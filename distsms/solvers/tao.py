@@ -1,7 +1,7 @@
 """LMVM, TAO's limited-memory variable metric method (JMLR, section 5.2); the only module that imports petsc4py.
 
-It runs on the process that holds the vectors whole, with that process alone as PETSc's world: no other rank loads
-PETSc.
+It runs on the processes that hold the vectors: one that has them whole, or all with a slice each. No other rank loads
+PETSc. PETSc's own world is each process alone, so that starting it is no collective; its objects live on the holders.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def version() -> str:
 
 
 class Solver:
-    """TAO's LMVM on a `Problem`, from w (p,), which is copied.
+    """TAO's LMVM on a `Problem`, from w (p,), which is copied. Building and closing it is collective among the holders.
 
     history : how many pairs of steps and gradient changes the method keeps; 16 history p bytes.
     options : words of PETSc's command line ("-tao_ls_type", "armijo", ...); they hold for this process from here on,
@@ -59,8 +59,9 @@ class Solver:
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str]) -> None:
         self._petsc, self._problem = _petsc(), problem
         database = self._petsc.Options()
+        self._comm = problem.holders or self._petsc.COMM_SELF
         if options:
-            database.insertString(" ".join([*options, "-options_left"]))
+            database.insertString(" ".join([*options, *(["-options_left"] if self._comm.rank == 0 else [])]))
         self._defaults = {
             "tao_lmvm_mat_lmvm_hist_size": str(history),
             "tao_lmvm_recycle": "1",  # the history survives a pause and a change of the smoothing width
@@ -76,10 +77,12 @@ class Solver:
 
     def _create(self, w: Floats) -> None:
         PETSc = self._petsc
-        self._x = PETSc.Vec().createSeq(len(w), comm=PETSc.COMM_SELF)
+        self._x = PETSc.Vec().create(self._comm)
+        self._x.setSizes((len(w), None))
+        self._x.setType("standard")
         self._x.array[:] = w
         self._gradient = self._x.duplicate()
-        self._tao = PETSc.TAO().create(PETSc.COMM_SELF)
+        self._tao = PETSc.TAO().create(self._comm)
         self._tao.setType("lmvm")
         self._tao.setObjectiveGradient(self._evaluate, self._gradient)
         self._tao.setSolution(self._x)
