@@ -34,7 +34,7 @@ class Settings:
     c_mu: float | None = None
     solver: str = "lmvm"
     history: int = 50
-    planes: int = 40
+    planes: int = 100
     scaling: float = 0.125
     zero_plane: bool = True
     bundle_steps: bool = True
