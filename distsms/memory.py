@@ -77,8 +77,9 @@ ALONE = Layout("root", 1)
 def needs(manifest: Manifest, settings: Settings, ordering: Cost, layout: Layout = ALONE, bias: bool = False) -> Needs:
     """What training on a data set takes, with what an ordering takes and perhaps a constant feature. Local.
 
-    Each rank holds w, once for all of a node where they share it, X'c, and one more of this length for every thread but
-    the first; while columns are described, two instead of X'c. A constant feature takes a copy of X'c.
+    Each rank holds w, once for a node where its ranks share it, and X'c, once more for every thread but the first;
+    and what MPI takes to sum X'c, twice that at most. Columns are described in no more than that. A constant feature
+    takes a copy of X'c.
     """
     value = 4 if manifest.dtype == "float32" else 8
     if manifest.layout == "dense":
@@ -88,7 +89,7 @@ def needs(manifest: Manifest, settings: Settings, ordering: Cost, layout: Layout
     data = entry * manifest.nnz + ROW_BYTES * manifest.n
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
-    each = INTERPRETER + 8 * p * (2 + bias + threads_wanted() - shared) + int(ordering.held_by_each)
+    each = INTERPRETER + 8 * p * (2 + (not shared) + threads_wanted() + bias) + int(ordering.held_by_each)
     steps, root = ROOT_LIBRARIES + settings.vectors_held(layout.longest(p)), int(ordering.held_by_root)
     if layout.step == "spread":
         each += steps
@@ -109,8 +110,8 @@ def require(needed: Needs, ranks: int, here: list[int], there: int) -> None:
     fitting = needed.ranks_that_fit(len(here), there)
     if fitting is None:
         raise InputError(
-            text + "More ranks cannot help, since what the root holds does not shrink: lower --history, --planes or "
-            "--vector-memory, leave out columns, or take a node with more memory"
+            text + "More ranks cannot help, since what one holds of the vectors does not shrink: lower --history, "
+            "--planes or --vector-memory, spread them (--step spread), leave out columns, or take a larger node"
         )
     raise InputError(text + f"{fitting[0]} ranks, {fitting[1]} on each node of this memory, would fit")
 

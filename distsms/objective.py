@@ -170,6 +170,7 @@ class Objective:
         """
         with self.clock.phase("rounding"):
             if self._column_errors is None:
+                self.vectors.give_back()
                 largest, counts = self.features.columns()
                 errors = self.vectors.highest(largest)
                 del largest

@@ -10,8 +10,8 @@ import numpy as np
 from distsms.errors import InputError
 from distsms.solvers import SOLVERS, Planes, Traits, solver_class
 
-OTHERS = 20
-"""Vectors that TAO, an evaluation, the run and the certificate hold besides; measured, see README."""
+RUN, PAIR = 6, 3
+"""Vectors that an evaluation, the run and the certificate hold besides, and those of a pair of TAO's; measured."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Settings:
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
     def history_within(self, p: int) -> int:
-        """The solver's history where a rank holds p numbers of a vector: 16 p bytes a pair; never below TAO's own 5."""
+        """The solver's history where a rank holds p numbers of a vector: 24 p bytes a pair; never below TAO's own 5."""
         if not self.traits.history:
             return 0
-        room = max(5, self.vector_bytes / 2 // (16 * max(p, 1)))
+        room = max(5, self.vector_bytes / 2 // (8 * PAIR * max(p, 1)))
         return int(min(self.history, room, max(5, self.max_evaluations)))
 
     def planes_within(self, p: int) -> int:
@@ -95,9 +95,9 @@ class Settings:
         return int(min(wanted, max(2, room)))
 
     def vectors_held(self, p: int) -> int:
-        """Bytes of vectors of which a rank holds p numbers: the solver's memory, planes and products, and `OTHERS`."""
+        """Bytes of vectors of which a rank holds p numbers: the solver's, planes and their products, and `RUN`."""
         planes = self.planes_within(p)
-        return 8 * p * (2 * self.history_within(p) + planes + OTHERS) + 8 * planes**2
+        return 8 * p * (PAIR * self.history_within(p) + self.traits.vectors + planes + RUN) + 8 * planes**2
 
     def target(self, J: float) -> float:
         """The gap to be proved where the best J so far is J."""

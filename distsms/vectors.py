@@ -99,7 +99,7 @@ class Vectors(ABC):
 
     def everywhere(self, mine: Floats | None) -> Floats:
         """A vector, whole, on every rank: (p,), to keep. mine : this rank's slice, as in `copies`. Collective."""
-        self._buffer = np.empty(0)
+        self.give_back()
         return self.copies(1, None if mine is None else [mine])[0].copy()
 
     @abstractmethod
@@ -111,6 +111,10 @@ class Vectors(ABC):
         if len(self._buffer) != k * self.p + 1:
             self._buffer = np.empty(k * self.p + 1)
         return self._buffer
+
+    def give_back(self) -> None:
+        """Free the buffer, until it is needed again. Local."""
+        self._buffer = np.empty(0)
 
     def _room_for_copies(self, k: int) -> Replica:
         if self._replica is None or self._replica[0] != k:
@@ -146,23 +150,24 @@ class Vectors(ABC):
         """Inner products of k vectors, slices (k, length), with one: (k,). Collective among the ranks that step."""
         return self.sums(np.dot(A, b))
 
-    def choose_collective(self, repetitions: int = 3) -> None:
-        """Sum by the way that is fastest for these p and ranks, by the root's measurement. Collective.
+    def choose_collective(self) -> None:
+        """Sum by the way that is fastest for these p and ranks, by measurement. Collective.
 
-        Each way is tried once in vain; what counts is the best of its repetitions, the slowest rank's time each.
+        What counts is a way's best time, each the slowest rank's: of five, or of as many as begin within a second, the
+        first of which, when memory is touched for the first time, is in vain.
         """
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
         buffer = self.room(1)[:-1]
         for name, way in self._ways().items():
-            taken = []
-            for _ in range(1 + repetitions):
+            taken: list[float] = []
+            while len(taken) < 2 or (len(taken) < 5 and sum(taken) < 1.0):
                 buffer[:] = 0
                 self.comm.barrier()
                 start = time.perf_counter()
                 way(buffer)
-                taken.append(self.comm.maximum(np.array([time.perf_counter() - start]))[0])
-            self.measured[name] = float(min(taken[1:]))
+                taken.append(float(self.comm.maximum(np.array([time.perf_counter() - start]))[0]))
+            self.measured[name] = min(taken[1:])
         self.inward = self.comm.bcast(min(self.measured, key=self.measured.__getitem__))
         self._sum = self._ways()[self.inward]
 

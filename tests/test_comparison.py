@@ -18,6 +18,7 @@ from distsms.features import Sparse
 from distsms.settings import Settings
 from distsms.shards import Block
 from distsms.training import State, Status
+from distsms.vectors import STEPS
 from tests.problems import data, share
 
 DATA = {"data": {"path": "a", "fingerprint": "f"}, "test": {"path": "t", "fingerprint": "e"}}
@@ -33,7 +34,7 @@ def block(comm, X, y):
     return Block(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
 
 
-def runner(comm, folder, stop_wanted=lambda: False, seed=3):
+def runner(comm, folder, stop_wanted=lambda: False, seed=3, step="root"):
     """A runner on small data with test rows, and these test rows."""
     X, y = data(n=150, seed=seed)
     test = data(n=90, seed=seed + 1)
@@ -41,7 +42,7 @@ def runner(comm, folder, stop_wanted=lambda: False, seed=3):
     if comm.is_root:
         one.open(IDENTITY, overwrite=False)
     return Runner(
-        block(comm, X, y), block(comm, *test), "test", "gather", one, comm, stop_wanted, {"host": "here"}
+        block(comm, X, y), block(comm, *test), "test", "gather", one, comm, stop_wanted, {"host": "here"}, step
     ), test
 
 
@@ -60,12 +61,14 @@ def test_the_grid_has_every_combination_once():
     assert Cell("prbep", 1e-06, "agm", 10.0).name == "prbep_1e-06_agm_cmu10.0"
 
 
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("cell", [CELL, Cell("prbep", 1e-3, "bmrm"), Cell("prbep", 1e-2, "agm", 10.0)])
-def test_a_run_leaves_its_course_and_its_test_measures(cell, comm, shared_dir):
+def test_a_run_leaves_its_course_and_its_test_measures(cell, step, comm, shared_dir):
     metrics = pytest.importorskip("sklearn.metrics")
-    one, (X, y) = runner(comm, shared_dir)
+    one, (X, y) = runner(comm, shared_dir, step=step)
     settings = Settings(lam=cell.lam, epsilon=EPSILON, solver=cell.solver, c_mu=cell.c_mu, max_evaluations=60)
     result = one.run(cell, settings)
+    one.close()
     if not comm.is_root:
         return
     found = one.folder.finished(cell)

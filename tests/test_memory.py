@@ -16,6 +16,7 @@ from distsms.losses.contract import Cost
 from distsms.memory import Needs
 from distsms.settings import Settings
 from distsms.shards import load, write_data
+from distsms.vectors import STEPS, make_vectors
 from tests.problems import data
 
 sizes = st.integers(0, 10**6)
@@ -39,24 +40,48 @@ def test_the_root_counts_the_solvers_vectors(tmp_path, monkeypatch):
     X, y = data(20, 7)
     manifest = write_data(tmp_path, X, y)
     few, many = (memory.needs(manifest, Settings(1.0, history=h), Cost(0, 0)) for h in (5, 6))
-    assert many.root - few.root == 16 * 7
+    assert many.root - few.root == 24 * 7
     assert memory.needs(manifest, Settings(1.0, history=5), Cost(0, 0, 600.0, 70.0)).root - few.root == 600
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert memory.needs(manifest, Settings(1.0), Cost(0, 0)).each - few.each == 2 * 8 * 7
 
 
-@given(sizes, sizes, sizes, st.integers(1, 40), st.integers(1, 10**7))
-def test_the_ranks_that_are_proposed_fit_and_one_less_does_not(rows, each, root, here, there):
-    needed = Needs(rows, each, root)
+@pytest.mark.serial
+def test_spread_vectors_are_every_ranks(tmp_path, monkeypatch):
+    """On the root nothing is left, each has a slice; a node's ranks share w, which counts once."""
+    X, y = data(20, 9)
+    manifest, settings = write_data(tmp_path, X, y), Settings(1.0)
+    root, spread = (memory.needs(manifest, settings, Cost(0, 0), memory.Layout(s, 4)) for s in STEPS)
+    assert (spread.root, root.each - memory.INTERPRETER) == (0, 8 * 9 * 4)
+    libraries = memory.ROOT_LIBRARIES
+    assert spread.each - root.each == settings.vectors_held(3) + libraries
+    assert root.root == settings.vectors_held(9) + libraries
+    monkeypatch.setattr(memory, "SHARED_FROM", 9)
+    shared = memory.needs(manifest, settings, Cost(0, 0), memory.Layout("spread", 4, 2))
+    assert (shared.node, spread.each - shared.each) == (8 * 9, 8 * 9)
+    assert shared.of_node(2, 4) == 2 * shared.of_rank(4) + 8 * 9
+    assert "more on each node" in shared.in_words(4, 2) and "root" not in shared.in_words(4, 2)
+
+
+@pytest.mark.parametrize("p", [1, 7, 100])
+@pytest.mark.parametrize("step", STEPS)
+def test_the_longest_slice_is_foreseen(step, p, comm):
+    made = make_vectors(step, p, comm)
+    assert memory.Layout(step, comm.size).longest(p) == made.longest == max(comm.allgather(made.length))
+
+
+@given(sizes, sizes, sizes, sizes, st.integers(1, 40), st.integers(1, 10**7))
+def test_the_ranks_that_are_proposed_fit_and_one_less_does_not(rows, each, root, node, here, there):
+    needed = Needs(rows, each, root, node)
     fitting = needed.ranks_that_fit(here, there)
     if fitting is None:
-        assert needed.root + needed.each >= there
+        assert needed.root + needed.node + needed.each >= there
         return
     ranks, on_node = fitting
     assert 1 <= on_node <= min(here, ranks)
     assert needed.of_node(on_node, ranks) <= there
     if ranks > on_node:
-        assert on_node * (needed.data / (ranks - 1) + needed.each) + needed.root > there
+        assert on_node * (needed.data / (ranks - 1) + needed.each) + needed.node + needed.root > there
 
 
 @pytest.mark.serial
@@ -67,7 +92,7 @@ def test_refusals_say_what_to_do():
     memory.require(needed, 4, [2, 3], 52 * gib)  # a node without the root
     with pytest.raises(InputError, match=r"2 rank\(s\) on .* need 52 GiB, and 51 GiB .* 5 ranks, 2 on each node"):
         memory.require(needed, 4, [2, 3], 51 * gib)
-    with pytest.raises(InputError, match="the root holds does not shrink"):
+    with pytest.raises(InputError, match=r"does not shrink.*--step spread"):
         memory.require(needed, 4, [0, 1], 3 * gib)
 
 

@@ -106,6 +106,7 @@ class Traits(NamedTuple):
     planes: Planes = Planes.PROOF
     history: bool = False  # whether it keeps `history` pairs of vectors
     options: bool = False  # whether it takes words of PETSc's command line
+    vectors: int = 6  # that it holds at a time, besides the history
     scaled: bool = False  # whether it gains from variables of comparable curvature: see `Scaled`
     movable: bool = False  # whether it has `move`: see `Movable`
 

@@ -28,7 +28,7 @@ TRIALS = 100  # of L in one step; 2^100 times the first guess is beyond any need
 class Solver:
     """Nesterov's method on a `Problem`, from w (p,). history and options are not used.
 
-    Two evaluations for each trial of L, nearly one trial a step; vectors: 8. After a pause the momentum starts anew,
+    Two evaluations for each trial of L, nearly one trial a step. After a pause the momentum starts anew,
     since the sums of gradients are the old function's; the estimate L stays.
     """
 

@@ -27,7 +27,7 @@ class Solver:
     Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and what the program takes.
     """
 
-    traits = Traits(smooth=False, planes=Planes.MODEL)
+    traits = Traits(smooth=False, planes=Planes.MODEL, vectors=1)
 
     def __init__(self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = ()) -> None:
         self._problem, self._w = problem, w
@@ -59,4 +59,4 @@ class Solver:
 class LineSearch(Solver):
     """BMRM without a quadratic program (BMRM 2007, section 5 and Algorithm 2); two planes of memory."""
 
-    traits = Traits(smooth=False, planes=Planes.PAIR)
+    traits = Traits(smooth=False, planes=Planes.PAIR, vectors=1)

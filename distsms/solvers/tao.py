@@ -48,13 +48,13 @@ def version() -> str:
 class Solver:
     """TAO's LMVM on a `Problem`, from w (p,), which is copied. Building and closing it is collective among the holders.
 
-    history : how many pairs of steps and gradient changes the method keeps; 16 history p bytes.
+    history : how many pairs of steps and gradient changes the method keeps; PETSc takes 24 history p bytes for them.
     options : words of PETSc's command line ("-tao_ls_type", "armijo", ...); they hold for this process from here on,
     and PETSc names those that nothing asked for when the process ends.
     TAO's own tolerances are off: it stops when the problem asks, or when its line search fails.
     """
 
-    traits = Traits(history=True, options=True, scaled=True, movable=True)
+    traits = Traits(history=True, options=True, vectors=23, scaled=True, movable=True)  # measured with PETSc 3.18
 
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str]) -> None:
         self._petsc, self._problem = _petsc(), problem
