@@ -62,7 +62,10 @@ class Certificate:
         self._gram = np.zeros((1, 1))  # grows with the planes
         self._d = np.zeros(places)
         self._alpha = np.zeros(places)
+        self._last_use = np.zeros(places)  # when the plane came, or had a weight, by the count of planes added
+        self._added = 0
         self._count = self._fixed
+        self._proximity = regularizer.lam  # weight of the next level point's proximal term
         self._planes[: self._fixed] = 0.0
 
     def add(self, r: Floats, d: float) -> float:
@@ -76,7 +79,13 @@ class Certificate:
         agreed = self._agreed(np.append(self._alpha[:k], self._bound()))
         self._alpha[:k], self._attained = agreed[:-1], float(agreed[-1])
         self.lower_bound = max(self.lower_bound, self._attained)
+        self._added += 1
+        self._last_use[slot] = self._added
+        self._note_use(self._alpha[:k])
         return self.lower_bound
+
+    def _note_use(self, alpha: Floats) -> None:
+        self._last_use[: len(alpha)][alpha > 0] = self._added
 
     def _bound(self) -> float:
         """What the present mixture proves, less what rounding can have added to it."""
@@ -99,8 +108,13 @@ class Certificate:
         """All that it knows; see `restore`."""
         k = self._count
         return Snapshot(
-            {"lower_bound": self.lower_bound, "attained": self._attained},
-            {"d": self._d[:k], "alpha": self._alpha[:k], "gram": self._gram[:k, :k]},
+            {
+                "lower_bound": self.lower_bound,
+                "attained": self._attained,
+                "added": self._added,
+                "proximity": self._proximity,
+            },
+            {"d": self._d[:k], "alpha": self._alpha[:k], "last_use": self._last_use[:k], "gram": self._gram[:k, :k]},
             {"planes": list(self._planes[:k])},
         )
 
@@ -109,12 +123,50 @@ class Certificate:
         k = self._count = len(snapshot.tables["d"])
         places = max(k, len(self._planes))
         self._planes = np.empty((places, self._planes.shape[1]))
-        self._d, self._alpha = np.zeros(places), np.zeros(places)
+        self._d, self._alpha, self._last_use = np.zeros(places), np.zeros(places), np.zeros(places)
         self._gram = snapshot.tables["gram"].copy()
-        self._d[:k], self._alpha[:k] = snapshot.tables["d"], snapshot.tables["alpha"]
+        for name, whole in (("d", self._d), ("alpha", self._alpha), ("last_use", self._last_use)):
+            whole[:k] = snapshot.tables[name]
+        self._added, self._proximity = snapshot.numbers["added"], snapshot.numbers["proximity"]
         for row, plane in zip(self._planes, snapshot.vectors["planes"], strict=False):
             row[:] = plane
         self.lower_bound, self._attained = snapshot.numbers["lower_bound"], snapshot.numbers["attained"]
+
+    def level_point(self, centre: Floats, J: float, share: float) -> Floats:
+        """Where a level method goes: about the point next to the centre at which the model has fallen to a level.
+
+        centre : (p,), where J is attained.  share : of the way from the lower bound up to J, where the level is.
+        Lemarechal, Nemirovskii & Nesterov, New variants of bundle methods (1995), with the best point as the centre.
+        The point minimizes the model + u/2 ||w - centre||^2; u is found by doubling from where it was last.
+        Cost: two passes over k p numbers, and a few programs of k variables.
+        """
+        k, lam, c = self._count, self.regularizer.lam, centre
+        planes, d, gram = self._planes[:k], self._d[:k], self._gram[:k, :k]
+        at_centre, norm2 = self._dots(planes, c), float(self._dots(c[None, :], c)[0])
+        level = self.lower_bound + share * (J - self.lower_bound)
+
+        def proximal(weight: float, guess: Floats) -> tuple[Floats, bool]:
+            """The program's mixture, and whether the model's value at (weight c - mixture) / (lam + weight) is low."""
+            both = lam + weight
+            alpha = simplex_qp(gram, both * d + weight * at_centre, guess)
+            products = gram @ alpha
+            height = float(np.max((weight * at_centre - products) / both + d))
+            square = (weight * weight * norm2 - 2 * weight * (alpha @ at_centre) + alpha @ products) / both**2
+            return alpha, self.regularizer.value(max(0.0, float(square))) + height <= level
+
+        alpha, low = proximal(self._proximity, self._alpha[:k])
+        while not low and self._proximity > 1e-6 * lam:
+            self._proximity /= 4
+            alpha, low = proximal(self._proximity, alpha)
+        weight, found = self._proximity, alpha
+        while low and weight < 1e12 * lam:
+            self._proximity, alpha = weight, found
+            weight = 2 * self._proximity
+            found, low = proximal(weight, alpha)
+        agreed = self._agreed(np.append(alpha, self._proximity))
+        alpha, self._proximity = agreed[:-1], float(agreed[-1])
+        self._note_use(alpha)
+        return (self._proximity * c - alpha @ planes) / (lam + self._proximity)
 
     def _free_slot(self) -> int:
         """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""
@@ -123,7 +175,8 @@ class Certificate:
             if self._count > len(self._gram):
                 self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, len(self._planes) - len(self._gram))))
             return self._count - 1
-        first, second = self._fixed + np.argsort(self._alpha[self._fixed :], kind="stable")[:2]
+        own = slice(self._fixed, None)
+        first, second = self._fixed + np.lexsort((self._last_use[own], self._alpha[own]))[:2]
         if self._alpha[first] > 0:
             self._merge(int(second), int(first))
         return int(first)

@@ -27,6 +27,7 @@ class Settings:
     checkpoint_every : seconds between two snapshots of the run; None takes none, and the solver remembers no more for
     them than its own history.
     zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
+    bundle_steps : whether the certificate's planes also say where to evaluate, where that pays: see `distsms.pace`.
     """
 
     lam: float
@@ -35,9 +36,10 @@ class Settings:
     c_mu: float | None = None
     solver: str = "lmvm"
     history: int = 50
-    planes: int = 40
+    planes: int = 100
     scaling: float = 0.125
     zero_plane: bool = True
+    bundle_steps: bool = True
     vector_bytes: float = 2**31
     max_evaluations: int = 10_000
     time_limit: float = float("inf")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from distsms import errors
 from distsms.certificate import Certificate
 from distsms.objective import Evaluation, Objective, Request
+from distsms.pace import Pace
 from distsms.regularizer import SquaredNorm
 from distsms.settings import Settings
 from distsms.snapshot import Snapshot
@@ -31,6 +32,7 @@ Keeper = Callable[[Snapshot], None]
 
 START_COST = 0.02  # the first width may cost this much of R; several times more or less takes longer
 SHRINK = 0.3
+LEVEL = 0.3  # a step of the bundle aims at this share of the gap above the lower bound
 EVALUATIONS_BETWEEN_SHRINKS = 5
 PATIENCE, LITTLE = 500, 1e-3  # a run whose gap has not narrowed by this share in so many evaluations is at its end
 FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
@@ -182,6 +184,9 @@ class _Course:
             self.nu = START_COST / loss.smoothing_cost()
         else:
             self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
+        self.helped = self.adaptive and settings.bundle_steps and settings.traits.movable
+        self.pace = Pace()
+        self.narrower = self.ahead = False  # why the solver was asked to pause
         self.best: Evaluation | None = None
         self.last: Evaluation | None = None
         self.count = self.count_at_shrink = self.count_then = 0
@@ -203,17 +208,25 @@ class _Course:
         return self.certificate.minimum()
 
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """J_mu (at nu = 0, J) and its gradient at w; counts, certifies, records. Raises _Finished at the run's end."""
-        evaluation = self.objective.evaluate([Request(w, self.nu, self.regularizer)])[0]
+        """J_mu (at nu = 0, J) and its gradient at w. Raises _Finished at the run's end."""
+        evaluation = self._evaluate(w, self.nu)
+        self.pace.solver_evaluated(self.gap)
+        return evaluation.J_mu, evaluation.gradient
+
+    def _evaluate(self, w: Floats, nu: float) -> Evaluation:
+        """J and J_nu at w; counts, certifies, records. Raises _Finished at the run's end."""
+        evaluation = self.objective.evaluate([Request(w, nu, self.regularizer)])[0]
         self.count += 1
-        self.last = evaluation.without_slopes()
+        short = evaluation.without_slopes()
+        if nu == self.nu:  # asked for by the solver
+            self.last = short
         finite = np.isfinite([evaluation.J, evaluation.J_mu, evaluation.optimization_gap, evaluation.d]).all()
         if not finite:
             raise _Finished(
                 Status.NONFINITE, f"at evaluation {self.count}, where ||w|| = {np.sqrt(self.dot(w, w)):.3g}"
             )
         if self.best is None or evaluation.J <= self.best.J:  # at the same w, the one of the present width
-            self.best = self.last
+            self.best = short
         with self.objective.clock.phase("certificate"):
             self.certificate.add(evaluation.r, evaluation.d)
         self.seconds = float(self.vectors.agreed(np.array([self._seconds()]))[0])
@@ -222,10 +235,28 @@ class _Course:
         every = self.settings.checkpoint_every
         if every is not None and self.seconds - self.seconds_kept >= every:
             self._keep()
-        return evaluation.J_mu, evaluation.gradient
+        return evaluation
 
     def iterated(self) -> bool:
-        """Whether the solver should pause, for a narrower width. Raises _Finished at the floor of a fixed one."""
+        """Whether the solver should pause, for a narrower width or a better point. May raise _Finished."""
+        assert self.last is not None and self.best is not None
+        self.narrower = self._narrower_wanted()
+        if self.helped and self.pace.trial_due:
+            before = self.best
+            self.pace.trial(self._bundle_step)
+            self.ahead = self.best is not before and self.best.J < self.last.J
+        return self.narrower or self.ahead
+
+    def _bundle_step(self) -> float:
+        """Evaluate J where the bundle of planes suggests; the gap after it."""
+        assert self.best is not None
+        with self.objective.clock.phase("certificate"):
+            w = self.certificate.level_point(self.best.w, self.best.J, LEVEL)
+        self._evaluate(w, 0.0)
+        return self.gap
+
+    def _narrower_wanted(self) -> bool:
+        """Whether smoothing costs too much where the solver is. Raises _Finished at the floor of a fixed width."""
         assert self.last is not None and self.best is not None
         if not self.smooth:
             return False
@@ -274,19 +305,25 @@ class _Course:
     def _solve(self) -> NoReturn:
         failures = 0
         while True:
-            before = self.best.J if self.best else np.inf
+            before = self.gap
             outcome, why = self.solver.run()
             assert self.best is not None and self.last is not None
-            if outcome is Outcome.PAUSED or self._smoothing_matters():
+            paused = outcome is Outcome.PAUSED
+            if not paused and self.helped:
+                self.pace.rescue(self._bundle_step)
+            if self.narrower if paused else self._smoothing_matters():
                 self._shrink()
                 failures = 0
-            else:
-                failures = 1 if before > self.best.J else failures + 1
+            elif not paused:
+                failures = 1 if before > self.gap else failures + 1
                 if failures > 1:
                     raise _Finished(Status.STALLED, why)
-            if outcome is Outcome.FAILED:
+            if not paused:
                 self._check_proof()
                 self.solver.restart(self.best.w / self.scale)
+            elif self.ahead:
+                self.solver.move(self.best.w / self.scale)
+            self.ahead = False
 
     def _scaled(self) -> Problem:
         if isinstance(self.scale, float):
@@ -304,6 +341,7 @@ class _Course:
             best = {name: getattr(self.best, name) for name in BEST}
             kept = Snapshot(numbers, {}, {"w": [self.best.w]}).joined(Snapshot(best).under("best"))
             kept = kept.joined(self.certificate.snapshot().under("certificate"))
+            kept = kept.joined(self.pace.snapshot().under("pace"))
             self.keep(kept.joined(self.solver.memory().under("solver")))
         self.seconds_kept = self.seconds
 
@@ -319,12 +357,13 @@ class _Course:
         nothing = np.empty(0)
         self.best = Evaluation(w=snapshot.vectors["w"][0], gradient=nothing, r=nothing, **numbers)
         self.certificate.restore(snapshot.part("certificate"))
+        self.pace.restore(snapshot.part("pace"))
         self.solver.restart(self.best.w / self.scale)
         self.solver.recall(snapshot.part("solver"))
 
     def _smoothing_matters(self) -> bool:
         assert self.last is not None and self.best is not None
-        return self.adaptive and self.best.smoothing_gap > self.settings.target(self.best.J) / 4
+        return self.adaptive and self.last.smoothing_gap > self.settings.target(self.best.J) / 4
 
     def _shrink(self) -> None:
         self.nu *= SHRINK

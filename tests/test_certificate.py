@@ -148,3 +148,37 @@ def test_never_below_a_single_plane(steep):
         flat = rng.normal(size=3) * 1e-2
         assert bundle.add(flat, 0.9) >= 0.9 - flat @ flat / 2e-3 - 1e-9
         assert bundle.minimum()[1] >= bundle.lower_bound - 1e-9
+
+
+@given(st.integers(1, 6), st.floats(0.1, 0.9), st.integers(0, 10**6))
+def test_level_points_are_near_and_low_enough(k, share, seed):
+    """The model is at most at the level there, and the centre not twice as far as the nearest such point."""
+    rng, lam = np.random.default_rng(seed), 0.3
+    A, b, centre = rng.normal(size=(k, 4)), rng.normal(size=k), 3 * rng.normal(size=4)
+    certificate = Certificate(4, SquaredNorm(lam), False, 10)
+    for row, height in zip(A, b, strict=True):
+        certificate.add(row, height)
+
+    def model(w):
+        return lam / 2 * w @ w + np.max(A @ w + b)
+
+    J = model(centre)
+    level = certificate.lower_bound + share * (J - certificate.lower_bound)
+    w = certificate.level_point(centre, J, share)
+    nearest = minimize(
+        lambda v: (v - centre) @ (v - centre),
+        w,
+        constraints={"type": "ineq", "fun": lambda v: level - lam / 2 * v @ v - A @ v - b},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 1000},
+    )
+    assert model(w) <= level + 1e-9 * (1 + abs(J))
+    assert np.linalg.norm(w - centre) <= 2 * np.linalg.norm(nearest.x - centre) + 1e-4
+
+
+def test_the_plane_that_was_of_no_use_for_longest_goes_first():
+    """Of a bundle that is full; what came last stays, though it has no weight, since the next step may need it."""
+    certificate = Certificate(2, SquaredNorm(1.0), False, 3)
+    for d in (5.0, 1.0, 2.0, 3.0):  # flat planes: only the highest has a weight
+        certificate.add(np.zeros(2), d)
+    assert sorted(certificate._d) == [2.0, 3.0, 5.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
-ALL = (*COMPARISONS, "accuracy", "cost_model", "experiments", "figure_lower_bounds", "measures", "sweep")
+ALL = (*COMPARISONS, "accuracy", "cost_model", "evaluations", "experiments", "figure_lower_bounds", "measures", "sweep")
 
 
 def script(name, *words, **more):
@@ -77,6 +78,17 @@ def test_the_cost_model(texts, tmp_path):
 def test_a_sweep(texts):
     out = script("sweep", "--planes", "2", "--max-evaluations", "3", "--", texts[0])
     assert out.count(" | 3 (limit)") == 2  # measures
+
+
+def test_evaluations(texts, tmp_path):
+    run("shard", texts[0], tmp_path / "data")
+    words = ("--lambdas", "1e-1", "--max-evaluations", "3", "--output", tmp_path / "out")
+    out = script("evaluations", tmp_path / "data", *words)
+    assert out.count("n.a. (limit) / n.a. (limit)") >= 2  # measures
+    table, runs = (tmp_path / "out" / f"evaluations.{kind}" for kind in ("md", "json"))
+    assert table.read_text() in out
+    courses = [one[setting]["course"] for one in json.loads(runs.read_text()) for setting in ("default", "paper")]
+    assert [len(course) for course in courses] == [3] * 4
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ class Traits(NamedTuple):
     options: bool = False  # whether it takes words of PETSc's command line
     vectors: int = 6  # that it holds at a time, besides the history
     scaled: bool = False  # whether it gains from variables of comparable curvature: see `Scaled`
+    movable: bool = False  # whether it has `move`: see `Movable`
 
 
 class Solver(Protocol):
@@ -138,6 +139,13 @@ class Solver(Protocol):
 
     def close(self) -> None:
         """Free what the solver holds."""
+
+
+class Movable(Solver, Protocol):
+    """A solver that keeps its memory when it is set elsewhere."""
+
+    def move(self, w: Floats) -> None:
+        """Go on from w (p,) when `run` is called next."""
 
 
 def solver_class(name: str) -> Any:

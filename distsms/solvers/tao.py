@@ -57,7 +57,7 @@ class Solver:
     TAO's own tolerances are off: it stops when the problem asks, or when its line search fails.
     """
 
-    traits = Traits(history=True, options=True, vectors=23, scaled=True)  # measured with PETSc 3.18
+    traits = Traits(history=True, options=True, vectors=23, scaled=True, movable=True)  # measured with PETSc 3.18
 
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str], remembers: int = 0) -> None:
         self._petsc, self._problem = _petsc(), problem
@@ -167,6 +167,10 @@ class Solver:
             self._recalled.clear()
             self.restart(last)
         self._configure({"tao_ls_type": chosen})
+
+    def move(self, w: Floats) -> None:
+        """See `solvers.Movable.move`."""
+        self._x.array[:] = w
 
     def close(self) -> None:
         """Destroy the PETSc objects now rather than when Python's garbage collector comes round."""
