@@ -46,7 +46,7 @@ class Table(NamedTuple):
     closed_t: Floats  # at a block's start: the same two sums over the whole block before
     closed_t2: Floats
     first: NDArray[np.uint32]  # how many values are in lower buckets; BUCKETS d + 1 of them
-    grid: Floats  # (2,): the lower end of the buckets, and buckets per unit
+    grid: Floats  # (3,): where the second bucket of eight begins, buckets per unit below and above: see `_bucket`
     entering: Floats  # (., 2): how many points have their c here, and a window; sum of t with the value below
     leaving: Floats  # (., 2): how many points have their f here, and a window; sum of t with the value above
     passing: Floats  # how many points have both here, and so no window
@@ -57,7 +57,7 @@ class Table(NamedTuple):
         """For k different values."""
         one, places, two = np.empty((9, k + 2)), np.empty((2, BUCKETS * k + 1), np.uint32), np.empty((2, k + 1, 2))
         starts = places[0], one[3], one[4], one[5], one[6]
-        return Table(one[0], one[1], one[2], *starts, places[1], np.empty(2), two[0], two[1], one[7], one[8])
+        return Table(one[0], one[1], one[2], *starts, places[1], np.empty(3), two[0], two[1], one[7], one[8])
 
 
 class Sums(NamedTuple):
@@ -119,14 +119,17 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
     table.leaving[: d + 1] = 0.0
     table.passing[: d + 1] = 0.0
 
-    trim = d >> 7  # outliers share the end buckets, so that they do not widen the others
+    # The lowest values have buckets of their own, since most b are there; the highest share the last one. So outliers
+    # do not widen the others.
+    trim = d >> 7
     base, end = value[trim + 1], value[d - trim]
     buckets = BUCKETS * d
-    scale = buckets / (end - base) if end > base else 0.0
-    table.grid[0], table.grid[1] = base, scale
+    below = d / (base - value[1]) if trim else 0.0
+    above = (buckets - d) / (end - base) if end > base else 0.0
+    table.grid[0], table.grid[1], table.grid[2] = base, below, above
     start = 0
     for i in range(d):
-        bucket = _bucket(value[i + 1] - base, scale, buckets)
+        bucket = _bucket(value[i + 1] - base, d, below, above)
         while start <= bucket:
             table.first[start] = i
             start += 1
@@ -136,8 +139,8 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
     block, t, t2 = 0, 0.0, 0.0
     table.closed_t[0] = table.closed_t2[0] = 0.0
     for i in range(d):
-        below = value[i] if i > 0 else value[1]
-        table.hinge[i + 1] = (table.hinge[i] if i > 0 else 0.0) + count[i] * (value[i + 1] - below)
+        previous = value[i] if i > 0 else value[1]
+        table.hinge[i + 1] = (table.hinge[i] if i > 0 else 0.0) + count[i] * (value[i + 1] - previous)
         x = value[i + 1] - value[block + 1]
         if x > nu:
             table.closed_t[i], table.closed_t2[i] = t, t2
@@ -149,21 +152,33 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _bucket(x: float, scale: float, buckets: int) -> int:
-    """The bucket at a distance x from the lower end; what is beyond an end is in the last bucket there, 0 inf in the
-    first."""
-    x *= scale
+def _bucket(x: float, d: int, below: float, above: float) -> int:
+    """The bucket at a distance x from where the first d buckets end, so many per unit below it and above it.
+
+    What is beyond an end is in the last bucket there, 0 inf in the first.
+    """
+    x = d + x * (below if x < 0.0 else above)
     x = x if x > 0.0 else 0.0
-    return int(x if x < buckets - 1.0 else buckets - 1.0)
+    top = BUCKETS * d - 1.0
+    return int(x if x < top else top)
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _place(b: float, width: float, d: int, value: Floats, first: NDArray[np.uint32], base: float, scale: float) -> Any:
+def _place(
+    b: float,
+    width: float,
+    d: int,
+    value: Floats,
+    first: NDArray[np.uint32],
+    base: float,
+    below: float,
+    above: float,
+) -> Any:
     """How many different q have b - q >= width > 0, as an unsigned integer.
 
     No branch where the bucket holds one value at most: what cannot be predicted would cost more than all the rest.
     """
-    bucket = np.uint64(_bucket(b - base - width, scale, BUCKETS * d))
+    bucket = np.uint64(_bucket(b - base - width, d, below, above))
     low, high = np.uint64(first[bucket]), np.uint64(first[bucket + ONE])
     if high > low + ONE or b - value[low] < width or b - value[high + ONE] >= width:
         return _search(b, width, d, value, low, high)
@@ -205,7 +220,7 @@ def _meet(
     """
     value, count, hinge, block, t_below, t2_below, closed_t, closed_t2, first, grid = table[:10]
     entering, leaving, passing = table.entering, table.leaving, table.passing
-    base, scale = grid[0], grid[1]
+    base, below, above = grid[0], grid[1], grid[2]
     lowest, width = value[1], max(nu, TINY)
     full_sum = hinge_sum = t_sum = t2_sum = 0.0
     points, places = np.empty(CHUNK + 1), np.empty(CHUNK + 1, rows.dtype)
@@ -219,8 +234,8 @@ def _meet(
             n += b > lowest
         for j in range(n):
             b = points[j]
-            c = _place(b, TINY, d, value, first, base, scale)
-            f = _place(b, width, d, value, first, base, scale)
+            c = _place(b, TINY, d, value, first, base, below, above)
+            f = _place(b, width, d, value, first, base, below, above)
             full = count[f]
             if f > 0:
                 full_sum += full
