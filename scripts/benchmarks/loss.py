@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-
 from benchmarks.measuring import Row, Set, matrix, objective_of, requests, row, timed
+
 from distsms.comm import Communicator
 
 SORT = {"covertype-nominal": ">= 10"}

@@ -43,7 +43,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """"met", or by how much it is missed."""
+        """ "met", or by how much it is missed."""
         if not self.target:
             return ""
         sense, bound = self.target.split()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-
 from benchmarks.measuring import Row, Set, Triad, matrix, row, timed
+
 from distsms.features import Pattern, Sparse
 from distsms.shards import read_manifest
 
