@@ -5,9 +5,9 @@ float64, or None where all are 1: the compiler then drops them. Sums are float64
 on the rows first..last, whose entries begin at `start`. Nothing is checked here.
 
 What is odd in these loops was measured. More sums than one hide the latency of additions. The one to three entries that
-are left of a row are added without a branch where a processor would guess badly whether there is one, and with branches,
-which are cheaper, where rows are `alike` (see `rows_alike`). And the compiler's unrolling defeats the processor's own
-prefetching where the entries of w miss the cache, so it is told what to fetch; where columns have 16 bits, they do not.
+are left of a row are added without a branch, since a processor guesses row lengths badly; only where rows are alike
+(`rows_alike`) it guesses well, and branches are cheaper. And the compiler's unrolling defeats the processor's own
+prefetching where the entries of w miss the cache, so it is told what to fetch.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ def _value(values: Values, k: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _fetch(columns: Array, values: Values, k: Any) -> None:
-    if columns.itemsize > 2:  # known to the compiler
-        _prefetch(columns, k + AHEAD)  # type: ignore[call-arg]
-        if values is not None:
-            _prefetch(values, k + AHEAD)  # type: ignore[call-arg]
+    _prefetch(columns, k + AHEAD)  # type: ignore[call-arg]
+    if values is not None:
+        _prefetch(values, k + AHEAD)  # type: ignore[call-arg]
 
 
 def rows_alike(lengths: Array) -> bool:

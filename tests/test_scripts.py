@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
-ALL = (*COMPARISONS, "accuracy", "measures", "sweep", "figure_lower_bounds", "experiments")
+ALL = (*COMPARISONS, "accuracy", "measures", "sweep", "figure_lower_bounds", "experiments", "bench")
 
 
 def script(name, *words, **more):
@@ -62,6 +63,21 @@ def test_a_sweep(texts):
 
 
 @pytest.mark.parametrize(
+    "part, rows", [("loss", 3), ("products", 5), ("ranks", 4), ("memory", 6), ("comparators", 4), ("others", 3)]
+)
+def test_benchmarks(part, rows, texts, tmp_path):
+    """More rows where dlib and XGBoost are installed. `large` takes too long here."""
+    out = script("bench", part, "--quick", "--data", f"a={texts[0]},{texts[1]}", "--output", tmp_path)
+    lines = [line for line in out.splitlines() if line.startswith(f"| {part} | a")]
+    found = json.loads((tmp_path / "bench.json").read_text())[part]["rows"]
+    assert len(lines) == len(found) >= rows
+    assert (tmp_path / "bench.md").read_text().count(f"| {part} |") == len(lines)
+    for one in found:
+        assert one["low"] is None or one["low"] <= one["value"] <= one["high"]
+        assert bool(one["target"]) == bool(one["verdict"])
+
+
+@pytest.mark.parametrize(
     "name, words, rows",
     [("accuracy", (), 2), ("measures", ("--max-evaluations", "20"), 6)],
     ids=["accuracy", "measures"],
@@ -92,6 +108,8 @@ def test_tables_of_train_and_evaluate(name, words, rows, texts, monkeypatch, cap
         ("table2", ("nowhere.svm",), "there is no file nowhere.svm"),
         ("sweep", ("--history", "5", "--", "nowhere.svm"), "there is no file nowhere.svm"),
         ("experiments", ("out", "a=nowhere.svm"), "there is no file nowhere.svm"),
+        ("bench", ("loss", "--data", "a=nowhere.svm"), "there is no file nowhere.svm"),
+        ("bench", ("speed", "--data", f"a={__file__}"), "there is no part 'speed'"),
         ("figure_agm", (__file__, "--frobnicate"), "unrecognized arguments: --frobnicate"),
         ("experiments", ("out", f"a={__file__}", "--lambdas", "-1"), "'-1' is not a positive number"),
     ],

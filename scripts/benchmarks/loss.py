@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 from benchmarks.measuring import Row, Set, matrix, objective_of, requests, row, timed
@@ -14,27 +15,34 @@ PRODUCTS = {"adult9": "<= 2", "web8": "<= 1", "news20": "<= 0.1"}
 FEW = 6  # evaluations in a round
 
 
-def benchmark(sets: list[Set], quick: bool) -> Iterator[Row]:
-    """Rows of every set; each function goes through the same consecutive w of a training in every round."""
-    for one in sets:
-        block, (X, y), comm = one.load(), matrix(one.train), Communicator()
-        c = np.random.default_rng(0).normal(size=len(y))
-        functions: dict[str, Callable[[], object]] = {}
-        for measure in ("rocarea", "prbep"):
-            objective = objective_of(block, measure, comm)
-            asked = (requests(objective) * FEW)[:FEW]  # again from the first where there are fewer
-            at = [(block.features.margins(request.w), request.nu) for request in asked]
-            functions[measure] = lambda loss=objective.losses[0], at=at: [loss.evaluate(*both) for both in at]
-            if measure == "rocarea":
-                functions["sorts"] = lambda at=at: [(np.sort(s[y > 0]), np.sort(s[y < 0])) for s, _ in at]
-                functions["products"] = lambda asked=asked: [(X @ request.w, X.T @ c) for request in asked]
-        times = timed(functions, 0.2 if quick else 6.0)
-        for what, this, that, wanted in (
-            ("ROCArea loss / SciPy's two products", "rocarea", "products", target(PRODUCTS, one.name)),
-            ("NumPy's sort of both classes / ROCArea loss", "sorts", "rocarea", target(SORT, one.name)),
-            ("PRBEP loss / ROCArea loss", "prbep", "rocarea", "<= 1"),
-        ):
-            yield row("loss", one.name, what, times[this] / times[that], "x", wanted)
+def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Rows of a set; each function goes through the same consecutive w of a training in every round."""
+    block, (X, y) = one.load(), matrix(one.train)
+    c = np.random.default_rng(0).normal(size=len(y))
+    losses, asked, margins = {}, {}, {}
+    for measure in ("rocarea", "prbep"):
+        objective = objective_of(block, measure, Communicator())
+        losses[measure] = objective.losses[0]
+        asked[measure] = (requests(objective) * FEW)[:FEW]  # again from the first where there are fewer
+        margins[measure] = [block.features.margins(request.w) for request in asked[measure]]
+
+    def evaluations(measure: str) -> None:
+        for request, s in zip(asked[measure], margins[measure], strict=True):
+            losses[measure].evaluate(s, request.nu)
+
+    functions: dict[str, Callable[[], object]] = {
+        "rocarea": lambda: evaluations("rocarea"),
+        "prbep": lambda: evaluations("prbep"),
+        "sorts": lambda: [(np.sort(s[y > 0]), np.sort(s[y < 0])) for s in margins["rocarea"]],
+        "products": lambda: [(X @ request.w, X.T @ c) for request in asked["rocarea"]],
+    }
+    times = timed(functions, 0.2 if quick else 6.0)
+    for what, this, that, wanted in (
+        ("ROCArea loss / SciPy's two products", "rocarea", "products", target(PRODUCTS, one.name)),
+        ("NumPy's sort of both classes / ROCArea loss", "sorts", "rocarea", target(SORT, one.name)),
+        ("PRBEP loss / ROCArea loss", "prbep", "rocarea", "<= 1"),
+    ):
+        yield row("loss", one.name, what, times[this] / times[that], "x", wanted)
 
 
 def target(targets: dict[str, str], name: str) -> str:

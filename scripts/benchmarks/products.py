@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from benchmarks.measuring import Row, Set, Triad, matrix, row, timed
@@ -11,32 +12,28 @@ from distsms.features import Pattern, Sparse
 from distsms.shards import read_manifest
 
 
-def benchmark(sets: list[Set], quick: bool) -> Iterator[Row]:
-    """Rows of every set; no coefficient is zero, so that none is passed over."""
-    triad = Triad()
-    for one in sets:
-        features, (X, y) = one.load().features, matrix(one.train)
-        if not isinstance(features, Sparse):
-            continue
-        rng = np.random.default_rng(0)
-        w, c = rng.normal(size=X.shape[1]), rng.normal(size=len(y))
-        transposed, s, r = X.T, np.empty(len(y)), np.empty(X.shape[1])
-        functions = {
-            "X w": lambda f=features, w=w, s=s: f.margins(w, s),
-            "X'c": lambda f=features, c=c, r=r: f.transposed_times(c, r),
-            "SciPy X w": lambda X=X, w=w: X @ w,
-            "SciPy X'c": lambda X=transposed, c=c: X @ c,
-            "triad": triad,
-        }
-        times = timed(functions, 0.2 if quick else 6.0)
-        ones = isinstance(features, Pattern)
-        for name in ("X w", "X'c"):
-            ratio = times[f"SciPy {name}"] / times[name]
-            yield row("products", one.name, f"SciPy's {name} / ours", ratio, "x", ">= 1.5" if ones else ">= 1")
-            rate = (features.nbytes + 8 * len(y)) / times[name]
-            share = rate / (triad.nbytes / times["triad"])
-            yield row("products", one.name, f"bytes of rows a second in {name} / of a triad", 100 * share, "%")
-        yield row("products", one.name, "bytes held for a nonzero", features.nbytes / features.nnz, "", _most(one))
+def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Rows of a set; no coefficient is zero, so that none is passed over."""
+    features, (X, y) = one.load().features, matrix(one.train)
+    if not isinstance(features, Sparse):
+        return
+    rng = np.random.default_rng(0)
+    w, c = rng.normal(size=X.shape[1]), rng.normal(size=len(y))
+    transposed, s, r = X.T, np.empty(len(y)), np.empty(X.shape[1])
+    functions = {
+        "X w": lambda: features.margins(w, s),
+        "X'c": lambda: features.transposed_times(c, r),
+        "SciPy X w": lambda: X @ w,
+        "SciPy X'c": lambda: transposed @ c,
+    }
+    times, triad = timed(functions, 0.2 if quick else 6.0), Triad().rate()
+    ones = isinstance(features, Pattern)
+    for name in ("X w", "X'c"):
+        ratio = times[f"SciPy {name}"] / times[name]
+        yield row("products", one.name, f"SciPy's {name} / ours", ratio, "x", ">= 1.5" if ones else ">= 1")
+        rate = (features.nbytes + 8 * len(y)) / times[name]
+        yield row("products", one.name, f"bytes of rows a second in {name} / of a triad", 100 * rate / triad, "%")
+    yield row("products", one.name, "bytes held for a nonzero", features.nbytes / features.nnz, "", _most(one))
 
 
 def _most(one: Set) -> str:
