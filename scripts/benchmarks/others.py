@@ -1,7 +1,7 @@
 """Test measures and seconds beside what users have: linear models of scikit-learn, XGBoost's linear and tree models.
 
 Every method tries its own few settings on every fifth training row, held out, once for each measure, and is then
-trained on all rows. The seconds are of all this, one core, loading excluded. Without test rows, every fifth of all is one.
+trained on all rows. The seconds are of all this, without loading; one core. Without test rows, every fifth row is one.
 """
 
 from __future__ import annotations
