@@ -43,7 +43,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """ "met", or by how much it is missed."""
+        """Met, or by how much it is missed; empty without a target."""
         if not self.target:
             return ""
         sense, bound = self.target.split()
