@@ -1,8 +1,8 @@
 """Seconds to a proved gap, and to 1 % and 0.1 % of the least J, against dlib's trainer and our cutting planes.
 
 dlib's `svm_rank_trainer` minimizes 1/2 ||w||^2 + C R(w), R being the mean over pairs of max(0, 1 - (s_i - s_j)): this
-is J / lambda where C = 1 / lambda, and its epsilon is a gap in R, as ours is in J. So both are asked for the same thing;
-whether dlib finds it is seen from J at its w, which is computed here. It has no PRBEP. Loading is not counted; one core.
+is J / lambda where C = 1 / lambda, and its epsilon is a gap in R, as ours is in J. Both are asked for the same;
+whether dlib finds it is seen from J at its w, computed here. It has no PRBEP. Loading is not counted; one core.
 
     python -m benchmarks.comparators DATA C EPSILON W          one run of dlib, with w in the file W; prints JSON
 """
