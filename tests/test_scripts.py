@@ -9,6 +9,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distsms.__main__ import main
@@ -59,6 +60,20 @@ def test_the_lower_bounds(tmp_path):
 def test_a_sweep(texts):
     out = script("sweep", "--planes", "2", "--max-evaluations", "3", "--", texts[0])
     assert out.count(" | 3 (limit)") == 2  # measures
+
+
+def test_benchmarks_see_the_same_rows(texts, tmp_path, monkeypatch):
+    """What SciPy, dlib and the others are given is what our own products work on."""
+    assert main(["shard", str(texts[0]), str(tmp_path / "data"), "--quiet"]) == 0
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from benchmarks.measuring import Set, matrix
+
+    X, y = matrix(tmp_path / "data")
+    block = Set("a", tmp_path / "data").load()
+    w = np.linspace(-1, 1, X.shape[1])
+    np.testing.assert_allclose(X @ w, block.features.margins(w), atol=1e-12)
+    np.testing.assert_array_equal(y, block.labels)
+    assert set(X.data) != {1.0}
 
 
 @pytest.mark.parametrize(

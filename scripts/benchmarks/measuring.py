@@ -131,7 +131,7 @@ def matrix(data: Path) -> tuple[sparse.csr_matrix, np.ndarray]:
     for shard in read_manifest(data).shards:
         with h5py.File(data / shard.file) as f:
             indices, indptr = f["X/indices"][:], f["X/indptr"][:]
-            values = f["X/data"][:].astype(float) if "X/data" in f["X"] else np.ones(len(indices))
+            values = f["X/data"][:].astype(float) if "X/data" in f else np.ones(len(indices))
             blocks.append(sparse.csr_matrix((values, indices, indptr), f["X"].attrs["shape"]))
             labels.append(f["y"][:])
     X = blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
