@@ -199,6 +199,7 @@ class Sparse(Rows):
         if lengths.dtype.kind != "u":
             lengths = lengths.astype(length_dtype(int(lengths.max(initial=0))))
         self._arrays = indices, values, lengths
+        self._alike = kernel.rows_alike(lengths)
         threads = threads or threads_wanted()
         super().__init__((len(lengths), p), _parts(lengths, len(indices), threads), threads)
         nothing, none = (indices[:0], None if values is None else values[:0]), np.zeros(0)
@@ -229,10 +230,10 @@ class Sparse(Rows):
         return squares
 
     def _dot(self, part: Part, w: Floats, out: Floats) -> None:
-        kernel.dot_rows(*self._arrays, *part, w, out)
+        kernel.dot_rows(*self._arrays, *part, self._alike, w, out)
 
     def _add(self, part: Part, c: Floats, out: Floats) -> None:
-        kernel.add_rows(*self._arrays, *part, self._skips(c), c, out)
+        kernel.add_rows(*self._arrays, *part, self._alike, self._skips(c), c, out)
 
     def _largest(self, part: Part, w: Floats) -> float:
         return kernel.largest_row(*self._arrays, *part, w)

@@ -4,9 +4,10 @@ Sparse rows: columns (nnz,) unsigned, lengths (n_local,) unsigned, the entries o
 float64, or None where all are 1: the compiler then drops them. Sums are float64 whatever the values are. A kernel works
 on the rows first..last, whose entries begin at `start`. Nothing is checked here.
 
-What is odd in these loops was measured. Four sums at a time hide the latency of additions. The one to three entries
-that are left of a row are added without a branch, since a processor guesses row lengths badly. And the compiler's
-unrolling defeats the processor's own prefetching where the entries of w miss the cache, so it is told what to fetch.
+What is odd in these loops was measured. More sums than one hide the latency of additions. The one to three entries that
+are left of a row are added without a branch, since a processor guesses row lengths badly; only where rows are alike
+(`rows_alike`) it guesses well, and branches are cheaper. And the compiler's unrolling defeats the processor's own
+prefetching where the entries of w miss the cache, so it is told what to fetch.
 """
 
 from __future__ import annotations
@@ -58,39 +59,45 @@ def _fetch(columns: Array, values: Values, k: Any) -> None:
         _prefetch(values, k + AHEAD)  # type: ignore[call-arg]
 
 
+def rows_alike(lengths: Array) -> bool:
+    """Whether most rows leave as many entries after the last four: a sample of lengths (n_local,) tells."""
+    left = np.bincount(lengths[:: 1 + len(lengths) // 1024].astype(np.intp) % 4, minlength=4)
+    return bool(left.max() > 0.75 * left.sum())
+
+
 @njit(cache=True, nogil=True)
 def dot_rows(
-    columns: Array, values: Values, lengths: Array, first: int, last: int, start: int, w: Array, out: Array
+    columns: Array, values: Values, lengths: Array, first: int, last: int, start: int, alike: bool, w: Array, out: Array
 ) -> None:
     """out[i] = <x_i, w> of the rows first..last; w (p,), out (n_local,)."""
     stop = np.uint64(start)
     for i in range(first, last):
         k = stop
         stop = k + np.uint64(lengths[i])
-        a = 0.0
-        if stop - k < _FOUR:
-            while k < stop:
-                a += _value(values, k) * w[columns[k]]
-                k += _ONE
-            out[i] = a
-            continue
-        b = 0.0
-        c = 0.0
-        d = 0.0
+        branches = alike or stop - k < _FOUR
+        a = b = 0.0
         while k + _THREE < stop:
             _fetch(columns, values, k)
             a += _value(values, k) * w[columns[k]]
             b += _value(values, k + _ONE) * w[columns[k + _ONE]]
-            c += _value(values, k + _TWO) * w[columns[k + _TWO]]
-            d += _value(values, k + _THREE) * w[columns[k + _THREE]]
+            a += _value(values, k + _TWO) * w[columns[k + _TWO]]
+            b += _value(values, k + _THREE) * w[columns[k + _THREE]]
             k += _FOUR
-        x = _value(values, stop - _THREE) * w[columns[stop - _THREE]]
-        y = _value(values, stop - _TWO) * w[columns[stop - _TWO]]
-        z = _value(values, stop - _ONE) * w[columns[stop - _ONE]]
-        a += x if k + _TWO < stop else 0.0
-        b += y if k + _ONE < stop else 0.0
-        c += z if k < stop else 0.0
-        out[i] = (a + b) + (c + d)
+        if branches:
+            if k + _ONE < stop:
+                a += _value(values, k) * w[columns[k]]
+                b += _value(values, k + _ONE) * w[columns[k + _ONE]]
+                k += _TWO
+            if k < stop:
+                a += _value(values, k) * w[columns[k]]
+        else:
+            x = _value(values, stop - _THREE) * w[columns[stop - _THREE]]
+            y = _value(values, stop - _TWO) * w[columns[stop - _TWO]]
+            z = _value(values, stop - _ONE) * w[columns[stop - _ONE]]
+            a += x if k + _TWO < stop else 0.0
+            b += y if k + _ONE < stop else 0.0
+            a += z if k < stop else 0.0
+        out[i] = a + b
 
 
 @njit(cache=True, nogil=True)
@@ -101,6 +108,7 @@ def add_rows(
     first: int,
     last: int,
     start: int,
+    alike: bool,
     skip: bool,
     coefficients: Array,
     out: Array,
@@ -113,11 +121,7 @@ def add_rows(
         c = coefficients[i]
         if skip and c == 0:
             continue
-        if stop - k < _FOUR:
-            while k < stop:
-                out[columns[k]] += c * _value(values, k)
-                k += _ONE
-            continue
+        branches = alike or stop - k < _FOUR
         while k + _THREE < stop:
             _fetch(columns, values, k)
             out[columns[k]] += c * _value(values, k)
@@ -125,12 +129,20 @@ def add_rows(
             out[columns[k + _TWO]] += c * _value(values, k + _TWO)
             out[columns[k + _THREE]] += c * _value(values, k + _THREE)
             k += _FOUR
-        x = c * _value(values, stop - _THREE)
-        y = c * _value(values, stop - _TWO)
-        z = c * _value(values, stop - _ONE)
-        out[columns[stop - _THREE]] += x if k + _TWO < stop else 0.0
-        out[columns[stop - _TWO]] += y if k + _ONE < stop else 0.0
-        out[columns[stop - _ONE]] += z if k < stop else 0.0
+        if branches:
+            if k + _ONE < stop:
+                out[columns[k]] += c * _value(values, k)
+                out[columns[k + _ONE]] += c * _value(values, k + _ONE)
+                k += _TWO
+            if k < stop:
+                out[columns[k]] += c * _value(values, k)
+        else:
+            x = c * _value(values, stop - _THREE)
+            y = c * _value(values, stop - _TWO)
+            z = c * _value(values, stop - _ONE)
+            out[columns[stop - _THREE]] += x if k + _TWO < stop else 0.0
+            out[columns[stop - _TWO]] += y if k + _ONE < stop else 0.0
+            out[columns[stop - _ONE]] += z if k < stop else 0.0
 
 
 @njit(cache=True, nogil=True)

@@ -6,11 +6,12 @@ import argparse
 import bz2
 import gzip
 import lzma
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from distsms import cli
 from distsms.cli.types import count
@@ -39,7 +40,7 @@ def add_train_and_test(parser: argparse.ArgumentParser) -> None:
 
 def distsms(*words: object, ranks: int = 1, codes: Sequence[int] = (0,)) -> int:
     """Run the program; ends the script with the program's exit code if that is not among `codes`."""
-    code = subprocess.run(_command(words, ranks), check=False).returncode  # noqa: S603
+    code = _run(words, ranks).returncode
     if code not in codes:
         sys.exit(code)
     return code
@@ -47,7 +48,7 @@ def distsms(*words: object, ranks: int = 1, codes: Sequence[int] = (0,)) -> int:
 
 def told(*words: object, ranks: int = 1, codes: Sequence[int] = (0,)) -> str:
     """What the program prints; ends the script with all of it if the exit code is not among `codes`."""
-    done = subprocess.run(_command(words, ranks), capture_output=True, text=True, check=False)  # noqa: S603
+    done = _run(words, ranks, capture_output=True, text=True)
     if done.returncode not in codes:
         sys.exit(f"{' '.join(map(str, words))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -94,9 +95,11 @@ def one_set(about: str | None, words: Sequence[str], files: str) -> None:
     sys.exit(0 if agree else CONTRADICTION)
 
 
-def _command(words: Sequence[object], ranks: int) -> list[str]:
+def _run(words: Sequence[object], ranks: int, **more: Any) -> subprocess.CompletedProcess[Any]:
     launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-    return [*launcher, sys.executable, "-m", "distsms", *map(str, words)]
+    command = [*launcher, sys.executable, "-m", "distsms", *map(str, words)]
+    # Python's own copy of the environment: MPI, if this process has it, adds to the other what mpirun stumbles over.
+    return subprocess.run(command, check=False, env=dict(os.environ), **more)  # noqa: S603
 
 
 def _split(text: Path, folder: Path) -> tuple[Path, Path]:

@@ -9,6 +9,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distsms.__main__ import main
@@ -18,7 +19,17 @@ pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
-ALL = (*COMPARISONS, "accuracy", "cost_model", "evaluations", "experiments", "figure_lower_bounds", "measures", "sweep")
+ALL = (
+    *COMPARISONS,
+    "accuracy",
+    "bench",
+    "cost_model",
+    "evaluations",
+    "experiments",
+    "figure_lower_bounds",
+    "measures",
+    "sweep",
+)
 
 
 def script(name, *words, **more):
@@ -34,9 +45,8 @@ def texts(tmp_path):
 
 
 def test_every_script_is_here():
-    assert {path.name for path in SCRIPTS.iterdir() if path.read_bytes().startswith(b"#!/usr/bin/env python")} == set(
-        ALL
-    )
+    files = (path for path in SCRIPTS.iterdir() if path.is_file())
+    assert {path.name for path in files if path.read_bytes().startswith(b"#!/usr/bin/env python")} == set(ALL)
 
 
 def test_scripts_of_one_comparison_share_their_runs(texts, tmp_path):
@@ -91,6 +101,35 @@ def test_evaluations(texts, tmp_path):
     assert [len(course) for course in courses] == [3] * 4
 
 
+def test_benchmarks_see_the_same_rows(texts, tmp_path, monkeypatch):
+    """What SciPy, dlib and the others are given is what our own products work on."""
+    assert main(["shard", str(texts[0]), str(tmp_path / "data"), "--quiet"]) == 0
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from benchmarks.measuring import Set, matrix
+
+    X, y = matrix(tmp_path / "data")
+    block = Set("a", tmp_path / "data").load()
+    w = np.linspace(-1, 1, X.shape[1])
+    np.testing.assert_allclose(X @ w, block.features.margins(w), atol=1e-12)
+    np.testing.assert_array_equal(y, block.labels)
+    assert set(X.data) != {1.0}
+
+
+@pytest.mark.parametrize(
+    "part, rows", [("loss", 3), ("products", 5), ("ranks", 4), ("memory", 6), ("comparators", 4), ("others", 3)]
+)
+def test_benchmarks(part, rows, texts, tmp_path):
+    """More rows where dlib and XGBoost are installed. `large` takes too long here."""
+    out = script("bench", part, "--quick", "--data", f"a={texts[0]},{texts[1]}", "--output", tmp_path)
+    lines = [line for line in out.splitlines() if line.startswith(f"| {part} | a")]
+    found = json.loads((tmp_path / "bench.json").read_text())[part]["rows"]
+    assert len(lines) == len(found) >= rows
+    assert (tmp_path / "bench.md").read_text().count(f"| {part} |") == len(lines)
+    for one in found:
+        assert one["low"] is None or one["low"] <= one["value"] <= one["high"]
+        assert bool(one["target"]) == bool(one["verdict"])
+
+
 @pytest.mark.parametrize(
     "name, words, rows",
     [("accuracy", (), 2), ("measures", ("--max-evaluations", "20"), 6)],
@@ -122,6 +161,8 @@ def test_tables_of_train_and_evaluate(name, words, rows, texts, monkeypatch, cap
         ("table2", ("nowhere.svm",), "there is no file nowhere.svm"),
         ("sweep", ("--history", "5", "--", "nowhere.svm"), "there is no file nowhere.svm"),
         ("experiments", ("out", "a=nowhere.svm"), "there is no file nowhere.svm"),
+        ("bench", ("loss", "--data", "a=nowhere.svm"), "there is no file nowhere.svm"),
+        ("bench", ("speed", "--data", f"a={__file__}"), "there is no part 'speed'"),
         ("figure_agm", (__file__, "--frobnicate"), "unrecognized arguments: --frobnicate"),
         ("experiments", ("out", f"a={__file__}", "--lambdas", "-1"), "'-1' is not a positive number"),
     ],

@@ -34,30 +34,33 @@ CHUNK = 1024  # points that are looked at together
 ONE = np.uint64(1)  # unsigned indices, since numba tests signed ones for being negative
 
 
+N_BELOW, HINGE, T, T2, BLOCK, ORIGIN, CLOSED_T, CLOSED_T2 = range(8)
+"""Columns of `Table.sums`, for the i-th value: how many q are below it; the sum of value - q over these; the same sums
+of t and t^2, t = q - origin, over those of its block; where its block starts, and the value there, the origin; and at a
+block's start, sums of t and t^2 over the whole block before."""
+ENTER, ENTER_T, LEAVE, LEAVE_T, PASS = range(5)
+"""Columns of `Table.moves`: how many points have their c here, and a window; sum of t with the value below; how many
+have their f here, and a window; sum of t with the value above; how many have both here, and so no window."""
+
+
 class Table(NamedTuple):
-    """What is kept for the d different values of q, in increasing order; room for more. float64 where not said."""
+    """What is kept for the d different values of q, in increasing order; room for more.
+
+    What is read together lies together: a point looks at four places that no cache knows beforehand.
+    """
 
     value: Floats  # value[i + 1] is the i-th, between -inf and inf
-    n_below: Floats  # how many q are below the i-th; n_below[d] = k
-    hinge: Floats  # sum of value[i] - q over these q
-    block: NDArray[np.uint32]  # the place where the block of i starts
-    t: Floats  # sum of q - (the block's first) over the q of the block below the i-th
-    t2: Floats  # sum of the squares of these
-    closed_t: Floats  # at a block's start: the same two sums over the whole block before
-    closed_t2: Floats
+    sums: Floats  # (., 8); the row after the last value has the number of all q, too
     first: NDArray[np.uint32]  # how many values are in lower buckets; BUCKETS d + 1 of them
-    grid: Floats  # (2,): the lower end of the buckets, and buckets per unit
-    entering: Floats  # (., 2): how many points have their c here, and a window; sum of t with the value below
-    leaving: Floats  # (., 2): how many points have their f here, and a window; sum of t with the value above
-    passing: Floats  # how many points have both here, and so no window
+    grid: Floats  # (3,): where the second bucket of eight begins, buckets per unit below and above: see `_bucket`
+    moves: Floats  # (., 5)
     gamma: Floats
 
     @staticmethod
     def room(k: int) -> Table:
         """For k different values."""
-        one, places, two = np.empty((9, k + 2)), np.empty((2, BUCKETS * k + 1), np.uint32), np.empty((2, k + 1, 2))
-        starts = places[0], one[3], one[4], one[5], one[6]
-        return Table(one[0], one[1], one[2], *starts, places[1], np.empty(2), two[0], two[1], one[7], one[8])
+        places = np.empty(BUCKETS * k + 1, np.uint32)
+        return Table(np.empty(k + 2), np.empty((k + 1, 8)), places, np.empty(3), np.empty((k + 1, 5)), np.empty(k))
 
 
 class Sums(NamedTuple):
@@ -105,65 +108,75 @@ class SmallerClass:
 @numba.njit(cache=True, nogil=True)
 def _tabulate(q: Floats, nu: float, table: Table) -> int:
     """Fill the table for sorted q, no points met yet; returns d."""
-    value, count = table.value, table.n_below
+    value, sums = table.value, table.sums
     value[0] = -np.inf
     d = 0
-    for i in range(len(q)):
-        if d == 0 or q[i] != value[d]:
-            count[d] = i
-            d += 1
-            value[d] = q[i]
-    count[d] = len(q)
+    for i in range(len(q)):  # what is not yet the last of equal q is written over
+        sums[d, N_BELOW] = i
+        value[d + 1] = q[i]
+        d += q[i] != value[d]
+    sums[d, N_BELOW] = len(q)
     value[d + 1] = np.inf
-    table.entering[: d + 1] = 0.0
-    table.leaving[: d + 1] = 0.0
-    table.passing[: d + 1] = 0.0
+    table.moves[: d + 1] = 0.0
 
-    trim = d >> 7  # outliers share the end buckets, so that they do not widen the others
+    # The lowest values have buckets of their own, since most b are there; the highest share the last one. So outliers
+    # do not widen the others.
+    trim = d >> 7
     base, end = value[trim + 1], value[d - trim]
     buckets = BUCKETS * d
-    scale = buckets / (end - base) if end > base else 0.0
-    table.grid[0], table.grid[1] = base, scale
-    start = 0
+    below = d / (base - value[1]) if trim else 0.0
+    above = (buckets - d) / (end - base) if end > base else 0.0
+    table.grid[0], table.grid[1], table.grid[2] = base, below, above
+    table.first[: buckets + 1] = 0
     for i in range(d):
-        bucket = _bucket(value[i + 1] - base, scale, buckets)
-        while start <= bucket:
-            table.first[start] = i
-            start += 1
-    table.first[start : buckets + 1] = d
+        table.first[_bucket(value[i + 1] - base, d, below, above) + 1] += 1
+    for i in range(buckets):
+        table.first[i + 1] += table.first[i]
 
-    table.hinge[0] = 0.0
-    block, t, t2 = 0, 0.0, 0.0
-    table.closed_t[0] = table.closed_t2[0] = 0.0
+    block, hinge, t, t2 = 0, 0.0, 0.0, 0.0
+    sums[0, CLOSED_T] = sums[0, CLOSED_T2] = 0.0
     for i in range(d):
-        below = value[i] if i > 0 else value[1]
-        table.hinge[i + 1] = (table.hinge[i] if i > 0 else 0.0) + count[i] * (value[i + 1] - below)
+        count, equal = sums[i, N_BELOW], sums[i + 1, N_BELOW] - sums[i, N_BELOW]
+        hinge += count * (value[i + 1] - value[i]) if i > 0 else 0.0
         x = value[i + 1] - value[block + 1]
         if x > nu:
-            table.closed_t[i], table.closed_t2[i] = t, t2
+            sums[i, CLOSED_T], sums[i, CLOSED_T2] = t, t2
             block, x, t, t2 = i, 0.0, 0.0, 0.0
-        table.block[i], table.t[i], table.t2[i] = block, t, t2
-        t += (count[i + 1] - count[i]) * x
-        t2 += (count[i + 1] - count[i]) * x * x
+        sums[i, HINGE], sums[i, T], sums[i, T2] = hinge, t, t2
+        sums[i, BLOCK], sums[i, ORIGIN] = block, value[block + 1]
+        t += equal * x
+        t2 += equal * x * x
     return d
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _bucket(x: float, scale: float, buckets: int) -> int:
-    """The bucket at a distance x from the lower end; what is beyond an end is in the last bucket there, 0 inf in the
-    first."""
-    x *= scale
+def _bucket(x: float, d: int, below: float, above: float) -> int:
+    """The bucket at a distance x from where the first d buckets end, so many per unit below it and above it.
+
+    What is beyond an end is in the last bucket there, 0 inf in the first.
+    """
+    x = d + x * (below if x < 0.0 else above)
     x = x if x > 0.0 else 0.0
-    return int(x if x < buckets - 1.0 else buckets - 1.0)
+    top = BUCKETS * d - 1.0
+    return int(x if x < top else top)
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _place(b: float, width: float, d: int, value: Floats, first: NDArray[np.uint32], base: float, scale: float) -> Any:
+def _place(
+    b: float,
+    width: float,
+    d: int,
+    value: Floats,
+    first: NDArray[np.uint32],
+    base: float,
+    below: float,
+    above: float,
+) -> Any:
     """How many different q have b - q >= width > 0, as an unsigned integer.
 
     No branch where the bucket holds one value at most: what cannot be predicted would cost more than all the rest.
     """
-    bucket = np.uint64(_bucket(b - base - width, scale, BUCKETS * d))
+    bucket = np.uint64(_bucket(b - base - width, d, below, above))
     low, high = np.uint64(first[bucket]), np.uint64(first[bucket + ONE])
     if high > low + ONE or b - value[low] < width or b - value[high + ONE] >= width:
         return _search(b, width, d, value, low, high)
@@ -186,7 +199,7 @@ def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) 
     return low
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")  # where it divides, nu > 0: no test for that
 def _meet(
     scores: Floats,
     rows: NDArray[Any],
@@ -201,14 +214,16 @@ def _meet(
     """See `SmallerClass.meet`. Returns the number of pairs with beta = 1 and the sum of their t; for those with beta
     in (0, 1), the sums of t and of t^2.
 
-    One long loop, since numba counts references to every array that is handed to a function in it.
+    Two loops over a chunk, one that looks up places and one that adds up: together they would want more registers than
+    there are, and a wrong guess in the one would cost the other's work. No functions, since numba counts references to
+    every array that is handed to one.
     """
-    value, count, hinge, block, t_below, t2_below, closed_t, closed_t2, first, grid = table[:10]
-    entering, leaving, passing = table.entering, table.leaving, table.passing
-    base, scale = grid[0], grid[1]
+    value, sums, first, grid, moves = table[:5]
+    base, below, above = grid[0], grid[1], grid[2]
     lowest, width = value[1], max(nu, TINY)
     full_sum = hinge_sum = t_sum = t2_sum = 0.0
     points, places = np.empty(CHUNK + 1), np.empty(CHUNK + 1, rows.dtype)
+    above_zero, above_width = np.empty((2, CHUNK), np.uint64)
     for begin in range(0, len(rows), CHUNK):
         n = 0
         for i in range(begin, min(begin + CHUNK, len(rows))):  # leave out without a branch what is below all q
@@ -218,40 +233,43 @@ def _meet(
             out[row] = 0.0
             n += b > lowest
         for j in range(n):
-            b = points[j]
-            c = _place(b, TINY, d, value, first, base, scale)
-            f = _place(b, width, d, value, first, base, scale)
-            full = count[f]
+            above_zero[j] = _place(points[j], TINY, d, value, first, base, below, above)
+            above_width[j] = _place(points[j], width, d, value, first, base, below, above)
+        for j in range(n):
+            b, c, f = points[j], above_zero[j], above_width[j]
+            full = sums[f, N_BELOW]
             if f > 0:
                 full_sum += full
-                hinge_sum += full * (b - value[f]) + hinge[f]
+                hinge_sum += full * (b - value[f]) + sums[f - ONE, HINGE]
             if f == c:
-                passing[f] += 1.0
+                moves[f, PASS] += 1.0
                 out[places[j]] = factor * full
                 continue
             # The window, places f to c - 1: what of it is in the block before (if it begins there), then the rest but
             # for the last value, which is added by itself, so that what is only a little above it keeps its digits.
+            # Whether there is one, `two`, is a factor rather than a branch, which could not be predicted.
             last = c - ONE
-            start = np.uint64(block[last])
-            two = f < start
-            x = b - value[np.uint64(block[f]) + ONE]
-            n_q = count[start] - full if two else 0.0
-            t_q = closed_t[start] - t_below[f] if two else 0.0
-            t2_q = closed_t2[start] - t2_below[f] if two else 0.0
+            start = sums[last, BLOCK]
+            two = 1.0 if np.float64(f) < start else 0.0
+            at_start = np.uint64(start)
+            x = b - sums[f, ORIGIN]
+            n_q = two * (sums[at_start, N_BELOW] - full)
+            t_q = two * (sums[at_start, CLOSED_T] - sums[f, T])
+            t2_q = two * (sums[at_start, CLOSED_T2] - sums[f, T2])
             t, t2 = n_q * x - t_q, (n_q * x - 2 * t_q) * x + t2_q
-            x = b - value[start + ONE]
-            n_q = count[last] - (count[start] if two else full)
-            t_q = t_below[last] - (0.0 if two else t_below[f])
-            t2_q = t2_below[last] - (0.0 if two else t2_below[f])
+            x = b - sums[last, ORIGIN]
+            n_q = sums[last, N_BELOW] - full - n_q
+            t_q = sums[last, T] - (1.0 - two) * sums[f, T]
+            t2_q = sums[last, T2] - (1.0 - two) * sums[f, T2]
             t, t2 = t + (n_q * x - t_q), t2 + ((n_q * x - 2 * t_q) * x + t2_q)
-            n_q, x = count[c] - count[last], b - value[c]
+            n_q, x = sums[c, N_BELOW] - sums[last, N_BELOW], b - value[c]
             t, t2 = t + n_q * x, t2 + n_q * x * x
             t_sum += t
             t2_sum += t2
-            entering[c, 0] += 1.0
-            entering[c, 1] += x
-            leaving[f, 0] += 1.0
-            leaving[f, 1] += b - value[f + ONE]
+            moves[c, ENTER] += 1.0
+            moves[c, ENTER_T] += x
+            moves[f, LEAVE] += 1.0
+            moves[f, LEAVE_T] += b - value[f + ONE]
             out[places[j]] = factor * (full + t / nu)
     return full_sum, hinge_sum, t_sum, t2_sum
 
@@ -260,17 +278,18 @@ def _meet(
 def _walk(nu: float, d: int, table: Table) -> None:
     """gamma of each value, from the highest down, as in `pair_sums`: the sum of t moves with q."""
     full = inside = t_sum = 0.0
+    value, moves = table.value, table.moves
     for i in range(d - 1, -1, -1):
         if i < d - 1:  # first the points leave that have this value in their window no more, then the others move
-            full += table.leaving[i + 1, 0]
-            inside -= table.leaving[i + 1, 0]
-            t_sum -= table.leaving[i + 1, 1]
+            full += moves[i + 1, LEAVE]
+            inside -= moves[i + 1, LEAVE]
+            t_sum -= moves[i + 1, LEAVE_T]
             if inside == 0:  # an empty window has no rounding errors either
                 t_sum = 0.0
-            t_sum += inside * (table.value[i + 2] - table.value[i + 1])
-        full += table.passing[i + 1]
-        inside += table.entering[i + 1, 0]
-        t_sum += table.entering[i + 1, 1]
+            t_sum += inside * (value[i + 2] - value[i + 1])
+        full += moves[i + 1, PASS]
+        inside += moves[i + 1, ENTER]
+        t_sum += moves[i + 1, ENTER_T]
         table.gamma[i] = full + (t_sum / nu if inside > 0 else 0.0)
 
 

@@ -1,0 +1,115 @@
+"""Seconds to a proved gap, and to 1 % and 0.1 % of the least J, against dlib's trainer and our cutting planes.
+
+dlib's `svm_rank_trainer` minimizes 1/2 ||w||^2 + C R(w), R being the mean over pairs of max(0, 1 - (s_i - s_j)): this
+is J / lambda where C = 1 / lambda, and its epsilon is a gap in R, as ours is in J. Both are asked for the same;
+whether dlib finds it is seen from J at its w, computed here. It has no PRBEP. Loading is not counted; one core.
+
+    python -m benchmarks.comparators DATA C EPSILON W          one run of dlib, with w in the file W; prints JSON
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.measuring import EPSILON, LAMBDA, Row, Set, matrix, objective_of, row, say
+from benchmarks.running import module
+
+from distsms.comm import Communicator
+from distsms.objective import Objective, Request
+from distsms.regularizer import SquaredNorm
+from distsms.settings import Settings
+from distsms.training import Result, State, train
+
+LADDER = (0.1, 0.03, 0.01, 0.003, EPSILON, 3e-4, 1e-4)
+FASTER = ("adult9", "web8")
+"""Sets with a target."""
+
+
+def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Rows of a set; what takes more than the limit counts as that long, and its ratio is at least so much."""
+    limit = 3.0 if quick else 600.0
+    block = one.load()
+    target = ">= 50" if one.name.startswith(FASTER) else ""
+    for measure in ("rocarea", "prbep"):
+        objective = objective_of(block, measure, Communicator())
+        runs = [solve(objective, Settings(LAMBDA, EPSILON)) for _ in range(1 if quick else 5)]
+        ours = [result.seconds for result, _ in runs]
+        yield row("comparators", one.name, f"{measure}: lmvm to a proved {EPSILON:g}", ours, "s")
+        planes = solve(objective, Settings(LAMBDA, EPSILON, solver="bmrm", time_limit=limit))[0]
+        least = "" if planes.status.exit_code == 0 else f" (not proved after {planes.seconds:.0f} s)"
+        ratio = planes.seconds / np.array(ours)
+        yield row("comparators", one.name, f"{measure}: bmrm / lmvm to the proof{least}", ratio, "x", target)
+        if measure == "rocarea":
+            yield from _dlib(one, folder, objective, ours, limit, target)
+
+
+def solve(objective: Objective, settings: Settings) -> tuple[Result, list[State]]:
+    """A run, and its course."""
+    course: list[State] = []
+    return train(objective, settings, watch=lambda state, w: course.append(state)), course
+
+
+def _dlib(one: Set, folder: Path, objective: Objective, ours: list[float], limit: float, target: str) -> Iterator[Row]:
+    best, course = solve(objective, Settings(LAMBDA, EPSILON / 100, max_evaluations=500, time_limit=limit))
+    try:
+        import dlib  # noqa: F401
+    except ImportError:
+        say("comparators: dlib is not installed; pip install 'distsms[bench]'")
+        return
+    rungs = []  # (epsilon, seconds, J)
+    for epsilon in LADDER:
+        found = module("comparators", one.train, 1 / LAMBDA, epsilon, folder / "w.npy", limit=limit)
+        if found is None:
+            break
+        request = Request(np.load(folder / "w.npy"), 0.0, SquaredNorm(LAMBDA))
+        rungs.append((epsilon, found["seconds"], objective.evaluate([request])[0].J))
+    least = min([best.J, *(J for _, _, J in rungs)])
+    proofs = [seconds for epsilon, seconds, _ in rungs if epsilon == EPSILON]
+    note = "" if proofs else f" (dlib not done after {limit:.0f} s)"
+    ratio = (proofs[0] if proofs else limit) / np.array(ours)
+    yield row("comparators", one.name, f"rocarea: dlib / lmvm to a proved {EPSILON:g}{note}", ratio, "x", target)
+    for epsilon, _, J in rungs:
+        if epsilon == EPSILON:
+            yield row("comparators", one.name, "rocarea: dlib's J above the least", J - least)
+    for share in (0.01, 0.001):
+        mine = next((state.seconds for state in course if state.best_J <= (1 + share) * least), np.nan)
+        theirs = next((seconds for _, seconds, J in rungs if (1 + share) * least >= J), np.nan)
+        if np.isfinite(theirs):
+            what = f"rocarea: dlib / lmvm to {100 * share:g} % of the least J"
+            yield row("comparators", one.name, what, theirs / mine, "x")
+        else:
+            what = f"rocarea: lmvm to {100 * share:g} % of the least J, where dlib does not come"
+            yield row("comparators", one.name, what, mine, "s")
+
+
+def run_dlib(data: Path, C: float, epsilon: float, w_file: Path) -> dict[str, Any]:
+    """One training; w in a file."""
+    import dlib
+
+    X, y = matrix(data)
+    pair = dlib.sparse_ranking_pair()
+    for i in range(X.shape[0]):
+        entries = dlib.sparse_vector()
+        for k in range(X.indptr[i], X.indptr[i + 1]):
+            entries.append(dlib.pair(int(X.indices[k]), float(X.data[k])))
+        (pair.relevant if y[i] > 0 else pair.nonrelevant).append(entries)
+    trainer = dlib.svm_rank_trainer_sparse()
+    trainer.c, trainer.epsilon, trainer.max_iterations = C, epsilon, 10**6
+    start = time.perf_counter()
+    ranker = trainer.train(pair)
+    seconds = time.perf_counter() - start
+    w = np.zeros(X.shape[1])
+    for entry in ranker.weights:
+        w[entry.first] = entry.second
+    np.save(w_file, w)
+    return {"seconds": seconds}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run_dlib(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]))))

@@ -1,0 +1,52 @@
+"""A sparse synthetic set of a size that is not small, on 2 ranks; and 32 ranks on few cores that give the same J."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.measuring import EPSILON, Row, Set, row
+from benchmarks.running import train
+from experiment import distsms
+
+from distsms.shards import read_manifest
+
+LAMBDA = 1e-4
+ROWS, COLUMNS, SMALL = 2e7, 1e6, 2e4
+
+
+def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """The sets are made here, and kept in the folder; the given one plays no part."""
+    rows, few, many = (2e4, 2e3, 5) if quick else (ROWS, SMALL, 32)
+    data, model = _made(folder / f"sparse-{rows:.0g}", rows, COLUMNS), folder / "model.h5"
+    manifest = read_manifest(data)
+    name = f"synthetic, {manifest.n:.3g} rows, {manifest.nnz:.3g} nonzeros"
+    yield row(
+        "large", name, "shards", sum(shard.bytes for shard in manifest.shards) / 2**30, "GiB", "" if quick else ">= 1"
+    )
+    for measure in ("rocarea", "prbep"):
+        start = time.perf_counter()
+        found, peaks = train(data, model, *_words(measure), ranks=2)
+        whole = time.perf_counter() - start
+        what = f"{measure}, 2 ranks: {found['status']}, {found['evaluations']} evaluations"
+        yield row("large", name, f"{what}, training", found["seconds"], "s")
+        yield row("large", name, f"{what}, with loading and measures", whole, "s")
+        yield row("large", name, f"{measure}, 2 ranks: proved gap", found["gap"], "", f"<= {EPSILON:g}")
+        yield row("large", name, f"{measure}, 2 ranks: peak memory of a rank", max(peaks) / 2**30, "GiB")
+    data = _made(folder / f"sparse-{few:.0g}", few, 1e4)
+    for measure in ("rocarea", "prbep"):
+        one, other = (train(data, model, *_words(measure), ranks=ranks)[0] for ranks in (1, many))
+        apart = abs(one["J"] - other["J"])
+        what = f"{measure}: J on {many} ranks and on one apart, of the larger proved gap"
+        yield row("large", f"synthetic, {few:.0g} rows", what, apart / max(one["gap"], other["gap"]), "x", "<= 1")
+
+
+def _words(measure: str) -> tuple[object, ...]:
+    return "--measure", measure, "--lambda", LAMBDA, "--epsilon", EPSILON
+
+
+def _made(data: Path, rows: float, columns: float) -> Path:
+    if not (data / "manifest.json").exists():
+        distsms("synth", "sparse", data, "--rows", rows, "--columns", columns, "--dtype", "float32", "--quiet", ranks=2)
+    return data

@@ -1,0 +1,50 @@
+"""The ordering of the margins against NumPy's sort and against SciPy's products, at the margins of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from benchmarks.measuring import Row, Set, matrix, objective_of, requests, row, timed
+
+from distsms.comm import Communicator
+
+SORT = {"covertype-nominal": ">= 10"}
+PRODUCTS = {"adult9": "<= 2", "web8": "<= 1", "news20": "<= 0.1"}
+FEW = 6  # evaluations in a round
+
+
+def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Rows of a set; each function goes through the same consecutive w of a training in every round."""
+    block, (X, y) = one.load(), matrix(one.train)
+    c = np.random.default_rng(0).normal(size=len(y))
+    losses, asked, margins = {}, {}, {}
+    for measure in ("rocarea", "prbep"):
+        objective = objective_of(block, measure, Communicator())
+        losses[measure] = objective.losses[0]
+        asked[measure] = (requests(objective) * FEW)[:FEW]  # again from the first where there are fewer
+        margins[measure] = [block.features.margins(request.w) for request in asked[measure]]
+
+    def evaluations(measure: str) -> None:
+        for request, s in zip(asked[measure], margins[measure], strict=True):
+            losses[measure].evaluate(s, request.nu)
+
+    functions: dict[str, Callable[[], object]] = {
+        "rocarea": lambda: evaluations("rocarea"),
+        "prbep": lambda: evaluations("prbep"),
+        "sorts": lambda: [(np.sort(s[y > 0]), np.sort(s[y < 0])) for s in margins["rocarea"]],
+        "products": lambda: [(X @ request.w, X.T @ c) for request in asked["rocarea"]],
+    }
+    times = timed(functions, 0.2 if quick else 6.0)
+    for what, this, that, wanted in (
+        ("ROCArea loss / SciPy's two products", "rocarea", "products", target(PRODUCTS, one.name)),
+        ("NumPy's sort of both classes / ROCArea loss", "sorts", "rocarea", target(SORT, one.name)),
+        ("PRBEP loss / ROCArea loss", "prbep", "rocarea", "<= 1"),
+    ):
+        yield row("loss", one.name, what, times[this] / times[that], "x", wanted)
+
+
+def target(targets: dict[str, str], name: str) -> str:
+    """Of a set whose name begins like one that has a target."""
+    return next((wanted for known, wanted in targets.items() if name.startswith(known)), "")

@@ -1,0 +1,167 @@
+"""What the benchmarks share: interleaved timing, rows with a target and a verdict, the triad, problems in memory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numba
+import numpy as np
+from scipy import sparse
+
+from distsms.comm import Communicator
+from distsms.losses import choose_ordering, make_loss
+from distsms.objective import Objective, Request
+from distsms.settings import Settings
+from distsms.shards import Block, load, read_manifest
+from distsms.training import train
+
+LAMBDA, EPSILON = 1e-6, 1e-3
+QUIET = 1.2
+"""Above this ratio of the quickest triad of a part to its slowest, something else used the machine."""
+_TRIAD = 2**22  # elements of each array: beyond any cache of one core
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: the median of `what`, its quartiles, and what it should be, as in ">= 10" or "<= 2"."""
+
+    part: str
+    data: str
+    what: str
+    value: float
+    low: float
+    high: float
+    unit: str = ""
+    target: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Met, or by how much it is missed; empty without a target."""
+        if not self.target:
+            return ""
+        sense, bound = self.target.split()
+        short = self.value / float(bound) if sense == "<=" else float(bound) / self.value if self.value else np.inf
+        return "met" if short <= 1 else f"missed by {100 * (short - 1):.0f} %"
+
+    def cells(self) -> list[str]:
+        """For a Markdown table."""
+        spread = f" ({self.low:.3g} to {self.high:.3g})" if self.low < self.high else ""
+        found = f"{self.value:.3g} {self.unit}".strip() + spread
+        return [self.part, self.data, self.what, self.target, found, self.verdict]
+
+    def numbers(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"verdict": self.verdict}
+
+
+def row(part: str, data: str, what: str, values: Any, unit: str = "", target: str = "") -> Row:
+    """Of one number, or of one for each round."""
+    low, middle, high = np.quantile(np.atleast_1d(values), [0.25, 0.5, 0.75]).tolist()
+    return Row(part, data, what, middle, low, high, unit, target)
+
+
+def timed(functions: Mapping[str, Callable[[], object]], seconds: float = 3.0) -> dict[str, np.ndarray]:
+    """Seconds of each function in each round, (rounds,). All take turns in every round, after one that is not counted.
+
+    seconds : of all rounds together, of which there are at least 5 and at most 300.
+    """
+    for function in functions.values():
+        function()
+    found: dict[str, list[float]] = {name: [] for name in functions}
+    end, rounds = time.perf_counter() + seconds, 0
+    while rounds < 5 or (rounds < 300 and time.perf_counter() < end):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            found[name].append(time.perf_counter() - start)
+        rounds += 1
+    return {name: np.array(times) for name, times in found.items()}
+
+
+@numba.njit(cache=True, nogil=True)
+def _triad(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    for i in range(len(a)):
+        a[i] = b[i] + 3.0 * c[i]
+
+
+class Triad:
+    """a = b + 3 c over arrays that no cache holds: what memory gives one core, or each of several."""
+
+    def __init__(self) -> None:
+        self._arrays = np.ones((3, _TRIAD))
+        self.nbytes = self._arrays.nbytes
+        _triad(*self._arrays)
+
+    def __call__(self) -> None:
+        _triad(*self._arrays)
+
+    def rate(self, rounds: int = 9) -> float:
+        """Bytes a second, the median of some rounds."""
+        return float(self.nbytes / np.median(timed({"triad": self}, 0.02 * rounds)["triad"]))
+
+
+def two_cores(triads: list[Triad]) -> float:
+    """Bytes a second of several triads at once, on as many threads."""
+    with ThreadPoolExecutor(len(triads)) as pool:
+        return sum(pool.map(Triad.rate, triads))
+
+
+class Set(NamedTuple):
+    """A data set by name: shards to train on, and, or not, to test on."""
+
+    name: str
+    train: Path
+    test: Path | None = None
+
+    def load(self, comm: Communicator | None = None) -> Block:
+        """The rows to train on."""
+        return load(self.train, comm or Communicator())
+
+
+def matrix(data: Path) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """X as SciPy wants it, float64 and 32-bit indices, and y (n,) of a data set."""
+    blocks, labels = [], []
+    for shard in read_manifest(data).shards:
+        with h5py.File(data / shard.file) as f:
+            indices, indptr = f["X/indices"][:], f["X/indptr"][:]
+            values = f["X/data"][:].astype(float) if "X/data" in f else np.ones(len(indices))
+            blocks.append(sparse.csr_matrix((values, indices, indptr), f["X"].attrs["shape"]))
+            labels.append(f["y"][:])
+    X = blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
+    if X.nnz < 2**31:
+        X.indices, X.indptr = X.indices.astype(np.int32, copy=False), X.indptr.astype(np.int32, copy=False)
+    return X, np.concatenate(labels)
+
+
+def objective_of(block: Block, measure: str, comm: Communicator) -> Objective:
+    """As `distsms train` makes it."""
+    n_pos = int(comm.sum(np.array([np.count_nonzero(block.labels > 0)]))[0])
+    ordering, _ = choose_ordering("auto", measure, n_pos, block.n - n_pos, comm.size)
+    return Objective(block.features, [make_loss(measure, ordering, block.labels, block.weights, comm)], comm)
+
+
+def requests(objective: Objective, evaluations: int = 24) -> list[Request]:
+    """What a training at `LAMBDA` asks in the second half of its first evaluations. Collective; on the root."""
+    asked: list[Request] = []
+    evaluate = objective.evaluate
+
+    def remember(some: Any) -> Any:
+        asked.extend(request._replace(w=request.w.copy()) for request in some)
+        return evaluate(some)
+
+    objective.evaluate = remember  # type: ignore[method-assign]
+    train(objective, Settings(LAMBDA, EPSILON, max_evaluations=evaluations))
+    objective.evaluate = evaluate  # type: ignore[method-assign]
+    return asked[len(asked) // 2 :]
+
+
+def say(text: str) -> None:
+    """How far the benchmarks are."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,44 @@
+"""X w and X'c against SciPy's on the same float64 data, bytes held for a nonzero, and the share of memory's rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from benchmarks.measuring import Row, Set, Triad, matrix, row, timed
+
+from distsms.features import Pattern, Sparse
+from distsms.shards import read_manifest
+
+
+def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Rows of a set; no coefficient is zero, so that none is passed over."""
+    features, (X, y) = one.load().features, matrix(one.train)
+    if not isinstance(features, Sparse):
+        return
+    rng = np.random.default_rng(0)
+    w, c = rng.normal(size=X.shape[1]), rng.normal(size=len(y))
+    transposed, s, r = X.T, np.empty(len(y)), np.empty(X.shape[1])
+    functions = {
+        "X w": lambda: features.margins(w, s),
+        "X'c": lambda: features.transposed_times(c, r),
+        "SciPy X w": lambda: X @ w,
+        "SciPy X'c": lambda: transposed @ c,
+    }
+    times, triad = timed(functions, 0.2 if quick else 6.0), Triad().rate()
+    ones = isinstance(features, Pattern)
+    for name in ("X w", "X'c"):
+        ratio = times[f"SciPy {name}"] / times[name]
+        yield row("products", one.name, f"SciPy's {name} / ours", ratio, "x", ">= 1.5" if ones else ">= 1")
+        rate = (features.nbytes + 8 * len(y)) / times[name]
+        yield row("products", one.name, f"bytes of rows a second in {name} / of a triad", 100 * rate / triad, "%")
+    yield row("products", one.name, "bytes held for a nonzero", features.nbytes / features.nnz, "", _most(one))
+
+
+def _most(one: Set) -> str:
+    """Bytes that a nonzero may take."""
+    manifest = read_manifest(one.train)
+    if not any(shard.values for shard in manifest.shards):
+        return "<= 2.1" if manifest.p <= 2**16 else "<= 4.2"
+    return "<= 8.2" if manifest.dtype == "float32" else ""

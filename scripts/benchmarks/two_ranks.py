@@ -1,0 +1,71 @@
+"""One rank against two, in one job under `mpirun -n 2`, in turns: evaluations of the same w, and triads. Prints JSON.
+
+    python -m benchmarks.two_ranks DATA ROUNDS
+
+The root has the whole data besides its share. While it works alone, the other rank sleeps.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measuring import Set, Triad, objective_of, requests
+from mpi4py import MPI
+
+from distsms.comm import Communicator, world
+from distsms.objective import Objective, Request
+
+
+def main() -> None:
+    one, rounds, comm = Set("", Path(sys.argv[1])), int(sys.argv[2]), world()
+    shared, triad = one.load(comm), Triad()
+    whole = one.load() if comm.is_root else None
+    found = {}
+    for measure in ("rocarea", "prbep"):
+        both = objective_of(shared, measure, comm)
+        asked = requests(both)
+        alone = objective_of(whole, measure, Communicator()) if whole else None
+        times = [in_turns(alone, both, asked, triad, comm) for _ in range(1 + rounds)][1:]
+        found[measure] = {name: [one[name] for one in times] for name in times[0]}
+    if comm.is_root:
+        print(json.dumps(found))
+
+
+def in_turns(
+    alone: Objective | None, both: Objective, asked: list[Request], triad: Triad, comm: Communicator
+) -> dict[str, float]:
+    """Seconds of an evaluation on one rank and on two, of a triad alone and of two at once. Collective."""
+    times = {}
+    if alone:
+        times["one"] = seconds(lambda: [alone.evaluate([request]) for request in asked]) / len(asked)
+        times["triad alone"] = seconds(triad)
+    wait()
+    if comm.is_root:
+        times["two"] = seconds(lambda: [both.evaluate([request]) for request in asked]) / len(asked)
+        both.release()
+    else:
+        both.serve()
+    comm.barrier()
+    times["triads"] = max(comm.allgather(seconds(triad)))
+    return times
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def wait() -> None:
+    """A barrier that leaves the core to others meanwhile."""
+    request = MPI.COMM_WORLD.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
+
+
+if __name__ == "__main__":
+    main()
