@@ -4,10 +4,13 @@ ROCArea: the share of correctly ordered pairs, a tie counting one half (equal to
 PRBEP: the precision among the n+ highest scores; where scores tie at that place, its expected value over random orders
 of the tied rows. Precision equals recall there, hence the name.
 Precision@k, recall@k: the same among the k highest scores, over k and over n+; PRBEP is their value at k = n+.
+Average precision: the mean over positives of the precision among the rows that score at least as high (equal to
+scikit-learn's average_precision_score; tied rows count together).
 Contingency table: a row is called positive where its score is at least the threshold.
 
 All counts are integers; only the final divisions round. For ROCArea the smaller class goes to all ranks, in pieces; the
-k-th highest score needs some eight small Allreduces (`distsms.rootfinding`).
+k-th highest score needs some eight small Allreduces (`distsms.rootfinding`). For average precision the different scores
+are dealt out by ranges.
 """
 
 from __future__ import annotations
@@ -156,6 +159,37 @@ def _twice_ordered(low: Floats, high: Floats) -> int:
     """Twice the pairs where low < high, each tie counting one; low sorted. Local. The sum may pass 64 bits."""
     twice = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
+
+
+SAMPLE = 512
+"""Different scores of each rank, in the mean, that the ranges of `average_precision` are cut by; tests lower it."""
+
+
+def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
+    """Average precision of this rank's (n_local,) scores and labels, on every rank; NaN without positives, or if a
+    score is NaN. Collective.
+
+    A sample sort: each rank gets a range of the different scores, with how many rows of each class have them, and is
+    told how many lie above its range. A rank sends 24 bytes for each different score that it has, and holds at most
+    about 1/P + 1/SAMPLE of all ranks'; O((n/P) log n).
+    """
+    values, place = np.unique(scores, return_inverse=True)
+    counts = [np.bincount(place[one], minlength=len(values)) for one in (labels > 0, labels < 0)]
+    undefined, different = map(int, comm.sum(np.array([np.count_nonzero(np.isnan(values)), len(values)])))
+    n_pos = int(comm.sum(np.array([counts[0].sum()]))[0])
+    if undefined or not n_pos:
+        return float("nan")
+    # Each of the sample stands for as many scores, so that its quantiles are those of all, but for P steps.
+    own = values[:: -(-different // (SAMPLE * comm.size))]
+    sample = np.sort(comm.allgather_rows(own, comm.allgather(len(own))))
+    splitters = sample[len(sample) * np.arange(1, comm.size) // comm.size]
+    to = np.bincount(np.searchsorted(splitters, values, "right"), minlength=comm.size)
+    values, *counts = (comm.alltoall_rows(one, to)[0] for one in (values, *counts))
+    values, place = np.unique(values, return_inverse=True)
+    held = np.array([np.bincount(place, one, len(values)) for one in counts])[:, ::-1]  # exact up to 2^53
+    above = np.sum(comm.allgather(held.sum(axis=1))[comm.rank + 1 :], axis=0)
+    tp, fp = np.cumsum(held, axis=1) + np.reshape(above, (-1, 1))
+    return float(comm.sum(np.array([np.sum(held[0] * (tp / (tp + fp)))]))[0] / n_pos)
 
 
 def contingency(scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> Contingency:
