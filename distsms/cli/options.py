@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from distsms.settings import Settings
 
 SOLVERS_HELP = (
-    "lmvm: PETSc/TAO's LMVM; agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact risk; "
-    "bmrm-linesearch: with two planes and no quadratic program"
+    "lmvm: PETSc/TAO's LMVM; lbfgs: SciPy's L-BFGS, where there is no PETSc; agm: Nesterov's accelerated gradient; "
+    "bmrm: cutting planes on the exact risk; bmrm-linesearch: with two planes and no quadratic program"
 )
 
 
