@@ -2,8 +2,8 @@
 
 `comm` is an mpi4py communicator; None is this process alone, and starts no MPI (PETSc, which `lmvm` needs, does).
 Every function with a `comm` is collective: all its ranks call it with the same arguments but for rows, and get the same
-answer but for scores. `data` is the path of a data set or svmlight file, which the ranks share out, or (X, y) in memory:
-this rank's rows, X SciPy sparse or array-like (n_local, p), y (n_local,) of +1 and -1; n_local may be 0.
+answer but for scores. `data` is the path of a data set or svmlight file, which the ranks share out, or (X, y) in
+memory: this rank's rows, X SciPy sparse or array-like (n_local, p), y (n_local,) of +1 and -1; n_local may be 0.
 
 What is wrong with the input is an `distsms.errors.InputError`, raised on all ranks alike. Anything else that a rank
 raises leaves the others waiting: a driver ends the job then, as `MPI.COMM_WORLD.Abort` or `python -m mpi4py` does.

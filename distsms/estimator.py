@@ -38,7 +38,6 @@ from distsms.fit import Fitted, fit, settings_for
 from distsms.repetition import Repeated
 from distsms.training import Status
 
-
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Attributes, and what training and model files call them."""
 
@@ -159,7 +158,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """(n,): one of classes_ for each row, by the stored threshold."""
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        positive = self.decision_function(X) > 0
+        return self.classes_[positive.astype(int)]
 
 
 def _whole(weights: NDArray[Any]) -> NDArray[np.int64]:
@@ -168,7 +168,7 @@ def _whole(weights: NDArray[Any]) -> NDArray[np.int64]:
     if len(wrong):
         raise ValueError(
             f"sample_weight {wrong[0]:g}: weights are whole numbers, a row of weight 3 counting as three rows. "
-            "Others are not supported; multiplied by a common factor and rounded they would be (for rocarea, prbep and error-rate "
-            "a factor changes nothing)"
+            "Others are not supported; multiplied by a common factor and rounded they would be (for rocarea, prbep and "
+            "error-rate a factor changes nothing)"
         )
     return weights.astype(np.int64)
