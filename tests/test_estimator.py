@@ -108,6 +108,15 @@ def test_weights_are_repeated_rows(measure):
     assert weighted.objective_ == pytest.approx(repeated.objective_, rel=1e-9)
 
 
+@pytest.mark.parametrize("measure", ["rocarea", "prbep", "error-rate"])
+def test_a_common_factor_of_weights_changes_nothing(measure):
+    X, y = data(n=80)
+    one, three = (SMSClassifier(measure, lam=0.1, max_evaluations=4).fit(X, y, np.full(80, k)) for k in (1, 3))
+    np.testing.assert_allclose(one.coef_, three.coef_, rtol=1e-6, atol=1e-9)
+    assert one.objective_ == pytest.approx(three.objective_, rel=1e-9)
+    assert one.threshold_ == pytest.approx(three.threshold_, rel=1e-6, abs=1e-9)
+
+
 @pytest.mark.parametrize("kind", [sparse.csr_matrix, np.asarray])
 def test_products_of_repeated_rows(kind):
     X, _ = data(n=40)
