@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator, Replica, alone
+from distsms.errors import InputError
 
 Floats = NDArray[np.float64]
 
@@ -308,11 +309,16 @@ class Spread(Vectors):
         return -float(self.comm.maximum(np.array([-super().least(values)]))[0])
 
 
-def choose_step(asked: str, p: int, size: int) -> tuple[str, str]:
+def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple[str, str]:
     """Where the solver's vectors of length p live among so many ranks, and why, in words. Local.
 
-    asked : "root", "spread", or "auto": spread from `SPREAD_FROM` columns on.
+    asked : "root", "spread", or "auto": spread from `SPREAD_FROM` columns on.  spreadable : whether the solver can.
+    Raises InputError where it cannot, and is asked to.
     """
+    if not spreadable:
+        if asked == "spread":
+            raise InputError("this solver needs its vectors whole, on the root: --step root, or another solver")
+        return "root", "this solver needs its vectors whole"
     if asked != "auto":
         return asked, "as asked for"
     if size == 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,6 +62,36 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
     assert table.tp + table.fn == np.sum(labels > 0)
     assert table.tp + table.fp + table.fn + table.tn == 999
     assert table.error_rate == pytest.approx(np.mean((scores >= point.threshold) != (labels > 0)))
+
+
+@pytest.mark.parametrize("sample", [1, 512])
+@pytest.mark.parametrize("decimals", [0, 1, 12])
+@pytest.mark.parametrize("share", [0.003, 0.5, 0.97])
+def test_average_precision_is_scikit_learns(comm, monkeypatch, share, decimals, sample):
+    """Positives few and many, ties none and many, by ranges that hardly fit and that do."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    monkeypatch.setattr(measures, "SAMPLE", sample)
+    rng = np.random.default_rng(decimals)
+    labels = np.where(rng.random(3000) < share, 1, -1).astype(np.int8)
+    for scores in (np.round(rng.normal(size=3000) + labels, decimals), np.zeros(3000), 1e8 + labels * 1e-8):
+        found = measures.average_precision(local_part(scores, comm), local_part(labels, comm), comm)
+        assert found == pytest.approx(metrics.average_precision_score(labels, scores), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=1, max_size=14))
+def test_average_precision_equals_its_definition(comm, rows):
+    scores, labels = (np.array(column) for column in zip(*rows, strict=True))
+    found = measures.average_precision(local_part(scores.astype(float), comm), local_part(labels, comm), comm)
+    positive = scores[labels > 0]
+    if not len(positive):
+        assert np.isnan(found)
+        return
+    exact = sum(Fraction(int(np.sum(positive >= s)), int(np.sum(scores >= s))) for s in positive) / len(positive)
+    assert found == pytest.approx(float(exact), abs=1e-15)
+
+
+def test_average_precision_of_what_is_no_number(comm):
+    assert np.isnan(measures.average_precision(np.array([1.0, np.nan]), np.array([1, -1]), comm))
 
 
 @pytest.mark.serial

@@ -64,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how = parser.add_argument_group("method")
     how.add_argument(
-        "--solvers", nargs="+", choices=tuple(SOLVERS), default=list(SOLVERS), help=f"{SOLVERS_HELP} (all)"
+        "--solvers",
+        nargs="+",
+        choices=tuple(SOLVERS),
+        default=[one for one in SOLVERS if one != "lbfgs"],
+        help=f"{SOLVERS_HELP} (all but lbfgs)",
     )
     how.add_argument(
         "--c-mu",
@@ -129,7 +133,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     block = shards.load(manifest, comm)
     test = _test_rows(args, manifest, comm) if args.test else None
     about = {"host": os.uname().nodename, "versions": versions()}
-    step, _ = choose_step(args.step, manifest.p, comm.size)
+    step, _ = choose_step(args.step, manifest.p, comm.size, all(one.traits.spreadable for one in settings.values()))
     runner = Runner(block, test, args.test, args.ordering, folder, comm, signals.wanted, about, step)
     stopped = _run_cells(settings, runner, say)
     runner.close()

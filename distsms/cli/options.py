@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 STALL_TIMEOUT = 600.0  # seconds
 
 SOLVERS_HELP = (
-    "lmvm: PETSc/TAO's LMVM; agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact risk; "
-    "bmrm-linesearch: with two planes and no quadratic program"
+    "lmvm: PETSc/TAO's LMVM; lbfgs: SciPy's L-BFGS, where there is no PETSc; agm: Nesterov's accelerated gradient; "
+    "bmrm: cutting planes on the exact risk; bmrm-linesearch: with two planes and no quadratic program"
 )
 
 
@@ -74,7 +74,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--planes",
         type=count,
-        default=40,
+        default=100,
         metavar="N",
         help="planes in the proof of the gap (%(default)s); bmrm keeps all",
     )
@@ -104,14 +104,14 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **
     solver : None takes lmvm, and bmrm for a measure that is not smoothed.
     Raises InputError where settings contradict each other or the measure.
     """
-    from distsms.losses import loss_class
-    from distsms.settings import Settings
+    from distsms.fit import settings_for
 
-    smooth = loss_class(measure, "gather" if args.ordering == "auto" else args.ordering).smooth
-    settings = Settings(
-        solver=solver or ("lmvm" if smooth else "bmrm"),
-        epsilon=1e-3 if args.epsilon is None and args.relative is None else args.epsilon,
-        relative=args.relative,
+    return settings_for(
+        measure,
+        solver,
+        args.epsilon,
+        args.relative,
+        ordering="gather" if args.ordering == "auto" else args.ordering,
         history=args.history,
         planes=args.planes,
         scaling=args.scaling,
@@ -121,8 +121,6 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **
         time_limit=args.time_limit,
         **more,
     )
-    settings.check_measure(measure, smooth)
-    return settings
 
 
 def fitting(
@@ -143,7 +141,7 @@ def fitting(
     from distsms.vectors import choose_step
 
     ordering, why = choose_ordering(args.ordering, measure, manifest.n_pos, manifest.n_neg, size)
-    step, because = choose_step(args.step, manifest.p + bias, size)
+    step, because = choose_step(args.step, manifest.p + bias, size, settings.traits.spreadable)
     cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
     layout = memory.Layout(step, size, len(neighbours))
     needs, there = memory.needs(manifest, settings, cost, layout, bias), memory.available()

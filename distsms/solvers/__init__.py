@@ -23,6 +23,7 @@ Floats: TypeAlias = "NDArray[np.float64]"
 # name -> module and class; loaded when it is asked for, so that PETSc starts only where it is used
 SOLVERS = {
     "lmvm": "distsms.solvers.tao:Solver",
+    "lbfgs": "distsms.solvers.lbfgs:Solver",
     "agm": "distsms.solvers.agm:Solver",
     "bmrm": "distsms.solvers.bmrm:Solver",
     "bmrm-linesearch": "distsms.solvers.bmrm:LineSearch",
@@ -110,6 +111,7 @@ class Traits(NamedTuple):
     options: bool = False  # whether it takes words of PETSc's command line
     vectors: int = 6  # that it holds at a time, besides the history
     scaled: bool = False  # whether it gains from variables of comparable curvature: see `Scaled`
+    spreadable: bool = True  # whether vectors may be slices: see `Problem`
     movable: bool = False  # whether it has `move`: see `Movable`
 
 
