@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
@@ -308,6 +309,7 @@ def _info(
         "settings": describe(settings),
         "ordering": args.ordering,
         "ranks": comm.size,
+        "trace": args.trace and os.path.abspath(args.trace),
         "data": {
             "directory": str(args.data),
             "fingerprint": manifest.fingerprint,
