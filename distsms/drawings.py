@@ -38,7 +38,7 @@ def roc(curve: Curve, found: dict[str, Any], interval: str) -> Drawing:
     axes.plot([wrong], [found["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     axes.plot([found["fp"] / n_neg], [found["tp"] / n_pos], color=GREEN, marker="o", label="threshold", **POINT)
     axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    figure.legend(loc="outside lower center", ncols=2)
+    _legend(figure, 2)
     words = (
         f"ROC curve: the area below it is {found['rocarea']:.4f}, {interval}. At the model's threshold the false "
         f"positive rate is {found['fp'] / n_neg:.4f} and the true positive rate {found['tp'] / n_pos:.4f}."
@@ -55,7 +55,7 @@ def precision_recall(curve: Curve, found: dict[str, Any]) -> Drawing:
     axes.plot([found["prbep"]], [found["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     axes.plot([found["recall"]], [found["precision"]], color=GREEN, marker="o", label="threshold", **POINT)
     axes.set(xlabel="recall", ylabel="precision", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    figure.legend(loc="outside lower center", ncols=2)
+    _legend(figure, 2)
     words = (
         f"Precision-recall curve: precision equals recall at {found['prbep']:.4f}; at the model's threshold precision "
         f"is {found['precision']:.4f} and recall {found['recall']:.4f}. Chance gives a precision of {share:.4f}."
@@ -76,7 +76,7 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
         axes.axvline(threshold, color=GREEN, linestyle="--", label="threshold")
     axes.set(xlabel="score", ylabel="share of the class per unit of score")
     axes.set_ylim(bottom=0)
-    figure.legend(loc="outside lower center", ncols=2)
+    _legend(figure, 2)
     below = [
         float(np.sum(one[edges[1:] <= threshold]) / max(one.sum(), 1))
         for one in (histogram.positive, histogram.negative)
@@ -101,11 +101,17 @@ def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
     above.plot(x, bound, color=VERMILION, label="lower bound", **look)
     below.plot(x, np.where(gap > 0, gap, np.nan), color=GREEN, label="gap", **look)
     below.set_yscale("log")
+    if against == "evaluations":
+        below.xaxis.get_major_locator().set_params(integer=True)
     above.set_ylabel("objective J")
     below.set(xlabel="seconds of training" if against == "seconds" else "evaluations of J", ylabel="proved gap")
-    figure.legend(loc="outside lower center", ncols=3)
+    _legend(figure, 3)
     words = (
         f"Course of the training by {against}: after {len(x)} evaluations and {trace['seconds'][-1]:.3g} seconds the "
         f"best J is {J[-1]:.6g}, its lower bound {bound[-1]:.6g}, the gap {gap[-1]:.3g}."
     )
     return Drawing(figure, f"convergence_{against}", f"Convergence by {against}", words)
+
+
+def _legend(figure: Any, columns: int) -> None:
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False)

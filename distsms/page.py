@@ -28,21 +28,21 @@ p { margin: .5rem 0; max-width: 48rem; overflow-wrap: anywhere; }
 .tiles dt { color: var(--soft); font-size: .875rem; }
 .tiles dd { margin: 0; font-size: .8125rem; color: var(--soft); }
 .tiles dd.value { font-size: 1.5rem; line-height: 1.3; color: var(--ink); font-variant-numeric: tabular-nums; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: 1.25rem; }
-.figures.single { max-width: 34rem; }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: 1.25rem 2rem;
+  margin: 1rem 0; }
 figure { margin: 0; }
 figure svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0 auto; }
 figure svg text { fill: currentColor; font-family: inherit !important; }
 figcaption { text-align: center; }
 .scrolled { overflow-x: auto; margin: .75rem 0 1.25rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; min-width: min(100%, 18rem); font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .25rem; }
 th, td { padding: .3rem .9rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top; }
 th:first-child, td.text { text-align: left; overflow-wrap: anywhere; }
 td.text { min-width: 9rem; }
 th { font-weight: 600; }
 tbody th { font-weight: 400; }
-.bar { display: inline-block; height: .7em; background: var(--blue); }
+.bar { display: block; height: .7em; margin-top: .4em; background: var(--blue); }
 .bar.minus { background: var(--vermilion); }
 """
 
@@ -99,9 +99,9 @@ def tiles(entries: Sequence[tuple[str, str, str]]) -> Html:
     return element("dl", *each, class_="tiles")
 
 
-def figures(*drawn: Html) -> Html:
-    """Figures side by side, or below each other where the page is narrow."""
-    return element("div", *drawn, class_="figures" if len(drawn) > 1 else "figures single")
+def beside(*parts: Html) -> Html:
+    """Parts side by side, or below each other where the page is narrow."""
+    return element("div", *parts, class_="beside")
 
 
 def figure(svg: str, name: str, caption: str, words: str) -> Html:

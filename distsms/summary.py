@@ -17,6 +17,7 @@ from distsms import __version__, drawings, page
 from distsms.curves import Curve, Histogram
 from distsms.drawings import Drawing
 from distsms.evaluation import Judged
+from distsms.figures import as_svg
 from distsms.intervals import Floats, Interval
 from distsms.page import Html, element
 from distsms.report import size
@@ -87,7 +88,7 @@ def _measured(material: Material, drawn: list[Drawing]) -> Html:
                 drawings.precision_recall(material.curve, found),
             ]
         )
-        parts.append(_figures(these))
+        parts.append(page.beside(*map(_figure, these)))
     else:
         parts.append(element("p", "Only one class is present: there are no curves, and ROCArea is not defined."))
     drawn.append(histogram := drawings.scores(material.histogram, found["threshold"]))
@@ -96,13 +97,15 @@ def _measured(material: Material, drawn: list[Drawing]) -> Html:
         ["positive rows", f"{found['tp']:,}", f"{found['fn']:,}"],
         ["negative rows", f"{found['fp']:,}", f"{found['tn']:,}"],
     ]
+    at_threshold = [
+        page.table(f"At the threshold {found['threshold']:.6g}", ["measure", "value"], measures),
+        page.table("Rows at this threshold", ["", "called positive", "called negative"], counts),
+    ]
     return page.section(
         "On these rows",
         element("p", _sure(material)),
         *parts,
-        _figures([histogram]),
-        page.table(f"At the threshold {found['threshold']:.6g}", ["measure", "value"], measures),
-        page.table("Rows at this threshold", ["", "called positive", "called negative"], counts),
+        page.beside(_figure(histogram), element("div", *at_threshold)),
     )
 
 
@@ -147,7 +150,7 @@ def _convergence(material: Material, drawn: list[Drawing]) -> Html:
         return page.section("Convergence", element("p", material.trace_note))
     drawn += (these := [drawings.convergence(material.trace, one) for one in ("seconds", "evaluations")])
     told = "No J can lie below the lower bound, whatever w: the gap is what is left to gain at the most."
-    return page.section("Convergence", element("p", told), _figures(these))
+    return page.section("Convergence", element("p", told), page.beside(*map(_figure, these)))
 
 
 def _weights(material: Material, drawn: list[Drawing]) -> Html:
@@ -165,7 +168,7 @@ def _weights(material: Material, drawn: list[Drawing]) -> Html:
             aria_hidden="true",
         )
         name = material.names[column] if material.names else f"column {column + base}"
-        rows.append([name, f"{value:+.6g}", bar])
+        rows.append([name, f"{value:+.4g}", bar])
     counted = "" if material.names else f", columns counted from {base}"
     caption = f"The {len(rows)} largest of {np.count_nonzero(w):,} weights that are not 0{counted}"
     told = "What a row's score gains for each unit of a column; sizes compare only where columns have like units."
@@ -178,12 +181,12 @@ def _cost(material: Material, drawn: list[Drawing]) -> str:
     if not usage:
         return ""
     ranks = usage if isinstance(usage, list) else [usage]
-    phases = list(dict.fromkeys(name for one in ranks for name in one.get("seconds", {})))
-    others = [name for name in dict.fromkeys(name for one in ranks for name in one) if name != "seconds"]
+    phases = list(dict.fromkeys(name for of_rank in ranks for name in of_rank.get("seconds", {})))
+    others = [name for name in dict.fromkeys(name for of_rank in ranks for name in of_rank) if name != "seconds"]
     rows = []
     for k, of_rank in enumerate(ranks):
         spent = [_number(of_rank.get("seconds", {}).get(name), ".3f") for name in phases]
-        amounts = [size(of_rank[name]) if isinstance(of_rank.get(name), (int, float)) else "-" for name in others]
+        amounts = [size(of_rank[name]) if name in of_rank else "-" for name in others]
         rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *spent, *amounts])
     header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in others)]
     return page.section("Seconds, memory and bytes", page.table("What the training took", header, rows))
@@ -191,12 +194,20 @@ def _cost(material: Material, drawn: list[Drawing]) -> str:
 
 def _provenance(material: Material, drawn: list[Drawing]) -> Html:
     info = material.info
-    settings = [[name, str(one)] for name, one in (info.get("settings") or {}).items()]
-    versions = [[name, str(one)] for name, one in (info.get("versions") or {}).items()]
+    told = {"Settings": info.get("settings"), "Versions": info.get("versions")}
+    tables = [
+        element(
+            "div",
+            page.table(name, [], [[key, str(one)] for key, one in (words or {}).items() if one is not None], text=True),
+        )
+        for name, words in told.items()
+    ]
     fingerprint = str((info.get("data") or {}).get("fingerprint"))
-    told = element("p", f"Fingerprint of the training data: {fingerprint}", class_="soft")
-    tables = [page.table(*one, text=True) for one in (("Settings", [], settings), ("Versions", [], versions))]
-    return page.section("Settings and versions", told, *tables)
+    return page.section(
+        "Settings and versions",
+        element("p", f"Fingerprint of the training data: {fingerprint}", class_="soft"),
+        page.beside(*tables),
+    )
 
 
 SECTIONS: tuple[Callable[[Material, list[Drawing]], str], ...] = (
@@ -215,10 +226,8 @@ def in_words(one: Interval, level: float) -> str:
     return f"no interval: {one.why}" if one.why else f"{one.low:.4f} to {one.high:.4f} ({100 * level:g} %)"
 
 
-def _figures(drawn: Sequence[Drawing]) -> Html:
-    from distsms.figures import as_svg
-
-    return page.figures(*(page.figure(as_svg(one.figure), one.name, one.caption, one.words) for one in drawn))
+def _figure(one: Drawing) -> Html:
+    return page.figure(as_svg(one.figure), one.name, one.caption, one.words)
 
 
 def _ending(info: Mapping[str, Any]) -> str:
