@@ -41,7 +41,7 @@ th, td { padding: .3rem .9rem .3rem 0; text-align: right; border-bottom: 1px sol
 th:first-child, td.text { text-align: left; overflow-wrap: anywhere; }
 td.text { min-width: 9rem; }
 th { font-weight: 600; }
-tbody th { font-weight: 400; }
+tbody th { font-weight: 400; min-width: 7rem; }
 .bar { display: block; height: .7em; margin-top: .4em; background: var(--blue); }
 .bar.minus { background: var(--vermilion); }
 """

@@ -44,7 +44,7 @@ def test_importing_the_package_starts_nothing():
     assert not loaded("import distsms") & {"numpy", "mpi4py", "petsc4py", "h5py"}
 
 
-@pytest.mark.parametrize("command", ["train", "compare"])
+@pytest.mark.parametrize("command", ["train", "compare", "evaluate", "report"])
 def test_help_starts_nothing(command):
     code = f"from distsms.__main__ import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass"
     assert not loaded(code) & {"numpy", "mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba", "matplotlib"}
@@ -58,10 +58,10 @@ def test_information_starts_neither_mpi_nor_petsc(tmp_path):
     assert "petsc4py.PETSc" not in loaded(code)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict", "info", "shard", "synth"])
+@pytest.mark.parametrize("command", ["evaluate", "report", "predict", "info", "shard", "synth"])
 def test_only_training_needs_petsc(command):
     """With petsc4py made unimportable, the command comes as far as its missing file."""
-    words = {"synth": ["dense", "/dev/null/x"], "info": ["x"]}.get(command, ["x", "y"])
+    words = {"synth": ["dense", "/dev/null/x"], "info": ["x"], "report": ["x", "--on", "y"]}.get(command, ["x", "y"])
     code = (
         "import sys\nsys.modules['petsc4py'] = None\n"
         f"from distsms.__main__ import main\nassert main([{command!r}, *{words!r}]) == 1"
