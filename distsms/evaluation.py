@@ -91,12 +91,10 @@ def judge(
     drawn = [bootstrap.prbep(one, rows.labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
     judged = []
     for path, model, own, places, draws in zip(paths, models, scores, placed, drawn, strict=True):
-        found, more = _measured(model, own, rows.labels, asked, comm)
-        sure = {
-            "rocarea": intervals.of_rocarea(places, rows.labels, asked.level, comm),
-            "prbep": intervals.of_prbep(found["prbep"], draws, asked.level, found["n_pos"]),
-        }
-        judged.append(Judged(path, model, own, found, more, sure))
+        area = intervals.of_rocarea(places, rows.labels, asked.level, comm)
+        found, more = _measured(model, own, rows.labels, area.value, asked, comm)
+        prbep = intervals.of_prbep(found["prbep"], draws, asked.level, found["n_pos"])
+        judged.append(Judged(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
         found, other = judged[a].found, judged[b].found
@@ -139,19 +137,19 @@ def _scored(
 
 
 def _measured(
-    model: Model, scores: Floats, labels: NDArray[np.int8], asked: Asked, comm: Communicator
+    model: Model, scores: Floats, labels: NDArray[np.int8], rocarea: float, asked: Asked, comm: Communicator
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Measures and counts of a model, and the names of those that not every model has. Collective."""
     threshold = model.threshold if asked.threshold is None else asked.threshold
-    ranked = measures.ranking(scores, labels, comm)
     table = measures.contingency(scores, labels, threshold, comm)
+    n_pos, n_neg = table.tp + table.fn, table.fp + table.tn
     more = _more(model.info, asked.k)
     found: dict[str, Any] = {
-        "n": ranked.n_pos + ranked.n_neg,
-        "n_pos": ranked.n_pos,
-        "n_neg": ranked.n_neg,
-        "rocarea": ranked.rocarea,
-        "prbep": ranked.prbep,
+        "n": n_pos + n_neg,
+        "n_pos": n_pos,
+        "n_neg": n_neg,
+        "rocarea": rocarea,
+        "prbep": measures.at_k(scores, labels, n_pos, comm).recall,
         "average_precision": measures.average_precision(scores, labels, comm),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from html.parser import HTMLParser
@@ -12,7 +13,9 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from distsms import curves, evaluation, model, summary
+from distsms.cli.report import _trace
 from distsms.comm import Communicator
+from distsms.errors import InputError
 from distsms.shards import write_data
 from tests.program import run, run_json, write_svmlight
 
@@ -65,7 +68,7 @@ def material(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, path
     }
     made = model.Model(np.array(w), told)
     scores = np.linspace(-1, 1, len(labels))
-    found, more = evaluation._measured(made, scores, labels, evaluation.Asked(), ALONE)
+    found, more = evaluation._measured(made, scores, labels, np.nan, evaluation.Asked(), ALONE)
     nothing = evaluation.Interval(np.nan, np.nan, np.nan, np.nan, "DeLong", "too few")
     judged = evaluation.Judged(path, made, scores, found, more, {"rocarea": nothing, "prbep": nothing})
     curve = curves.curve(scores, labels, ALONE)
@@ -190,24 +193,29 @@ def test_a_report_from_the_command_line(trained, tmp_path):
 
 
 @pytest.mark.serial
-@pytest.mark.e2e
-def test_the_trace_of_another_run_is_not_shown(trained, tmp_path):
-    words = ["report", trained / "b.h5", "--on", trained / "test.svm", "--out", tmp_path / "r.html"]
-    own = (trained / "b.jsonl").read_text()
-    for there, told in (
-        (own, None),
-        ((trained / "a.jsonl").read_text(), "is not the course"),
-        ("{", "cannot be shown"),
-    ):
-        (trained / "b.jsonl").write_text(there)
-        run(*words)
-        text = (tmp_path / "r.html").read_text()
-        assert ("Convergence by seconds" in text) == (told is None)
-        assert told is None or told in text
-    assert "cannot be read at line 1" in run(*words, "--trace", trained / "b.jsonl", code=1)
-    (trained / "b.jsonl").unlink()
-    run(*words)
-    assert "which is not there" in (tmp_path / "r.html").read_text()
+def test_the_trace_of_another_run_is_not_shown(tmp_path):
+    """Nor one that is gone or damaged, unless it was asked for: then it is an error."""
+    lines = [
+        {"evaluation": k, "seconds": 0.1 * k, "best_J": 1 / k, "gap": None if k < 2 else 0.1 / k} for k in (1, 2, 3)
+    ]
+    trace, elsewhere = tmp_path / "trace.jsonl", tmp_path / "gone" / "trace.jsonl"
+    trace.write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+    def told(asked=None, J=1 / 3, place=elsewhere):
+        args = argparse.Namespace(trace=asked, model=str(tmp_path / "model.h5"))
+        return _trace(args, model.Model(np.zeros(1), {"J": J, "trace": place and str(place)}))
+
+    found, _ = told()  # beside the model, though not where it was written
+    assert found["best_J"].tolist() == [1, 1 / 2, 1 / 3] and np.isnan(found["gap"][0])
+    assert "is not the course" in told(J=0.3)[1] and not told(J=0.3)[0]
+    assert "train --trace" in told(place=None)[1]
+    assert told(asked=str(trace), J=0.3)[0]
+    trace.write_text("{")
+    assert "cannot be shown" in told()[1]
+    with pytest.raises(InputError, match="cannot be read at line 1"):
+        told(asked=str(trace))
+    trace.unlink()
+    assert "which is not there" in told()[1]
 
 
 @pytest.mark.serial

@@ -52,9 +52,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     beside: tuple[Any, ...] = ()
     with comm.together():  # everything that can be refused before the rows are read
+        inputs.check_distinct(args.out, args.model, args.on, args.trace, args.feature_names)
         if comm.is_root:
             beside = _beside(args)
-        inputs.check_distinct(args.out, args.model, args.on, args.trace, args.feature_names)
     asked = evaluation.Asked(args.level, args.bootstrap, args.seed)
     reading = (args.ignore_new_features, args.zero_based)
     rows, (judged,), _ = evaluation.judge([args.model], args.on, asked, comm, *reading)
