@@ -129,6 +129,12 @@ def test_few_rows_and_no_trace(labels):
 
 
 @pytest.mark.serial
+def test_a_threshold_beyond_all_scores():
+    text, _ = summary.compose(material([1, -1, 1, -1], info={"threshold": 99.0}))
+    assert "not defined" in Reader(text).words and "which lies outside" in text
+
+
+@pytest.mark.serial
 def test_largest_weights_by_name_or_number():
     text, _ = summary.compose(material([1, -1], w=[0.5, -3.0, 0.0, 1.0]))
     words = Reader(text).words

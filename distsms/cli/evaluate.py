@@ -119,7 +119,7 @@ def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
     sure = {NAMES[name]: f"   {_interval(one)}" for name, one in judged.sure.items()}
     for name, one in of_order.items():
         print(f"  {name:<{width}} {one:.6f}{sure.get(name, '')}")
-    print(f"  intervals of {100 * asked.level:g} %, for what the choice of these rows leaves open")
+    print(f"  intervals of {100 * asked.level:g} %: how much a measure would move on other rows of the same kind")
     print(f"at the threshold {found['threshold']:.6g}")
     print("".join(f"  {name:<{width}} {one:.6f}\n" for name, one in at_threshold.items()))
     lines = [
