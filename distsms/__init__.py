@@ -1,6 +1,31 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
-Importing the package starts neither MPI nor PETSc.
+`SMSClassifier` is the scikit-learn estimator (`distsms.estimator`); `train`, `evaluate`, `predict`, `load_model` and
+`save_model` work over all ranks of a communicator (`distsms.api`). Importing the package loads none of these, and
+starts neither MPI nor PETSc.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+__all__ = ["SMSClassifier", "evaluate", "load_model", "predict", "save_model", "train"]
+
+if TYPE_CHECKING:
+    from distsms.api import evaluate, load_model, predict, save_model, train
+    from distsms.estimator import SMSClassifier
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, when they are first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module("distsms.estimator" if name == "SMSClassifier" else "distsms.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.features import Features
+from distsms.objective import Features
 
 Floats = NDArray[np.float64]
 

@@ -312,6 +312,13 @@ def world() -> Communicator:
     return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()
 
 
+def communicator(comm: Any) -> Communicator:
+    """All ranks of an mpi4py communicator; None is this process alone. A `Communicator` is returned as it is. Local."""
+    if isinstance(comm, Communicator):
+        return comm
+    return Communicator() if comm is None or comm.Get_size() == 1 else MPICommunicator(comm)
+
+
 def alone() -> Any:
     """mpi4py's communicator of this process alone, for libraries that want one; None without mpi4py."""
     try:

@@ -45,7 +45,7 @@ class Judged:
     model: Model
     scores: Floats  # (n_local,)
     found: dict[str, Any]  # measures and counts by the names of `distsms evaluate --json`
-    more: tuple[str, ...]  # those measures that not every model is shown with
+    more: list[str]  # those measures that not every model is shown with
     sure: dict[str, Interval]  # of "rocarea" and "prbep"
 
     def as_json(self, on: str, level: float) -> dict[str, Any]:
@@ -92,8 +92,9 @@ def judge(
     judged = []
     for path, model, own, places, draws in zip(paths, models, scores, placed, drawn, strict=True):
         area = intervals.of_rocarea(places, rows.labels, asked.level, comm)
-        found, more = _measured(model, own, rows.labels, area.value, asked, comm)
+        found = measured(model, own, rows.labels, comm, asked.threshold, asked.k, area.value)
         prbep = intervals.of_prbep(found["prbep"], draws, asked.level, found["n_pos"])
+        more = more_measures(model.info, asked.k)
         judged.append(Judged(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
@@ -136,31 +137,38 @@ def _scored(
     return rows, scores
 
 
-def _measured(
-    model: Model, scores: Floats, labels: NDArray[np.int8], rocarea: float, asked: Asked, comm: Communicator
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Measures and counts of a model, and the names of those that not every model has. Collective."""
-    threshold = model.threshold if asked.threshold is None else asked.threshold
+def measured(
+    model: Model,
+    scores: Floats,
+    labels: NDArray[np.int8],
+    comm: Communicator,
+    threshold: float | None = None,
+    k: int | None = None,
+    rocarea: float | None = None,
+) -> dict[str, Any]:
+    """Measures and counts of a model, by the names of `distsms evaluate --json`. Collective.
+
+    scores, labels : (n_local,), of rows that count.  threshold, k : None takes the model's.  rocarea : if it is known.
+    """
+    threshold = model.threshold if threshold is None else threshold
     table = measures.contingency(scores, labels, threshold, comm)
     n_pos, n_neg = table.tp + table.fn, table.fp + table.tn
-    more = _more(model.info, asked.k)
-    found: dict[str, Any] = {
+    return {
         "n": n_pos + n_neg,
         "n_pos": n_pos,
         "n_neg": n_neg,
-        "rocarea": rocarea,
+        "rocarea": measures.rocarea(scores, labels, comm) if rocarea is None else rocarea,
         "prbep": measures.at_k(scores, labels, n_pos, comm).recall,
         "average_precision": measures.average_precision(scores, labels, comm),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
-        **{name: measures.value(name, scores, labels, threshold, comm) for name in more},
+        **{name: measures.value(name, scores, labels, threshold, comm) for name in more_measures(model.info, k)},
     }
-    return found, more
 
 
-def _more(info: dict[str, Any], k: int | None) -> tuple[str, ...]:
-    """The measures to show besides those that are always shown: what the model is for, and the two at k."""
+def more_measures(info: dict[str, Any], k: int | None) -> list[str]:
+    """The measures besides those of all models: what the model is for, and the two at k. Local."""
     trained = info.get("measure", "rocarea")
     k = k or measure_names.at(trained)
-    names = (f"precision@{k}", f"recall@{k}") if k else ()
-    return names + (trained,) * (measure_names.parse(trained)[0] == "f-beta" and trained != "f1")
+    names = [f"precision@{k}", f"recall@{k}"] if k else []
+    return names + [trained] * (measure_names.parse(trained)[0] == "f-beta" and trained != "f1")

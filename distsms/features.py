@@ -206,7 +206,7 @@ class Sparse(Rows):
     @classmethod
     def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> Sparse:
         """A SciPy matrix in canonical CSR format."""
-        return cls(X.data, X.indices, np.diff(X.indptr), X.shape[1], threads)
+        return cls(X.data, X.indices.view(f"u{X.indices.itemsize}"), np.diff(X.indptr), X.shape[1], threads)
 
     @property
     def nnz(self) -> int:
@@ -311,3 +311,14 @@ def _parts(lengths: NDArray[Any], nnz: int, threads: int) -> list[Part]:
 
 
 Features = Sparse | Dense
+
+
+def rows_of(X: Any) -> Features:
+    """The rows of X, a SciPy sparse matrix or array-like (n_local, p), copied only where their type is another."""
+    if not sparse.issparse(X):
+        return Dense(np.asarray(X))
+    X = sparse.csr_matrix(X)
+    if not X.has_canonical_format:  # sorted, nothing twice; not in the caller's own arrays
+        X = X.copy()
+        X.sum_duplicates()
+    return Sparse.of(X)

@@ -47,6 +47,20 @@ class Model:
         """A row is called positive where its score is at least this."""
         return float(self.info["threshold"])
 
+    @property
+    def classes(self) -> tuple[Any, Any]:
+        """The negative and the positive label: the original ones, unless a class had several (or none), then -1, 1."""
+        negative, positive = (np.atleast_1d(self.info["label_map"][sign]).tolist() for sign in ("-1", "+1"))
+        if len(negative) != 1 or len(positive) != 1 or None in (*negative, *positive):
+            return -1, 1
+        both = [int(one) if isinstance(one, float) and one.is_integer() else one for one in (*negative, *positive)]
+        return both[0], both[1]
+
+
+def intercept(bias: float, threshold: float) -> float:
+    """What makes <w, x> + intercept > 0 the same as <w, x> + bias >= threshold, for those who decide by the sign."""
+    return math.nextafter(bias - threshold, math.inf)
+
 
 def save(path: str | os.PathLike[str], model: Model) -> None:
     """Write the model, atomically. Raises InputError if that fails."""

@@ -60,6 +60,7 @@ def test_from_text_to_scores(text, tmp_path, measure, ranks):
 
     judged = run_json("evaluate", model, shards[1], ranks=ranks)
     assert judged["rocarea"] == pytest.approx(metrics.roc_auc_score(y, found), abs=1e-12)
+    assert judged["average_precision"] == pytest.approx(metrics.average_precision_score(y, found), abs=1e-12)
     assert judged["f1"] == pytest.approx(metrics.f1_score(y > 0, found >= judged["threshold"]), abs=1e-12)
     assert judged["tp"] + judged["fn"] == np.sum(y > 0)
     of_text = run_json("evaluate", model, text / "test.svm", ranks=ranks)

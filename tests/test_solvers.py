@@ -208,7 +208,7 @@ def test_refusals():
         Settings(lam=1.0, solver="bmrm", c_mu=10.0)
     with pytest.raises(InputError, match=r"no options of PETSc: -tao_monitor"):
         Settings(lam=1.0, solver="agm", solver_options=("-tao_monitor",))
-    with pytest.raises(InputError, match=r"no solver is called 'sgd'; there are lmvm, agm"):
+    with pytest.raises(InputError, match=r"no solver is called 'sgd'; there are lmvm, lbfgs, agm"):
         Settings(lam=1.0, solver="sgd")
 
 

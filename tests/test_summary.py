@@ -68,9 +68,9 @@ def material(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, path
     }
     made = model.Model(np.array(w), told)
     scores = np.linspace(-1, 1, len(labels))
-    found, more = evaluation._measured(made, scores, labels, np.nan, evaluation.Asked(), ALONE)
+    found = evaluation.measured(made, scores, labels, ALONE)
     nothing = evaluation.Interval(np.nan, np.nan, np.nan, np.nan, "DeLong", "too few")
-    judged = evaluation.Judged(path, made, scores, found, more, {"rocarea": nothing, "prbep": nothing})
+    judged = evaluation.Judged(path, made, scores, found, [], {"rocarea": nothing, "prbep": nothing})
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
     return summary.Material(judged, "rows", 0.95, curve, histogram, trace or {}, "no course", names)

@@ -64,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how = parser.add_argument_group("method")
     how.add_argument(
-        "--solvers", nargs="+", choices=tuple(SOLVERS), default=list(SOLVERS), help=f"{SOLVERS_HELP} (all)"
+        "--solvers",
+        nargs="+",
+        choices=tuple(SOLVERS),
+        default=[one for one in SOLVERS if one != "lbfgs"],
+        help=f"{SOLVERS_HELP} (all but lbfgs)",
     )
     how.add_argument(
         "--c-mu",

@@ -17,8 +17,9 @@ NAME = "evaluate"
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --on DATA|FILE [options]"
 EPILOG = """\
 All figures are exact over all rows of all ranks. ROCArea counts a tied pair one half; PRBEP is the precision among the
-n+ highest scores, its expected value where scores tie there. A row is called positive where its score is at least the
-threshold stored with the model, or --threshold. --k adds precision and recall among the K highest scores.
+n+ highest scores, its expected value where scores tie there; average precision is scikit-learn's. A row is called
+positive where its score is at least the threshold stored with the model, or --threshold. --k adds precision and recall
+among the K highest scores.
 
 Intervals: DeLong's for ROCArea, and the bootstrap's for PRBEP, both of the rows and not of the training. Several models
 on the same rows are compared two by two, with the interval of their difference.
@@ -110,7 +111,7 @@ def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
         print(f"  text with columns counted from {0 if zero_based else 1}, positive label {positive}")
     for line in _warnings(judged):
         print(f"  {line}")
-    of_order = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "avg. precision": found["average_precision"]}
+    of_order = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
     for name in judged.more:
         (of_order if "@" in name else at_threshold)[name] = found[name]
@@ -136,12 +137,12 @@ def _print_several(on: str, judged: list[Judged], pairs: list[Pair], level: floa
     print(f"on {_size(on, judged[0].found)}; intervals of {100 * level:g} %")
     for line in _warnings(judged[0]):
         print(f"  {line}")
-    of_measures = [label for name in NAMES.values() for label in (name, f"interval ({name})")]
-    lines = [
-        [one.path, *(cell for sure in one.sure.values() for cell in (f"{sure.value:.6f}", _interval(sure)))]
-        for one in judged
-    ]
-    print(report.table(["model", *of_measures], lines))
+    header, lines = ["model"], [[one.path] for one in judged]
+    for name, label in NAMES.items():
+        header += [label, judged[0].sure[name].method]
+        for cells, one in zip(lines, (model.sure[name] for model in judged), strict=True):
+            cells += [f"{one.value:.6f}", "none" if one.why else f"{one.low:.6f} to {one.high:.6f}"]
+    print(report.table(header, lines))
     for pair in pairs:
         print(f"\n{pair.first} - {pair.other}")
         for name, one in pair.differences.items():

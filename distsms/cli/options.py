@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from distsms.settings import Settings
 
 SOLVERS_HELP = (
-    "lmvm: PETSc/TAO's LMVM; agm: Nesterov's accelerated gradient; bmrm: cutting planes on the exact risk; "
-    "bmrm-linesearch: with two planes and no quadratic program"
+    "lmvm: PETSc/TAO's LMVM; lbfgs: SciPy's L-BFGS, where there is no PETSc; agm: Nesterov's accelerated gradient; "
+    "bmrm: cutting planes on the exact risk; bmrm-linesearch: with two planes and no quadratic program"
 )
 
 
@@ -88,14 +88,14 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **
     solver : None takes lmvm, and bmrm for a measure that is not smoothed.
     Raises InputError where settings contradict each other or the measure.
     """
-    from distsms.losses import loss_class
-    from distsms.settings import Settings
+    from distsms.fit import settings_for
 
-    smooth = loss_class(measure, "gather" if args.ordering == "auto" else args.ordering).smooth
-    settings = Settings(
-        solver=solver or ("lmvm" if smooth else "bmrm"),
-        epsilon=1e-3 if args.epsilon is None and args.relative is None else args.epsilon,
-        relative=args.relative,
+    return settings_for(
+        measure,
+        solver,
+        args.epsilon,
+        args.relative,
+        ordering="gather" if args.ordering == "auto" else args.ordering,
         history=args.history,
         planes=args.planes,
         scaling=args.scaling,
@@ -105,8 +105,6 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **
         time_limit=args.time_limit,
         **more,
     )
-    settings.check_measure(measure, smooth)
-    return settings
 
 
 def fitting(

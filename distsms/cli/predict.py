@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score. Collective; the root holds all n scores while it writes them."""
-    from distsms import inputs, model
+    from distsms import api, inputs, model
     from distsms.errors import InputError
 
     with comm.together():
@@ -51,8 +51,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             inputs.check_distinct(args.output, args.data, args.model)
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
-    rows = inputs.rows_for(judge, args.data, comm, args.ignore_new_features, False, args.zero_based)
-    scores = comm.gather_rows(inputs.scores(judge, rows, args.data, comm))
+    how = {"ignore_new_features": args.ignore_new_features, "zero_based": args.zero_based}
+    scores = comm.gather_rows(api.predict(judge, args.data, comm, **how))
     with comm.together():
         if scores is not None:
             model.write_scores(args.output, scores)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors, fitting, settings_from, speaker
@@ -16,7 +15,7 @@ from distsms.solvers import SOLVERS
 if TYPE_CHECKING:
     from distsms.comm import Communicator
     from distsms.interrupts import StopSignals
-    from distsms.losses.contract import Floats, Loss
+    from distsms.losses.contract import Floats
     from distsms.manifest import Manifest
     from distsms.settings import Settings
     from distsms.shards import Block
@@ -100,8 +99,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
-    from distsms import inputs, model, report, shards
+    from distsms import fit, inputs, model, report, shards
     from distsms.bias import WithConstant
+    from distsms.cli.info import versions
     from distsms.clock import Clock
     from distsms.comm import launched_size
     from distsms.losses import make_loss
@@ -148,10 +148,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     trace.close()
     with clock.phase("threshold"):
         scores = features.margins(result.w)
-        threshold = _threshold(loss, scores, block, comm)
-        on_training = _measured(args.measure, scores, block, threshold, comm)
+        counted, labels = scores[block.counted], block.labels[block.counted]
+        threshold = fit.threshold_of(loss, counted, labels, comm)
+        on_training = fit.measured(args.measure, counted, labels, threshold, comm)
     w, bias = (result.w[:-1], args.bias * float(result.w[-1])) if args.bias else (result.w, 0.0)
-    trained = model.Model(w, _info(args, settings, manifest, result, bias, threshold, on_training, comm))
+    data, found = fit.origin(manifest, args.data), (bias, threshold, on_training)
+    about = fit.info(args.measure, settings, result, args.ordering, *found, comm.size, data, versions())
+    trained = model.Model(w, {**about, "trace": args.trace and os.path.abspath(args.trace)})
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)
@@ -162,7 +165,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
             with reading:
                 test = inputs.rows_for(trained, args.test, comm, args.ignore_new_features)
             scores = inputs.scores(trained, test, args.test, comm)
-            on_test = _measured(args.measure, scores, test, threshold, comm)
+            counted, labels = scores[test.counted], test.labels[test.counted]
+            on_test = fit.measured(args.measure, counted, labels, threshold, comm)
         say(f"  test      {_figures(on_test)}   ({args.test})")
     usage = comm.allgather(
         {
@@ -202,45 +206,16 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
         say("  warning   no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda")
 
 
-def _threshold(loss: Loss, scores: Floats, rows: Block, comm: Communicator) -> float:
-    """From which score on a row is called positive, as the loss itself would. Collective."""
-    from distsms.measures import at_k
-
-    if loss.calls_positive is None:
-        return 0.0
-    return at_k(scores[rows.counted], rows.labels[rows.counted], loss.calls_positive, comm).threshold
-
-
-def _measured(measure: str, scores: Floats, rows: Block, threshold: float, comm: Communicator) -> dict[str, float]:
-    """ROCArea, PRBEP and what was trained for, by name, of the rows that count. Collective."""
-    from distsms.measures import ranking, value
-
-    scores, labels = scores[rows.counted], rows.labels[rows.counted]
-    ranked = ranking(scores, labels, comm)
-    both = {"rocarea": ranked.rocarea, "prbep": ranked.prbep}
-    return both if measure in both else both | {measure: value(measure, scores, labels, threshold, comm)}
-
-
 def _figures(measured: dict[str, float]) -> str:
-    """What `_measured` found, for people."""
+    """What `fit.measured` found, for people."""
     shown = {"rocarea": "ROCArea", "prbep": "PRBEP"}
     return "   ".join(f"{shown.get(name, name)} {value:.6f}" for name, value in measured.items())
 
 
-def _start(path: str, p: int, bias: float | None) -> Any:
-    """The coefficients of a model, widened to p columns and, if asked for, a constant feature of value `bias`."""
-    import numpy as np
+def _start(path: str, p: int, bias: float | None) -> Floats:
+    from distsms import fit, model
 
-    from distsms import model
-    from distsms.errors import InputError
-
-    start = model.load(path)
-    if start.p > p:
-        raise InputError(
-            f"{path}: has {start.p} columns, the data {p}; --init wants a model of the same features or fewer"
-        )
-    w = np.pad(start.w, (0, p - start.p))
-    return np.append(w, start.bias / bias) if bias else w
+    return fit.start_from(model.load(path), p, bias, path)
 
 
 def _problem(args: argparse.Namespace, settings: Settings, manifest: Manifest) -> list[str]:
@@ -279,42 +254,3 @@ def _held(block: Block, comm: Communicator) -> str:
     rows, nnz = (f"{a} to {b}" if a < b else f"{a}" for a, b in zip(least[:2], most[:2], strict=True))
     each = ", each" if comm.size > 1 else ""
     return f"ranks     {comm.size}{each} with {rows} rows, {nnz} nonzeros, {size(least[2])} to {size(most[2])}\n"
-
-
-def _info(
-    args: argparse.Namespace,
-    settings: Settings,
-    manifest: Any,
-    result: Result,
-    bias: float,
-    threshold: float,
-    on_training: dict[str, float],
-    comm: Communicator,
-) -> dict[str, Any]:
-    """Everything that the model file says besides w."""
-    from datetime import datetime
-
-    from distsms.cli.info import versions
-    from distsms.settings import describe
-
-    return {
-        "measure": args.measure,
-        "lambda": settings.lam,
-        **result.numbers(),
-        "bias": bias,
-        "threshold": threshold,
-        "training": on_training,
-        "label_map": manifest.label_map,
-        "zero_based": manifest.zero_based,
-        "settings": describe(settings),
-        "ordering": args.ordering,
-        "ranks": comm.size,
-        "trace": args.trace and os.path.abspath(args.trace),
-        "data": {
-            "directory": str(args.data),
-            "fingerprint": manifest.fingerprint,
-            **{name: getattr(manifest, name) for name in ("n", "p", "nnz", "n_pos", "n_neg")},
-        },
-        "versions": versions(),
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

@@ -21,6 +21,7 @@ Floats: TypeAlias = "NDArray[np.float64]"
 # name -> module and class; loaded when it is asked for, so that PETSc starts only where it is used
 SOLVERS = {
     "lmvm": "distsms.solvers.tao:Solver",
+    "lbfgs": "distsms.solvers.lbfgs:Solver",
     "agm": "distsms.solvers.agm:Solver",
     "bmrm": "distsms.solvers.bmrm:Solver",
     "bmrm-linesearch": "distsms.solvers.bmrm:LineSearch",

@@ -28,7 +28,7 @@ def _petsc() -> Any:
     try:
         import petsc4py
     except ImportError as error:
-        raise InputError(f"training needs PETSc's Python package, petsc4py: {error}") from error
+        raise InputError(f"lmvm needs PETSc's Python package, petsc4py: {error}. The solver lbfgs does not") from error
     # Its signal handlers would turn a closed pipe or a hang-up into an abort.
     petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
     from petsc4py import PETSc

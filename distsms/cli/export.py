@@ -1,0 +1,52 @@
+"""Write a model as ONNX, as a model file of LIBLINEAR, or as CSV."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from distsms.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from distsms.comm import Communicator
+
+NAME = "export"
+USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
+EPILOG = """\
+onnx       input X, double (n, p); outputs score, double, and label. Needs the package onnx (pip install onnx)
+liblinear  for LIBLINEAR's predict; decision values are scores less the threshold, columns are counted from 1
+csv        name,value: threshold, bias, and the weight of each column, counted from 0
+
+Scores are those of `distsms predict` to rounding, labels those of the training data. Starts neither MPI nor PETSc.
+
+examples:
+  distsms export model.h5 --to onnx --output model.onnx
+  distsms export model.h5 --to csv | head
+"""
+FORMATS = ("onnx", "liblinear", "csv")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms export` takes."""
+    parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
+    parser.add_argument("--to", choices=FORMATS, required=True, help="the format")
+    parser.add_argument("--output", default="-", metavar="FILE", help="where it goes; - is standard output (default)")
+    parser.set_defaults(mpi=False)
+
+
+def run(args: argparse.Namespace, comm: Communicator) -> int:
+    """Write. One process."""
+    from distsms import export, inputs, model
+    from distsms.errors import InputError
+
+    read = model.load(args.model)
+    if args.output != "-":
+        model.check_writable(args.output)
+        inputs.check_distinct(args.output, args.model)
+        if model.is_model(args.output):
+            raise InputError(f"{args.output}: is a model, which the export would replace; name another file")
+    elif args.to == "onnx" and sys.stdout.isatty():
+        raise InputError("ONNX is no text for a terminal: name a file with --output")
+    export.write(read, args.to, args.output, sys.stdout)
+    return EXIT_OK

@@ -1,0 +1,156 @@
+"""From rows in memory to a model, whoever asks for it: settings by measure, the run, the threshold, what is on record.
+
+Everything here is collective where it takes a `comm`, and the same on every rank where not said otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms import losses, measures
+from distsms.bias import WithConstant
+from distsms.comm import Communicator
+from distsms.errors import InputError
+from distsms.losses.contract import Floats, Loss
+from distsms.model import Model
+from distsms.objective import Features, Objective
+from distsms.settings import Settings, describe
+from distsms.training import Result, Watcher, train
+
+Labels = NDArray[np.int8]
+
+
+class Fitted(NamedTuple):
+    """What training found; `scores` are this rank's, (n_local,)."""
+
+    w: Floats  # (p,), without the constant feature's
+    bias: float
+    threshold: float
+    result: Result
+    ordering: str
+    scores: Floats
+
+
+def settings_for(
+    measure: str,
+    solver: str | None = None,
+    epsilon: float | None = None,
+    relative: float | None = None,
+    smooth_solver: str = "lmvm",
+    ordering: str = "gather",
+    **more: Any,
+) -> Settings:
+    """The settings for a measure. Local.
+
+    solver : None takes `smooth_solver`, and bmrm for a measure that is not smoothed.
+    epsilon : the gap to prove; 1e-3 where neither it nor `relative` is given.
+    Raises InputError where settings contradict each other or the measure.
+    """
+    smooth = losses.loss_class(measure, ordering).smooth
+    solver = solver or (smooth_solver if smooth else "bmrm")
+    epsilon = 1e-3 if epsilon is None and relative is None else epsilon
+    settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **more)
+    settings.check_measure(measure, smooth)
+    return settings
+
+
+def fit(
+    features: Features,
+    labels: Labels,
+    weights: Floats | None,
+    measure: str,
+    settings: Settings,
+    comm: Communicator,
+    bias: float | None = None,
+    start: Floats | None = None,
+    ordering: str = "auto",
+    watch: Watcher = lambda state, w: None,
+    stop_wanted: Callable[[], bool] = lambda: False,
+) -> Fitted:
+    """Train on this rank's rows. Collective.
+
+    labels, weights : (n_local,), see `Loss`.  bias : value of a constant feature, or None.  start : (p,), with a bias
+    (p + 1,).  watch, stop_wanted : see `training.train` and `Objective`.
+    """
+    counted = np.ones(len(labels), bool) if weights is None else weights != 0
+    n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (labels > 0)), np.sum(counted & (labels < 0))])))
+    ordering, _ = losses.choose_ordering(ordering, measure, max(n_pos, 1), max(n_neg, 1), comm.size)
+    loss = losses.make_loss(measure, ordering, labels, weights, comm)
+    rows = WithConstant(features, bias) if bias else features
+    result = train(Objective(rows, [loss], comm, stop_wanted), settings, start, watch)
+    scores = rows.margins(result.w)
+    threshold = threshold_of(loss, scores[counted], labels[counted], comm)
+    w, constant = (result.w[:-1], bias * float(result.w[-1])) if bias else (result.w, 0.0)
+    return Fitted(w, constant, threshold, result, ordering, scores)
+
+
+def threshold_of(loss: Loss, scores: Floats, labels: Labels, comm: Communicator) -> float:
+    """From which score on a row is called positive, as the loss itself would; of the rows that count. Collective."""
+    if loss.calls_positive is None:
+        return 0.0
+    return measures.at_k(scores, labels, loss.calls_positive, comm).threshold
+
+
+def measured(measure: str, scores: Floats, labels: Labels, threshold: float, comm: Communicator) -> dict[str, float]:
+    """ROCArea, PRBEP and what was trained for, by name, of the rows that count. Collective."""
+    ranked = measures.ranking(scores, labels, comm)
+    both = {"rocarea": ranked.rocarea, "prbep": ranked.prbep}
+    return both if measure in both else both | {measure: measures.value(measure, scores, labels, threshold, comm)}
+
+
+def start_from(model: Model, p: int, bias: float | None, name: object) -> Floats:
+    """The coefficients of a model called `name`, widened to p columns and perhaps a constant feature. Local.
+
+    Raises InputError if the model has more columns.
+    """
+    if model.p > p:
+        raise InputError(
+            f"{name}: has {model.p} columns, the data {p}; a start wants a model of the same features or fewer"
+        )
+    w = np.pad(model.w, (0, p - model.p))
+    return np.append(w, model.bias / bias) if bias else w
+
+
+def info(
+    measure: str,
+    settings: Settings,
+    result: Result,
+    ordering: str,
+    bias: float,
+    threshold: float,
+    on_training: dict[str, float],
+    ranks: int,
+    data: Mapping[str, Any],
+    versions: dict[str, str],
+) -> dict[str, Any]:
+    """Everything that the model file says besides w. Local.
+
+    data : label_map, zero_based, directory, fingerprint, n, p, nnz, n_pos, n_neg.
+    """
+    return {
+        "measure": measure,
+        "lambda": settings.lam,
+        **result.numbers(),
+        "bias": bias,
+        "threshold": threshold,
+        "training": on_training,
+        "label_map": data["label_map"],
+        "zero_based": data["zero_based"],
+        "settings": describe(settings),
+        "ordering": ordering,
+        "ranks": ranks,
+        "data": {name: data[name] for name in ("directory", "fingerprint", "n", "p", "nnz", "n_pos", "n_neg")},
+        "versions": versions,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def origin(manifest: Any, directory: object) -> dict[str, Any]:
+    """What `info` wants to know of a data set. Local."""
+    names = ("label_map", "zero_based", "fingerprint", "n", "p", "nnz", "n_pos", "n_neg")
+    return {"directory": str(directory)} | {name: getattr(manifest, name) for name in names}

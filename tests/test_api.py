@@ -1,0 +1,151 @@
+"""The library face: the program's own answers, from paths and from rows in memory, on any number of ranks."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import distsms
+from distsms import api, measures
+from distsms.comm import Communicator, MPICommunicator
+from distsms.errors import InputError
+from distsms.shards import write_data
+from tests.problems import data, share
+
+LAM, EPSILON = 1e-2, 1e-5
+
+
+@pytest.mark.serial
+def test_the_examples_of_the_module():
+    assert doctest.testmod(api).failed == 0
+
+
+def local(X, y, comm):
+    rows = share(comm, len(y))
+    return X[rows], y[rows]
+
+
+@pytest.mark.parametrize("measure, solver", [("rocarea", "lmvm"), ("prbep", "lbfgs"), ("f1", "bmrm")])
+def test_rows_in_memory_and_a_data_set_give_the_same_model(measure, solver, comm, shared_dir):
+    X, y = data()
+    if comm.is_root:
+        write_data(shared_dir / "data", X, y, n_shards=3)
+    comm.barrier()
+    settings = {"measure": measure, "lam": LAM, "epsilon": EPSILON, "solver": solver}
+    of_path = distsms.train(shared_dir / "data", comm, **settings)
+    of_rows = distsms.train(local(X, y, comm), comm, **settings)
+    for one in (of_path, of_rows):
+        assert one.info["status"] == "proved" and one.info["ranks"] == comm.size
+        assert comm.allgather(one.w.tobytes()) == [one.w.tobytes()] * comm.size
+    # J is lam-strongly convex: both lie within sqrt(2 gap / lam) of the optimum
+    assert np.linalg.norm(of_path.w - of_rows.w) <= 2 * np.sqrt(2 * EPSILON / LAM)
+    assert of_path.info["data"]["n_pos"] == of_rows.info["data"]["n_pos"] == np.sum(y > 0)
+
+    distsms.save_model(shared_dir / f"{comm.rank}.h5", of_path)
+    again = distsms.load_model(shared_dir / f"{comm.rank}.h5")
+    assert again.info == json.loads(json.dumps(of_path.info))
+    whole = distsms.evaluate(again, (X, y))  # one process alone, all rows
+    for judge in (again, shared_dir / f"{comm.rank}.h5"):
+        for rows in (local(X, y, comm), shared_dir / "data"):
+            found = distsms.evaluate(judge, rows, comm)
+            assert found == {**whole, "average_precision": pytest.approx(whole["average_precision"], abs=1e-14)}
+    # What the file says of its training rows was measured on these
+    assert found["rocarea"] == of_path.info["training"]["rocarea"]
+
+    scores = distsms.predict(again, local(X, y, comm)[0], comm)
+    np.testing.assert_allclose(scores, local(X, y, comm)[0] @ again.w, rtol=1e-12, atol=1e-12)
+    gathered = comm.gather_rows(distsms.predict(again, shared_dir / "data", comm))
+    if comm.is_root:
+        np.testing.assert_allclose(gathered, X @ again.w, rtol=1e-12, atol=1e-12)
+
+
+def test_dense_rows_a_bias_a_start_a_watcher_and_a_stop(comm):
+    X, y = data()
+    rows = local(X.toarray(), y, comm)
+    seen = []
+    first = distsms.train(
+        rows, comm, measure="error-rate", lam=LAM, bias=2.0, solver="lbfgs", watch=lambda state, w: seen.append(state)
+    )
+    assert first.bias != 0 and first.threshold == 0 and len(first.w) == X.shape[1]
+    assert len(seen) == (first.info["evaluations"] if comm.is_root else 0)
+    again = {"measure": "error-rate", "lam": LAM, "bias": 2.0, "solver": "lbfgs", "start": first}
+    warm = distsms.train(rows, comm, max_evaluations=1, epsilon=1e-9, **again)
+    assert warm.info["J"] == pytest.approx(first.info["J"], rel=1e-12)
+    stopped = distsms.train(rows, comm, epsilon=1e-9, stop_wanted=lambda: comm.rank == comm.size - 1, **again)
+    assert (stopped.info["status"], stopped.info["evaluations"]) == ("stopped", 1)
+
+
+def test_k_and_threshold(comm):
+    X, y = data()
+    rows = local(X, y, comm)
+    model = distsms.train(rows, comm, lam=LAM, solver="lbfgs")
+    found = distsms.evaluate(model, rows, comm, k=20, threshold=-np.inf)
+    assert (found["tp"], found["fn"], found["recall"]) == (np.sum(y > 0), 0, 1.0)
+    scores = X @ model.w
+    assert found["precision@20"] == pytest.approx(measures.at_k(scores, y, 20, Communicator()).precision)
+
+
+@pytest.mark.parametrize(
+    "spoil, told",
+    [
+        (lambda X, y: (X, y * 2), r"y has shape .*\+1 or -1"),
+        (lambda X, y: (X, y[:-1]), "labels, .* are wanted"),
+        (lambda X, y: (np.zeros(3), y), "1 dimensions"),
+        (lambda X, y: (X[:, :3], y), "3 to 12 columns"),
+    ],
+)
+def test_what_is_wrong_on_one_rank_is_an_error_on_all(spoil, told, comm):
+    X, y = data()
+    rows = X[:20], y[:20]
+    if comm.rank == comm.size - 1:
+        rows = spoil(*rows)
+    if "columns" in told and comm.size == 1:
+        return
+    with pytest.raises(InputError, match=told) as caught:
+        distsms.train(rows, comm)
+    assert caught.value.everywhere
+
+
+def test_rows_that_do_not_fit_the_model(comm):
+    X, y = data()
+    model = distsms.train(local(X, y, comm), comm, lam=1.0, solver="lbfgs")
+    for ask in (lambda: distsms.predict(model, X[:, :5], comm), lambda: distsms.evaluate(model, (X[:, :5], y), comm)):
+        with pytest.raises(InputError, match="X has 5 columns, the model 12"):
+            ask()
+    with pytest.raises(InputError, match="no smoothed risk"):
+        distsms.train((X, y), comm, measure="f1", solver="lbfgs")
+    with pytest.raises(InputError, match="12 columns, the data 5"):
+        distsms.train((X[:, :5], y), comm, start=model)
+
+
+@pytest.mark.serial
+def test_one_process_alone_starts_no_mpi():
+    code = (
+        "import sys, distsms\nmodel = distsms.train(([[1.0], [0.0]], [1, -1]), lam=1.0, solver='lbfgs')\n"
+        "distsms.evaluate(model, ([[1.0], [0.0]], [1, -1]))\n"
+        "assert not {'mpi4py', 'petsc4py', 'sklearn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_communicator_of_mpi4py(comm):
+    mpi = pytest.importorskip("mpi4py.MPI")
+    made = api.communicator(mpi.COMM_WORLD)
+    assert (made.size, made.rank, api.communicator(comm)) == (comm.size, comm.rank, comm)
+    assert isinstance(made, MPICommunicator) == (comm.size > 1)
+    X, y = data()
+    model = distsms.train(local(X, y, comm), mpi.COMM_WORLD, lam=1.0, solver="lbfgs")
+    assert model.info["data"]["n"] == len(y)
+
+
+@pytest.mark.serial
+def test_names_of_the_package():
+    assert set(distsms.__all__) <= set(dir(distsms))
+    assert all(getattr(distsms, name).__doc__ for name in distsms.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'learn'"):
+        distsms.learn  # noqa: B018

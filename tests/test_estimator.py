@@ -1,0 +1,182 @@
+"""The estimator under scikit-learn's own checks and tools; no MPI; weights as repeated rows."""
+
+from __future__ import annotations
+
+import doctest
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+pytest.importorskip("sklearn")
+
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from distsms import SMSClassifier, estimator
+from distsms.features import rows_of
+from distsms.repetition import Repeated
+from tests.problems import data
+
+pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
+
+
+@parametrize_with_checks(
+    [
+        SMSClassifier(),
+        SMSClassifier("prbep", lam=1e-2),
+        SMSClassifier("f1", lam=1e-1, bias=1.0),
+    ]
+)
+def test_scikit_learns_checks(estimator, check):
+    """None is expected to fail."""
+    check(estimator)
+
+
+def test_the_examples_of_the_module():
+    assert doctest.testmod(estimator).failed == 0
+
+
+def loaded(code):
+    program = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    return set(subprocess.check_output([sys.executable, "-c", program], text=True).split("\n")[-2].split())
+
+
+FIT = """
+import numpy as np
+from distsms import SMSClassifier
+X, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50) % 2
+for measure, solver in (("rocarea", None), ("prbep", "agm"), ("f1", None)):
+    SMSClassifier(measure, lam=1.0, solver=solver).fit(X, y).predict(X)
+"""
+
+
+def test_it_starts_no_mpi():
+    assert not loaded(FIT) & {"mpi4py", "mpi4py.MPI", "petsc4py", "petsc4py.PETSc"}
+
+
+def test_it_needs_neither_mpi4py_nor_petsc4py():
+    loaded("sys.modules['mpi4py'] = sys.modules['petsc4py'] = None" + FIT)
+    told = "try: SMSClassifier(solver='lmvm').fit(X, y)\nexcept ValueError as e: assert 'lbfgs does not' in str(e)"
+    loaded("sys.modules['mpi4py'] = sys.modules['petsc4py'] = None" + FIT + told + "\nelse: raise AssertionError")
+
+
+def test_the_solver_of_the_program_finds_the_same():
+    X, y = data()
+    one, other = (SMSClassifier(lam=1e-2, epsilon=1e-5, solver=solver).fit(X, y) for solver in (None, "lmvm"))
+    assert abs(one.objective_ - other.objective_) <= 1e-5
+    assert np.linalg.norm(one.coef_ - other.coef_) <= 2 * np.sqrt(2 * 1e-5 / 1e-2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dense_and_sparse_rows_are_the_same_and_not_copied(dtype):
+    X, y = data()
+    X = X.astype(dtype)
+    dense = X.toarray()
+    models = [SMSClassifier(lam=1e-2).fit(rows, y) for rows in (X, dense, X.tocsc(), np.asfortranarray(dense))]
+    for one in models[1:]:
+        np.testing.assert_allclose(one.coef_, models[0].coef_, rtol=1e-6, atol=1e-9)
+    assert np.shares_memory(rows_of(dense)._array, dense)
+    wide = sparse.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], 2**16 + 1))
+    indices, values, _ = rows_of(wide)._arrays
+    assert np.shares_memory(values, X.data) and np.shares_memory(indices, wide.indices)
+
+
+def test_entries_that_come_twice_or_unsorted_are_put_in_order_in_a_copy():
+    X = sparse.csr_matrix((np.array([1.0, 2.0, 4.0]), np.array([1, 0, 1]), np.array([0, 3])), shape=(1, 2))
+    np.testing.assert_array_equal(rows_of(X).margins(np.array([1.0, 10.0])), [52.0])
+    assert X.indices.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep", "error-rate", "f1", "precision@30"])
+def test_weights_are_repeated_rows(measure):
+    X, y = data(n=80)
+    weights = np.random.default_rng(0).integers(0, 4, 80)
+    settings = {"measure": measure, "lam": 1e-1, "max_evaluations": 4}  # rounding has not yet parted their ways
+    weighted = SMSClassifier(**settings).fit(X, y, sample_weight=weights)
+    repeated = SMSClassifier(**settings).fit(X[np.repeat(np.arange(80), weights)], np.repeat(y, weights))
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-6, atol=1e-9)
+    assert weighted.threshold_ == pytest.approx(repeated.threshold_, rel=1e-6, abs=1e-9)
+    assert weighted.objective_ == pytest.approx(repeated.objective_, rel=1e-9)
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep", "error-rate"])
+def test_a_common_factor_of_weights_changes_nothing(measure):
+    X, y = data(n=80)
+    one, three = (SMSClassifier(measure, lam=0.1, max_evaluations=4).fit(X, y, np.full(80, k)) for k in (1, 3))
+    np.testing.assert_allclose(one.coef_, three.coef_, rtol=1e-6, atol=1e-9)
+    assert one.objective_ == pytest.approx(three.objective_, rel=1e-9)
+    assert one.threshold_ == pytest.approx(three.threshold_, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, np.asarray])
+def test_products_of_repeated_rows(kind):
+    X, _ = data(n=40)
+    rng = np.random.default_rng(1)
+    weights = rng.integers(0, 3, 40)
+    rows, plain = Repeated(kind(X.toarray()), weights), rows_of(X[np.repeat(np.arange(40), weights)])
+    W, C = rng.normal(size=(2, 12)), rng.normal(size=(2, weights.sum()))
+    assert rows.shape == plain.shape
+    for w, c in ((W, C), (W[0], C[0])):
+        np.testing.assert_allclose(rows.margins(w), plain.margins(w), rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(rows.transposed_times(c), plain.transposed_times(c), rtol=1e-12, atol=1e-13)
+    out = np.empty(rows.shape[0])
+    assert rows.margins(W[0], out) is out
+    np.testing.assert_allclose(rows.second_moments(), plain.second_moments(), rtol=1e-12)
+    assert all(np.all(ours >= theirs) for ours, theirs in zip(rows.columns(), plain.columns(), strict=True))
+    assert rows.largest_terms(W[0]) >= plain.largest_terms(W[0])
+
+
+@pytest.mark.parametrize("bad", [0.5, -1.0])
+def test_other_weights_are_refused(bad):
+    X, y = data(n=20)
+    with pytest.raises(ValueError, match="whole numbers"):
+        SMSClassifier().fit(X, y, sample_weight=np.r_[bad, np.ones(19)])
+
+
+def test_in_pipelines_searches_clones_and_pickles():
+    X, y = data(n=120)
+    steps = make_pipeline(StandardScaler(with_mean=False), SMSClassifier(epsilon=1e-2))
+    search = GridSearchCV(steps, {"smsclassifier__lam": [1e-1, 1.0]}, scoring="roc_auc", cv=3).fit(X, y)
+    found = search.best_estimator_
+    again = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(again.decision_function(X), found.decision_function(X))
+    refit = clone(found).fit(X, y)
+    np.testing.assert_array_equal(refit[-1].coef_, found[-1].coef_)
+
+
+def test_what_is_proved_is_on_record_and_what_is_not_warns():
+    X, y = data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = SMSClassifier("prbep", lam=1e-2, relative=0.01).fit(X, y)
+    assert model.gap_ <= max(1e-3, 0.01 * model.objective_)
+    assert model.gap_ == pytest.approx(model.objective_ - model.lower_bound_, rel=1e-6, abs=1e-12)
+    assert np.sum(model.predict(X) == 1) == np.sum(y == 1)  # PRBEP's own decision
+    with pytest.warns(ConvergenceWarning, match=r"limit reached.*gap"):
+        SMSClassifier(max_evaluations=1, epsilon=1e-9).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="smaller lam"):
+        SMSClassifier("prbep", lam=1e4).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "settings, told",
+    [
+        ({"measure": "auc"}, "no measure is called 'auc'"),
+        ({"solver": "sgd"}, "no solver is called"),
+        ({"measure": "f1", "solver": "lbfgs"}, "no smoothed risk"),
+        ({"lam": -1.0}, "lam is -1"),
+    ],
+)
+def test_settings_that_cannot_be_are_value_errors(settings, told):
+    X, y = data(n=20)
+    with pytest.raises(ValueError, match=told):
+        SMSClassifier(**settings).fit(X, y)
