@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms import fit, inputs, measure_names, measures, model, shards
+from distsms import evaluation, fit, inputs, model, shards
 from distsms.comm import Communicator, communicator
 from distsms.errors import InputError
 from distsms.features import rows_of
@@ -137,28 +137,8 @@ def evaluate(
         rows = inputs.rows_for(judge, data, comm, ignore_new_features, zero_based=zero_based)
     else:
         rows = _in_memory(*data, comm, judge.p)
-    threshold = judge.threshold if threshold is None else threshold
-    scores, labels = inputs.scores(judge, rows, _name(data), comm)[rows.counted], rows.labels[rows.counted]
-    ranked, table = (measures.ranking(scores, labels, comm), measures.contingency(scores, labels, threshold, comm))
-    return {
-        "n": ranked.n_pos + ranked.n_neg,
-        "n_pos": ranked.n_pos,
-        "n_neg": ranked.n_neg,
-        "rocarea": ranked.rocarea,
-        "prbep": ranked.prbep,
-        "average_precision": measures.average_precision(scores, labels, comm),
-        "threshold": threshold,
-        **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
-        **{name: measures.value(name, scores, labels, threshold, comm) for name in more_measures(judge.info, k)},
-    }
-
-
-def more_measures(info: dict[str, Any], k: int | None) -> list[str]:
-    """The measures that `evaluate` adds to those of all models: what the model is for, and the two at k. Local."""
-    trained = info.get("measure", "rocarea")
-    k = k or measure_names.at(trained)
-    names = [f"precision@{k}", f"recall@{k}"] if k else []
-    return names + [trained] * (measure_names.parse(trained)[0] == "f-beta" and trained != "f1")
+    scores = inputs.scores(judge, rows, _name(data), comm)
+    return evaluation.measured(judge, scores[rows.counted], rows.labels[rows.counted], comm, threshold, k)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:

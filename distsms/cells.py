@@ -93,10 +93,8 @@ class Finished:
         """From a cell's folder. Raises InputError, naming the file, unless the files are what a run leaves."""
         remedy = f"Remove this run's folder, {folder}, and it is run anew"
         (result,) = _read(folder / RESULT, RESULTS, remedy)
-        trace, test = (
-            _columns(_read(folder / name, fields, remedy, lines=True), fields)
-            for name, fields in ((TRACE, TRACED), (TEST, TESTED))
-        )
+        trace = read_trace(folder / TRACE, remedy)
+        test = _columns(_read(folder / TEST, TESTED, remedy, lines=True), TESTED)
         cell = Cell(result["measure"], result["lambda"], result["solver"], result["c_mu"])
         if cell.name != folder.name:
             raise InputError(f"{folder / RESULT}: belongs to another run, {cell.name}. {remedy}")
@@ -198,6 +196,11 @@ class Folder:
         if self._holds_runs_alone():
             remedy += ", or begin anew with --overwrite"
         return _read(path, IDENTITIES, remedy)[0] if path.exists() else {}
+
+
+def read_trace(path: Path, remedy: str = "Give the file that `distsms train --trace` wrote") -> dict[str, Floats]:
+    """The columns of a trace file; without lines none. Raises InputError if it is damaged."""
+    return _columns(_read(path, TRACED, remedy, lines=True), TRACED)
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -1,11 +1,14 @@
 """The figures of a comparison (JMLR, figures 2 to 32), as PNG and SVG; the only module that imports matplotlib.
 
+What it takes to draw and write any figure is here, too: `blank`, `save`, `as_svg`.
+
 Colours are Okabe and Ito's, which colour-blind readers tell apart; each method has a colour and a marker of its own,
 the same in every figure. Text stays text in the SVG.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -214,6 +217,21 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
         grid[0].set_ylabel("evaluations to a proved gap of epsilon")
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
+
+
+def blank(inches: tuple[float, float], rows: int = 1) -> tuple[Figure, Any]:
+    """A new figure and its (rows,) axes, one below the other with a common x-axis."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=inches, layout="constrained")
+        return figure, figure.subplots(rows, 1, squeeze=False, sharex=True)[:, 0]
+
+
+def as_svg(figure: Figure) -> str:
+    """The text of an SVG file without a background of its own."""
+    stream = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return stream.getvalue()
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

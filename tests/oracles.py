@@ -142,10 +142,15 @@ def extreme_subsets(scores, largest):
     return found
 
 
-def rocarea(positive, negative):
-    """The reported measure by all pairs, a tie counting one half."""
+def orders(positive, negative):
+    """Of all pairs, (n+, n-): 1 where they are in order, one half for a tie."""
     difference = np.asarray(positive)[:, None] - np.asarray(negative)[None, :]
-    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+    return (difference > 0) + 0.5 * (difference == 0)
+
+
+def rocarea(positive, negative):
+    """The reported measure by all pairs."""
+    return float(np.mean(orders(positive, negative)))
 
 
 def true_positives_at(positive, negative, k):

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from distsms import __version__
-from distsms.cli import compare, evaluate, export, info, predict, shard, synth, train
+from distsms.cli import compare, evaluate, export, info, predict, report, shard, synth, train
 from distsms.errors import EXIT_USAGE
 
-COMMANDS = (shard, synth, train, compare, evaluate, predict, export, info)
+COMMANDS = (shard, synth, train, compare, evaluate, report, predict, export, info)
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
@@ -49,7 +49,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             usage=f"distsms {module.NAME} {module.USAGE}",
         )
         parsers[module.NAME] = sub
-        sub.set_defaults(run=module.run, mpi=True, solver_options=[], threads=None)
+        sub.set_defaults(run=module.run, check=lambda args: None, mpi=True, solver_options=[], threads=None)
         module.add_arguments(sub)
     argv = list(argv)
     options: list[str] = []
@@ -65,5 +65,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
     if options and not options[0].startswith("-"):
         parsers[args.command].error(f"after -- PETSc's options are expected, found {options[0]!r}")
+    if problem := args.check(args):
+        parsers[args.command].error(problem)
     args.solver_options = options
     return args

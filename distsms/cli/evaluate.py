@@ -1,87 +1,173 @@
-"""Evaluate a model on labelled rows: ROCArea, PRBEP, average precision, contingency table, F1, precision at K."""
+"""Evaluate models on labelled rows: ROCArea, PRBEP, contingency table and more, with intervals; which is better?"""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_threads, count, finite
+from distsms.cli.types import add_threads, count, finite, share, whole
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from distsms.comm import Communicator
+    from distsms.evaluation import Asked, Judged, Pair
+    from distsms.intervals import Interval
 
 NAME = "evaluate"
-USAGE = "MODEL DATA|FILE [options]"
+USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --on DATA|FILE [options]"
 EPILOG = """\
 All figures are exact over all rows of all ranks. ROCArea counts a tied pair one half; PRBEP is the precision among the
 n+ highest scores, its expected value where scores tie there; average precision is scikit-learn's. A row is called
 positive where its score is at least the threshold stored with the model, or --threshold. --k adds precision and recall
 among the K highest scores.
 
+Intervals: DeLong's for ROCArea, and the bootstrap's for PRBEP, both of the rows and not of the training. Several models
+on the same rows are compared two by two, with the interval of their difference.
+
 examples:
   distsms evaluate model.h5 data/test
   mpirun -n 8 distsms evaluate model.h5 data/test --json
+  distsms evaluate a.h5 b.h5 --on data/test
 """
+NAMES = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms evaluate` takes."""
-    parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
-    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`, or an svmlight file")
+    parser.add_argument("paths", nargs="+", metavar="MODEL", help="models written by `distsms train`")
+    parser.add_argument(
+        "--on", metavar="DATA", help="a data set made by `distsms shard`, or an svmlight file (without: the last word)"
+    )
     parser.add_argument(
         "--threshold", type=finite, help="call a row positive from this score on (default: the model's)"
     )
     parser.add_argument(
         "--k", type=count, metavar="K", help="also precision@K and recall@K (default: the K that the model is for)"
     )
+    add_intervals(parser)
+    add_reading(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_threads(parser)
+    parser.set_defaults(check=_check)
+
+
+def add_intervals(parser: argparse.ArgumentParser) -> None:
+    """How sure: of `evaluate` and `report`."""
+    parser.add_argument("--level", type=share, default=0.95, help="of the intervals (%(default)s)")
+    parser.add_argument(
+        "--bootstrap", type=whole, default=1000, metavar="N", help="replicates for PRBEP; 0: none (%(default)s)"
+    )
+    parser.add_argument("--seed", type=whole, default=0, help="of the bootstrap (%(default)s)")
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """How the rows are read: of `evaluate` and `report`."""
     parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
     base = parser.add_mutually_exclusive_group()
     text = "the svmlight file counts columns from %d (default: as the model's training data did)"
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_threads(parser)
+
+
+def _check(args: argparse.Namespace) -> str | None:
+    """What is wrong with the words together; takes the data from the last one where there is no --on."""
+    if args.on is None and len(args.paths) != 2:
+        return "give MODEL DATA, or any number of models and --on DATA"
+    if args.on is None:
+        args.on = args.paths.pop()
+    return None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate. Collective."""
-    import math
-    import os
+    from distsms import evaluation, report
 
-    from distsms import api, model, report
-
-    with comm.together():
-        judged = model.load(args.model)
-    wanted = {name: getattr(args, name) for name in ("threshold", "k", "ignore_new_features", "zero_based")}
-    found: dict[str, Any] = {"model": args.model, "data": args.data, **api.evaluate(judged, args.data, comm, **wanted)}
+    asked = evaluation.Asked(args.level, args.bootstrap, args.seed, args.threshold, args.k)
+    _, judged, pairs = evaluation.judge(args.paths, args.on, asked, comm, args.ignore_new_features, args.zero_based)
     if not comm.is_root:
         return EXIT_OK
     if args.json:
-        print(report.to_json(found))
-        return EXIT_OK
-    print(f"{args.model} on {args.data}: {found['n']} rows, {found['n_pos']} positive, {found['n_neg']} negative")
-    if not os.path.isdir(args.data):
-        zero_based = judged.info["zero_based"] if args.zero_based is None else args.zero_based
-        positive = judged.info["label_map"]["+1"]
+        each = [one.as_json(args.on, args.level) for one in judged]
+        several = {"data": args.on, "models": each, "pairs": [pair.as_json() for pair in pairs]}
+        print(report.to_json(several if pairs else each[0]))
+    elif pairs:
+        _print_several(args.on, judged, pairs, args.level)
+    else:
+        _print_one(args, judged[0], asked)
+    return EXIT_OK
+
+
+def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
+    """All measures of a model, for people."""
+    import os
+
+    from distsms import report
+
+    found = judged.found
+    print(f"{judged.path} on {_size(args.on, found)}")
+    if not os.path.isdir(args.on):
+        zero_based = judged.model.info["zero_based"] if args.zero_based is None else args.zero_based
+        positive = judged.model.info["label_map"]["+1"]
         print(f"  text with columns counted from {0 if zero_based else 1}, positive label {positive}")
-    if not (found["n_pos"] and found["n_neg"]):
-        print("  only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
-    more = api.more_measures(judged.info, args.k)
-    if any(math.isnan(found[name]) for name in more if "@" in name):
-        print(f"  there are only {found['n']} rows: what is asked for beyond is not defined (nan)")
-    of_order = {"ROCArea": "rocarea", "PRBEP": "prbep", "average precision": "average_precision"}
-    at_threshold = {"precision": "precision", "recall": "recall", "F1": "f1"}
-    for name in more:
-        (of_order if "@" in name else at_threshold)[name] = name
-    at_threshold["error rate"] = "error_rate"
+    for line in _warnings(judged):
+        print(f"  {line}")
+    of_order = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
+    at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
+    for name in judged.more:
+        (of_order if "@" in name else at_threshold)[name] = found[name]
+    at_threshold["error rate"] = found["error_rate"]
     width = max(map(len, (*of_order, *at_threshold)))
-    print("".join(f"  {name:<{width}} {found[one]:.6f}\n" for name, one in of_order.items()), end="")
+    sure = {NAMES[name]: f"   {_interval(one)}" for name, one in judged.sure.items()}
+    for name, one in of_order.items():
+        print(f"  {name:<{width}} {one:.6f}{sure.get(name, '')}")
+    print(f"  intervals of {100 * asked.level:g} %: how much a measure would move on other rows of the same kind")
     print(f"at the threshold {found['threshold']:.6g}")
-    print("".join(f"  {name:<{width}} {found[one]:.6f}\n" for name, one in at_threshold.items()))
+    print("".join(f"  {name:<{width}} {one:.6f}\n" for name, one in at_threshold.items()))
     lines = [
         ["positive rows", str(found["tp"]), str(found["fn"])],
         ["negative rows", str(found["fp"]), str(found["tn"])],
     ]
     print(report.table(["", "called positive", "called negative"], lines))
-    return EXIT_OK
+
+
+def _print_several(on: str, judged: list[Judged], pairs: list[Pair], level: float) -> None:
+    """A line for each model, then one for each difference."""
+    from distsms import intervals, report
+
+    print(f"on {_size(on, judged[0].found)}; intervals of {100 * level:g} %")
+    for line in _warnings(judged[0]):
+        print(f"  {line}")
+    header, lines = ["model"], [[one.path] for one in judged]
+    for name, label in NAMES.items():
+        header += [label, judged[0].sure[name].method]
+        for cells, one in zip(lines, (model.sure[name] for model in judged), strict=True):
+            cells += [f"{one.value:.6f}", "none" if one.why else f"{one.low:.6f} to {one.high:.6f}"]
+    print(report.table(header, lines))
+    for pair in pairs:
+        print(f"\n{pair.first} - {pair.other}")
+        for name, one in pair.differences.items():
+            told = intervals.verdict(one, pair.first, pair.other)
+            shown = "" if one.why else f"{_interval(one, '+')}, p = {one.p:.2g}: "
+            print(f"  {NAMES[name]:<7} {one.value:+.6f}   {shown}{told}")
+    if len(pairs) > 1:
+        print("\neach p is of its pair alone: of many, some are small by chance")
+
+
+def _interval(one: Interval, sign: str = "") -> str:
+    return f"no interval: {one.why}" if one.why else f"{one.low:{sign}.6f} to {one.high:{sign}.6f} ({one.method})"
+
+
+def _size(on: str, found: dict[str, Any]) -> str:
+    return f"{on}: {found['n']} rows, {found['n_pos']} positive, {found['n_neg']} negative"
+
+
+def _warnings(judged: Judged) -> list[str]:
+    """What of the rows is too little for some measure."""
+    import math
+
+    found, lines = judged.found, []
+    if not (found["n_pos"] and found["n_neg"]):
+        lines.append("only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
+    if any(math.isnan(found[name]) for name in judged.more if "@" in name):
+        lines.append(f"there are only {found['n']} rows: what is asked for beyond is not defined (nan)")
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -190,7 +191,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     w, bias = (result.w[:-1], args.bias * float(result.w[-1])) if args.bias else (result.w, 0.0)
     layout, came = (args.ordering, args.step, comm.size), (bias, threshold, on_training)
     about = fit.info(args.measure, settings, result, layout, *came, fit.origin(manifest, args.data), versions())
-    trained = model.Model(w, about)
+    trained = model.Model(w, {**about, "trace": args.trace and os.path.abspath(args.trace)})
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)

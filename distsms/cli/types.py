@@ -25,12 +25,25 @@ def finite(text: str) -> float:
     return value
 
 
-def count(text: str) -> int:
+def count(text: str, least: int = 1) -> int:
     """A whole number of at least 1; 1e6 is understood."""
     value = _number(text)
-    if not (1 <= value <= 2**62 and value == int(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    if not (least <= value <= 2**62 and value == int(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(value)
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0."""
+    return count(text, 0)
+
+
+def share(text: str) -> float:
+    """A number between 0 and 1, such as 0.95."""
+    value = _number(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1, as 0.95 is")
+    return value
 
 
 def measure(text: str) -> str:

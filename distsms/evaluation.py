@@ -1,0 +1,174 @@
+"""What models are worth on labelled rows: every measure, intervals, and the differences of any two models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms import bootstrap, inputs, intervals, measure_names, measures
+from distsms.comm import Communicator
+from distsms.errors import InputError
+from distsms.intervals import Floats, Interval
+from distsms.model import Model, load
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be told of every model; threshold and k None: the model's own."""
+
+    level: float = 0.95  # of the intervals
+    replicates: int = 1000  # of the bootstrap
+    seed: int = 0
+    threshold: float | None = None
+    k: int | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """This rank's rows that count."""
+
+    path: str
+    labels: NDArray[np.int8]  # (n_local,)
+    numbers: NDArray[np.int64]  # (n_local,) their global numbers
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model on these rows: its scores are this rank's, all else is the same on every rank."""
+
+    path: str
+    model: Model
+    scores: Floats  # (n_local,)
+    found: dict[str, Any]  # measures and counts by the names of `distsms evaluate --json`
+    more: list[str]  # those measures that not every model is shown with
+    sure: dict[str, Interval]  # of "rocarea" and "prbep"
+
+    def as_json(self, on: str, level: float) -> dict[str, Any]:
+        """What `distsms evaluate --json` prints of a model."""
+        shown = {name: one.as_json() for name, one in self.sure.items()}
+        return {"model": self.path, "data": on, **self.found, "level": level, "intervals": shown}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How much better the first of two models is."""
+
+    first: str
+    other: str
+    differences: dict[str, Interval]  # of "rocarea" and "prbep"
+
+    def as_json(self) -> dict[str, Any]:
+        """What `distsms evaluate --json` prints of a pair."""
+        told = {
+            name: {**one.as_json(), "verdict": intervals.verdict(one, self.first, self.other)}
+            for name, one in self.differences.items()
+        }
+        return {"first": self.first, "other": self.other, **told}
+
+
+def judge(
+    paths: Sequence[str],
+    on: str,
+    asked: Asked,
+    comm: Communicator,
+    ignore_new_features: bool = False,
+    zero_based: bool | None = None,
+) -> tuple[Rows, list[Judged], list[Pair]]:
+    """Read models and rows, and measure. Collective. Raises InputError, also where models disagree on who is positive.
+
+    The rows are read once for models that want the same columns, and given up before the next are read. Cost: see
+    `measures.placements` and `bootstrap.prbep`, each once for a model.
+    """
+    with comm.together():
+        models = [load(path) for path in paths]
+    rows, scores = _scored(paths, models, on, comm, ignore_new_features, zero_based)
+    placed = [measures.placements(one, rows.labels, comm) for one in scores]
+    drawn = [bootstrap.prbep(one, rows.labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
+    judged = []
+    for path, model, own, places, draws in zip(paths, models, scores, placed, drawn, strict=True):
+        area = intervals.of_rocarea(places, rows.labels, asked.level, comm)
+        found = measured(model, own, rows.labels, comm, asked.threshold, asked.k, area.value)
+        prbep = intervals.of_prbep(found["prbep"], draws, asked.level, found["n_pos"])
+        more = more_measures(model.info, asked.k)
+        judged.append(Judged(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
+    pairs = []
+    for a, b in combinations(range(len(judged)), 2):
+        found, other = judged[a].found, judged[b].found
+        differences = {
+            "rocarea": intervals.of_rocarea_difference(placed[a], placed[b], rows.labels, asked.level, comm),
+            "prbep": intervals.of_prbep_difference(
+                found["prbep"], other["prbep"], drawn[a], drawn[b], asked.level, found["n_pos"]
+            ),
+        }
+        pairs.append(Pair(paths[a], paths[b], differences))
+    return rows, judged, pairs
+
+
+def _scored(
+    paths: Sequence[str],
+    models: Sequence[Model],
+    on: str,
+    comm: Communicator,
+    ignore_new_features: bool,
+    zero_based: bool | None,
+) -> tuple[Rows, list[Floats]]:
+    """The rows that count, and each model's scores of them. Collective."""
+    scores: list[Floats] = []
+    rows: Rows | None = None
+    block = wants = None
+    for path, model in zip(paths, models, strict=True):
+        wanted = (model.p, model.info["zero_based"], model.info["label_map"])
+        if block is None or wants != wanted:
+            block, wants = None, wanted  # two blocks at once would need twice the memory
+            block = inputs.rows_for(model, on, comm, ignore_new_features, zero_based=zero_based)
+        labels = block.labels[block.counted]
+        with comm.together():
+            if rows is not None and not np.array_equal(labels, rows.labels):
+                raise InputError(f"{on}: what {path} calls positive is not what {paths[0]} does")
+        if rows is None:
+            rows = Rows(on, labels, block.first_row + np.flatnonzero(block.counted))
+        scores.append(inputs.scores(model, block, on, comm)[block.counted])
+    assert rows is not None
+    return rows, scores
+
+
+def measured(
+    model: Model,
+    scores: Floats,
+    labels: NDArray[np.int8],
+    comm: Communicator,
+    threshold: float | None = None,
+    k: int | None = None,
+    rocarea: float | None = None,
+) -> dict[str, Any]:
+    """Measures and counts of a model, by the names of `distsms evaluate --json`. Collective.
+
+    scores, labels : (n_local,), of rows that count.  threshold, k : None takes the model's.  rocarea : if it is known.
+    """
+    threshold = model.threshold if threshold is None else threshold
+    table = measures.contingency(scores, labels, threshold, comm)
+    n_pos, n_neg = table.tp + table.fn, table.fp + table.tn
+    return {
+        "n": n_pos + n_neg,
+        "n_pos": n_pos,
+        "n_neg": n_neg,
+        "rocarea": measures.rocarea(scores, labels, comm) if rocarea is None else rocarea,
+        "prbep": measures.at_k(scores, labels, n_pos, comm).recall,
+        "average_precision": measures.average_precision(scores, labels, comm),
+        "threshold": threshold,
+        **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
+        **{name: measures.value(name, scores, labels, threshold, comm) for name in more_measures(model.info, k)},
+    }
+
+
+def more_measures(info: dict[str, Any], k: int | None) -> list[str]:
+    """The measures besides those of all models: what the model is for, and the two at k. Local."""
+    trained = info.get("measure", "rocarea")
+    k = k or measure_names.at(trained)
+    names = [f"precision@{k}", f"recall@{k}"] if k else []
+    return names + [trained] * (measure_names.parse(trained)[0] == "f-beta" and trained != "f1")

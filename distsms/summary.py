@@ -1,0 +1,257 @@
+"""What a report says of a model, section by section: functions of the material, local, on the root.
+
+A further section is a further function in `SECTIONS`; one that has nothing to say returns an empty string.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from distsms import __version__, drawings, page
+from distsms.curves import Curve, Histogram
+from distsms.drawings import Drawing
+from distsms.evaluation import Judged
+from distsms.figures import as_svg
+from distsms.intervals import Floats, Interval
+from distsms.page import Html, element
+from distsms.report import size
+from distsms.training import Status
+
+WEIGHTS = 20
+"""So many of the largest weights are shown."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that a report is made of. trace : columns, or none and then `trace_note` says why."""
+
+    judged: Judged
+    on: str
+    level: float
+    curve: Curve
+    histogram: Histogram
+    trace: dict[str, Floats]
+    trace_note: str
+    names: Sequence[str] | None  # of the model's columns
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the model file says."""
+        return self.judged.model.info
+
+
+def compose(material: Material) -> tuple[str, list[Drawing]]:
+    """The page, and the drawings in it."""
+    drawn: list[Drawing] = []
+    sections = [make(material, drawn) for make in SECTIONS]
+    name = material.judged.path
+    head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(material), class_="soft"))
+    return page.page(f"{name} - distsms report", head, *sections), drawn
+
+
+def _subtitle(material: Material) -> str:
+    found, now = material.judged.found, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"measured on {material.on}: {found['n']:,} rows, {found['n_pos']:,} positive, {found['n_neg']:,} negative. "
+        f"Made by distsms {__version__}, {now}."
+    )
+
+
+def _headline(material: Material, drawn: list[Drawing]) -> Html:
+    found, sure, info = material.judged.found, material.judged.sure, material.info
+    gap = f"J {_number(info.get('J'))}, lower bound {_number(info.get('lower_bound'))}"
+    return page.tiles(
+        [
+            ("ROCArea", _measure(found["rocarea"]), in_words(sure["rocarea"], material.level)),
+            ("PRBEP", _measure(found["prbep"]), in_words(sure["prbep"], material.level)),
+            ("Average precision", _measure(found["average_precision"]), f"chance: {_measure(_base_rate(found))}"),
+            ("Proved gap to the optimum", _number(info.get("gap"), ".3g"), gap),
+        ]
+    )
+
+
+def _measured(material: Material, drawn: list[Drawing]) -> Html:
+    found = material.judged.found
+    shown = {"precision": "precision", "recall": "recall", "f1": "F1", "error_rate": "error rate"}
+    shown |= {name: name for name in material.judged.more}
+    parts = []
+    if found["n_pos"] and found["n_neg"]:
+        drawn += (
+            these := [
+                drawings.roc(material.curve, found, in_words(material.judged.sure["rocarea"], material.level)),
+                drawings.precision_recall(material.curve, found),
+            ]
+        )
+        parts.append(page.beside(*map(_figure, these)))
+    else:
+        parts.append(element("p", "Only one class is present: there are no curves, and ROCArea is not defined."))
+    drawn.append(histogram := drawings.scores(material.histogram, found["threshold"]))
+    measures = [[label, _measure(found[name])] for name, label in shown.items()]
+    counts = [
+        ["positive rows", f"{found['tp']:,}", f"{found['fn']:,}"],
+        ["negative rows", f"{found['fp']:,}", f"{found['tn']:,}"],
+    ]
+    at_threshold = [
+        page.table(f"At the threshold {found['threshold']:.6g}", ["measure", "value"], measures),
+        page.table("Rows at this threshold", ["", "called positive", "called negative"], counts),
+    ]
+    return page.section(
+        "On these rows",
+        element("p", _sure(material)),
+        *parts,
+        page.beside(_figure(histogram), element("div", *at_threshold)),
+    )
+
+
+def _sure(material: Material) -> str:
+    of_area, of_prbep = material.judged.sure["rocarea"].method, material.judged.sure["prbep"].method
+    return (
+        f"Intervals of {100 * material.level:g} % ({of_area} for ROCArea, {of_prbep} for PRBEP) say how much a measure "
+        "would move on other rows of the same kind, not what another training would give. Curves are exact at every "
+        "point drawn."
+    )
+
+
+def _trained(material: Material, drawn: list[Drawing]) -> Html:
+    info = material.info
+    settings, data = info.get("settings") or {}, info.get("data") or {}
+    rows = [
+        ["measure", str(info.get("measure"))],
+        ["lambda", _number(info.get("lambda"), "g")],
+        ["solver", str(settings.get("solver"))],
+        ["ended", _ending(info)],
+        ["best J", _number(info.get("J"))],
+        ["lower bound", _number(info.get("lower_bound"))],
+        ["gap", _number(info.get("gap"), ".3g")],
+        ["J at w = 0", _number(info.get("J_at_zero"))],
+        ["evaluations", str(info.get("evaluations"))],
+        ["seconds", _number(info.get("seconds"), ".3g")],
+        ["ranks", f"{info.get('ranks')}, ordering {info.get('ordering')}"],
+        ["training data", str(data.get("directory"))],
+        [
+            "rows",
+            _whole(data.get("n")) + f": {_whole(data.get('n_pos'))} positive, {_whole(data.get('n_neg'))} negative",
+        ],
+        ["columns", f"{_whole(data.get('p'))}, {_whole(data.get('nnz'))} nonzeros"],
+        *([name, _measure(one)] for name, one in _on_training(info).items()),
+        ["written", str(info.get("written"))],
+    ]
+    return page.section("What was trained", page.table("The model and its training", [], rows, text=True))
+
+
+def _convergence(material: Material, drawn: list[Drawing]) -> Html:
+    if not material.trace:
+        return page.section("Convergence", element("p", material.trace_note))
+    drawn += (these := [drawings.convergence(material.trace, one) for one in ("seconds", "evaluations")])
+    told = "No J can lie below the lower bound, whatever w: the gap is what is left to gain at the most."
+    return page.section("Convergence", element("p", told), page.beside(*map(_figure, these)))
+
+
+def _weights(material: Material, drawn: list[Drawing]) -> Html:
+    w, info = material.judged.model.w, material.info
+    largest = np.argsort(-np.abs(w), kind="stable")[:WEIGHTS] if len(w) else np.empty(0, int)
+    most = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
+    base = 0 if info["zero_based"] else 1
+    rows = []
+    for column in largest[w[largest] != 0]:
+        value = float(w[column])
+        bar = element(
+            "span",
+            class_="bar" if value > 0 else "bar minus",
+            style=f"width: {8 * abs(value) / most:.2f}em",
+            aria_hidden="true",
+        )
+        name = material.names[column] if material.names else f"column {column + base}"
+        rows.append([name, f"{value:+.4g}", bar])
+    counted = "" if material.names else f", columns counted from {base}"
+    caption = f"The {len(rows)} largest of {np.count_nonzero(w):,} weights that are not 0{counted}"
+    told = "What a row's score gains for each unit of a column; sizes compare only where columns have like units."
+    return page.section("Largest weights", element("p", told), page.table(caption, ["column", "weight", ""], rows))
+
+
+def _cost(material: Material, drawn: list[Drawing]) -> str:
+    """`usage`: of one rank, or a list of all ranks'."""
+    usage = material.info.get("usage")
+    if not usage:
+        return ""
+    ranks = usage if isinstance(usage, list) else [usage]
+    phases = list(dict.fromkeys(name for of_rank in ranks for name in of_rank.get("seconds", {})))
+    others = [name for name in dict.fromkeys(name for of_rank in ranks for name in of_rank) if name != "seconds"]
+    rows = []
+    for k, of_rank in enumerate(ranks):
+        spent = [_number(of_rank.get("seconds", {}).get(name), ".3f") for name in phases]
+        amounts = [size(of_rank[name]) if name in of_rank else "-" for name in others]
+        rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *spent, *amounts])
+    header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in others)]
+    return page.section("Seconds, memory and bytes", page.table("What the training took", header, rows))
+
+
+def _provenance(material: Material, drawn: list[Drawing]) -> Html:
+    info = material.info
+    told = {"Settings": info.get("settings"), "Versions": info.get("versions")}
+    tables = [
+        element(
+            "div",
+            page.table(name, [], [[key, str(one)] for key, one in (words or {}).items() if one is not None], text=True),
+        )
+        for name, words in told.items()
+    ]
+    fingerprint = str((info.get("data") or {}).get("fingerprint"))
+    return page.section(
+        "Settings and versions",
+        element("p", f"Fingerprint of the training data: {fingerprint}", class_="soft"),
+        page.beside(*tables),
+    )
+
+
+SECTIONS: tuple[Callable[[Material, list[Drawing]], str], ...] = (
+    _headline,
+    _measured,
+    _trained,
+    _convergence,
+    _weights,
+    _cost,
+    _provenance,
+)
+
+
+def in_words(one: Interval, level: float) -> str:
+    """An interval for people."""
+    return f"no interval: {one.why}" if one.why else f"{one.low:.4f} to {one.high:.4f} ({100 * level:g} %)"
+
+
+def _figure(one: Drawing) -> Html:
+    return page.figure(as_svg(one.figure), one.name, one.caption, one.words)
+
+
+def _ending(info: Mapping[str, Any]) -> str:
+    by_name = {one.name.lower(): one.sentence for one in Status}
+    detail = f": {info['detail']}" if info.get("detail") else ""
+    return by_name.get(str(info.get("status")), str(info.get("status"))) + detail
+
+
+def _on_training(info: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"rocarea": "ROCArea", "prbep": "PRBEP"}
+    return {f"{names.get(name, name)} on them": one for name, one in (info.get("training") or {}).items()}
+
+
+def _base_rate(found: Mapping[str, Any]) -> float:
+    return found["n_pos"] / found["n"] if found["n"] else math.nan
+
+
+def _measure(value: float | None) -> str:
+    return "not defined" if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def _number(value: float | None, form: str = ".6g") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _whole(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
