@@ -5,7 +5,8 @@ on a disk that hangs, the watcher is not. It sees from outside (/proc, so on Lin
 processor or moves bytes. A rank that computes does, and so does one that waits in MPI for another, since MPI polls;
 one that is stopped, or hangs on a disk, does not. The watchers of a job tell the root's by UDP how long their ranks
 have been idle, and it answers. Where a rank has been idle, or not heard of, for too long, the root's watcher says so
-and has every watcher kill its rank; a watcher that has lost the root's kills its own.
+and has every watcher kill its rank; a watcher that has lost the root's kills its own. A launcher that does not end
+then is killed, too: mpirun may wait for a host that is cut off.
 
 A watcher that was never heard (a firewall, say) is not missed. One that finds that it has itself been asleep, since
 the whole job was suspended, forgives the others as much.
@@ -37,6 +38,8 @@ BYE = b"."
 BUSY_SHARE = 1e-3  # a rank that has used a smaller share of the time-out has done nothing
 BUSY_BYTES = 2**16  # nor has one that moved fewer bytes
 DEATH_GRACE = 3.0  # seconds for the launcher to end a job in which a rank has died, which it says better than we do
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
+LAUNCHER_GRACE = 10.0  # seconds for one of these to notice: it may wait for ever for a host that is cut off
 UNHEARD = 30.0  # seconds after which a watcher that was never heard is given up
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
 
@@ -115,6 +118,8 @@ class Watcher:
         # Until the root's watcher has answered: wherever it may be.
         self.peers = {} if self.rank == 0 else {None: [(address, port) for address in addresses]}
         self.parent = os.getppid()
+        with open(f"/proc/{self.parent}/stat") as file:
+            self.launcher = int(file.read().rsplit(")", 1)[1].split()[1])
         self.activity = Activity(self.parent, BUSY_SHARE * self.timeout)
         self.interval = min(5.0, self.timeout / 10)
         self.answered: dict[int, float] = {}  # when each other rank was last known to do something
@@ -215,10 +220,24 @@ class Watcher:
         self.kill()
 
     def kill(self) -> None:
-        """End the own rank, whatever state it is in, and this process."""
+        """End the own rank, whatever state it is in, its launcher if that does not end by itself, and this process."""
         if os.getppid() == self.parent:
             os.kill(self.parent, signal.SIGKILL)
+        for stream in (1, 2):  # which the launcher may wait for
+            os.close(stream)
+        end = time.monotonic() + LAUNCHER_GRACE
+        while _name(self.launcher) in LAUNCHERS:
+            time.sleep(0.1)
+            if time.monotonic() > end:
+                os.kill(self.launcher, signal.SIGKILL)
         sys.exit(1)
+
+
+def _name(pid: int) -> str:
+    """The name of a process, "" if it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
+    return ""
 
 
 def say(text: str) -> None:
@@ -229,6 +248,7 @@ def say(text: str) -> None:
 
 def main() -> None:
     """The watcher's program; its parent writes its setup, and BYE when all is done, into its standard input."""
+    os.setsid()  # a launcher that clears up after its ranks is to leave this one to its work
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     setup = b""
