@@ -172,7 +172,7 @@ class _Course:
     ) -> None:
         self.scale = 1.0 if scale is None else scale
         self.objective, self.settings, self.watch, self.keep = objective, settings, watch, keep
-        self.vectors, self.dot, self.holders = objective.vectors, objective.vectors.dot, objective.vectors.holders
+        self.vectors, self.dot = objective.vectors, objective.vectors.dot
         loss = objective.losses[0]
         self.regularizer = SquaredNorm(settings.lam)
         self.certificate = _certificate(self.vectors, self.regularizer, loss.nonnegative, settings)
@@ -197,6 +197,11 @@ class _Course:
         self.solver: Any = None
 
     # What the solver sees
+
+    @property
+    def holders(self) -> Any:
+        """Who holds the vectors; asking starts MPI, where it is installed."""
+        return self.vectors.holders
 
     @property
     def strong_convexity(self) -> float:

@@ -13,7 +13,7 @@ from distsms import measures
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses import MEASURES, choose_ordering, key_ranges
-from distsms.losses.rocarea_exchange import RocAreaExchange, _by_ranges
+from distsms.losses.rocarea_exchange import RocAreaExchange, by_ranges
 from tests import oracles
 from tests.problems import share
 
@@ -426,7 +426,7 @@ def test_the_ordering_that_costs_least():
 
 @pytest.mark.serial
 def test_ranges_are_for_large_classes_on_many_ranks():
-    assert not _by_ranges(10**9, 10**9, 1)
-    assert not _by_ranges(10**5, 10**9, 1024)
-    assert not _by_ranges(10**7, 10**9, 32)  # each negative asked for costs more than sending the positives to all
-    assert _by_ranges(5 * 10**8, 5 * 10**8, 32)
+    assert not by_ranges(10**9, 10**9, 1)
+    assert not by_ranges(10**5, 10**9, 1024)
+    assert not by_ranges(10**7, 10**9, 32)  # each negative asked for costs more than sending the positives to all
+    assert by_ranges(5 * 10**8, 5 * 10**8, 32)

@@ -69,8 +69,13 @@ class Scaled:
 
     def __init__(self, problem: Problem, scale: Floats, least: float) -> None:
         self._problem, self._scale = problem, scale
-        self.holders, self.dot = problem.holders, problem.dot
+        self.dot = problem.dot
         self.strong_convexity = problem.strong_convexity * min(1.0, least) ** 2
+
+    @property
+    def holders(self) -> Any:
+        """See `Problem`."""
+        return self._problem.holders
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
         """See `Problem`; u and the gradient are (p,)."""
