@@ -86,16 +86,16 @@ def test_any_number_of_ranks_trains_the_same_model(text, tmp_path):
     assert one["fingerprint"] == four["fingerprint"]
 
 
-@pytest.mark.parametrize("ranks", [3, 16])
+@pytest.mark.parametrize("ranks", [None, 3])
 def test_vectors_spread_or_on_the_root(text, tmp_path, ranks):
-    """The same model within the proved gaps, with a bias and from another model; 16 ranks are more than columns."""
+    """The same model within the proved gaps, with a bias and from another model."""
     found = {}
     for step in ("root", "spread"):
         model, trace = tmp_path / f"{step}.h5", tmp_path / f"{step}.jsonl"
         words = ["train", text / "train", "--measure", "error-rate", "--bias", "--lambda", "1e-2", "--step", step]
         words += ["--test", text / "test", "--trace", trace, "--output", model]
         out = run(*words, ranks=ranks)
-        assert f"step      {step}: as asked for" in out and "each evaluation" in out
+        assert f"step      {step}: as asked for" in out and ("each evaluation" in out) == bool(ranks)
         more = run(*words, "--init", model, "--epsilon", "1e-5", "--", "-tao_monitor", ranks=ranks)
         monitored = [line for line in more.splitlines() if "Function value" in line]
         assert monitored and len(set(monitored)) == len(monitored)  # PETSc speaks with one voice
