@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
-ALL = (*COMPARISONS, "accuracy", "measures", "sweep", "figure_lower_bounds", "experiments")
+ALL = (*COMPARISONS, "accuracy", "measures", "sweep", "figure_lower_bounds", "experiments", "kill_test")
 
 
 def script(name, *words, **more):
