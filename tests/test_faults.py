@@ -119,10 +119,10 @@ from distsms.__main__ import main
 answer = objective.Objective._answer
 rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
 
-def broken(self, questions):
+def broken(self, *questions):
     if self.evaluations == 5 and rank == int(sys.argv[2]):
         {deed}
-    return answer(self, questions)
+    return answer(self, *questions)
 
 objective.Objective._answer = broken
 sys.exit(main(sys.argv[3:]))

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,14 @@ def test_the_time_limit_and_a_smaller_target(line, tmp_path):
     assert fine["status"] == "proved"
     assert first["evaluations"] <= rough["evaluations"] < fine["evaluations"]
     assert fine["starts"] == 3
+
+
+def test_random_moments(data):
+    """A short round of the script, which checks what it does to the run by itself."""
+    script = str(Path(__file__).parents[1] / "scripts" / "kill_test")
+    words = ("--rounds", 1, "--strikes", 3, "--lambda", "1e-7", "--span", 30, "--every", "0.05")
+    out = run(data, *words, "--", "--epsilon", "1e-7", program=(script,))
+    assert "round 1:" in out
 
 
 def test_refusals(line, data, tmp_path):

@@ -27,6 +27,7 @@ ALL = (
     "evaluations",
     "experiments",
     "figure_lower_bounds",
+    "kill_test",
     "measures",
     "sweep",
 )
