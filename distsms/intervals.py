@@ -50,17 +50,14 @@ class Interval:
 def delong(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: Communicator) -> tuple[float, float, str]:
     """ROCArea, its standard error, and why there is none (then it is NaN), from this rank's (n_local,) placements.
 
-    twice : of `measures.placements`; a difference of two models' gives the difference of their ROCAreas. Two passes,
-    the second over distances from the mean. Collective, three small Allreduces.
+    twice : of `measures.placements`; a difference of two models' gives the difference of their ROCAreas. All sums are
+    of whole numbers and exact: nothing cancels, and any number of ranks gives the same bits. Collective, a few numbers.
     """
     positive = labels > 0
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
     if not (n_pos and n_neg):
         return math.nan, math.nan, "a class is missing"
     total = exact_sum(twice[positive], comm)
-    squares = comm.sum(
-        np.array([np.sum((twice[rows] - total / n) ** 2) for rows, n in ((positive, n_pos), (~positive, n_neg))])
-    )
     area = total / (2 * n_pos * n_neg)
     if min(n_pos, n_neg) < 2:
         return (
@@ -68,9 +65,17 @@ def delong(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: Communicato
             math.nan,
             f"a variance needs two rows of each class, and there is one {'positive' if n_pos < 2 else 'negative'}",
         )
-    of_pos, of_neg = squares.tolist()
-    variance = of_pos / (n_pos * (n_pos - 1)) / (2 * n_neg) ** 2 + of_neg / (n_neg * (n_neg - 1)) / (2 * n_pos) ** 2
+    variance = 0.0
+    for rows, n, others in ((positive, n_pos, n_neg), (~positive, n_neg, n_pos)):
+        variance += (n * _squares(twice[rows], comm) - total**2) / (n * n * (n - 1) * (2 * others) ** 2)
     return area, math.sqrt(variance), ""
+
+
+def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
+    """The exact sum of all ranks' squares, of numbers below 2^46. Collective."""
+    upper, lower = values >> 16, values & 0xFFFF
+    parts = (exact_sum(one, comm) for one in (upper * upper, upper * lower, lower * lower))
+    return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
 
 
 def of_rocarea(twice: NDArray[np.int64], labels: NDArray[np.int8], level: float, comm: Communicator) -> Interval:

@@ -82,16 +82,16 @@ def _measured(material: Material, drawn: list[Drawing]) -> Html:
     shown |= {name: name for name in material.judged.more}
     parts = []
     if found["n_pos"] and found["n_neg"]:
-        drawn += (
-            these := [
-                drawings.roc(material.curve, found, in_words(material.judged.sure["rocarea"], material.level)),
-                drawings.precision_recall(material.curve, found),
-            ]
-        )
+        these = [
+            drawings.roc(material.curve, found, in_words(material.judged.sure["rocarea"], material.level)),
+            drawings.precision_recall(material.curve, found),
+        ]
+        drawn += these
         parts.append(page.beside(*map(_figure, these)))
     else:
         parts.append(element("p", "Only one class is present: there are no curves, and ROCArea is not defined."))
-    drawn.append(histogram := drawings.scores(material.histogram, found["threshold"]))
+    histogram = drawings.scores(material.histogram, found["threshold"])
+    drawn.append(histogram)
     measures = [[label, _measure(found[name])] for name, label in shown.items()]
     counts = [
         ["positive rows", f"{found['tp']:,}", f"{found['fn']:,}"],
@@ -122,25 +122,25 @@ def _trained(material: Material, drawn: list[Drawing]) -> Html:
     info = material.info
     settings, data = info.get("settings") or {}, info.get("data") or {}
     rows = [
-        ["measure", str(info.get("measure"))],
+        ["measure", _text(info.get("measure"))],
         ["lambda", _number(info.get("lambda"), "g")],
-        ["solver", str(settings.get("solver"))],
+        ["solver", _text(settings.get("solver"))],
         ["ended", _ending(info)],
         ["best J", _number(info.get("J"))],
         ["lower bound", _number(info.get("lower_bound"))],
         ["gap", _number(info.get("gap"), ".3g")],
         ["J at w = 0", _number(info.get("J_at_zero"))],
-        ["evaluations", str(info.get("evaluations"))],
+        ["evaluations", _text(info.get("evaluations"))],
         ["seconds", _number(info.get("seconds"), ".3g")],
-        ["ranks", f"{info.get('ranks')}, ordering {info.get('ordering')}"],
-        ["training data", str(data.get("directory"))],
+        ["ranks", f"{_text(info.get('ranks'))}, ordering {_text(info.get('ordering'))}"],
+        ["training data", _text(data.get("directory"))],
         [
             "rows",
             _whole(data.get("n")) + f": {_whole(data.get('n_pos'))} positive, {_whole(data.get('n_neg'))} negative",
         ],
         ["columns", f"{_whole(data.get('p'))}, {_whole(data.get('nnz'))} nonzeros"],
         *([name, _measure(one)] for name, one in _on_training(info).items()),
-        ["written", str(info.get("written"))],
+        ["written", _text(info.get("written"))],
     ]
     return page.section("What was trained", page.table("The model and its training", [], rows, text=True))
 
@@ -148,7 +148,8 @@ def _trained(material: Material, drawn: list[Drawing]) -> Html:
 def _convergence(material: Material, drawn: list[Drawing]) -> Html:
     if not material.trace:
         return page.section("Convergence", element("p", material.trace_note))
-    drawn += (these := [drawings.convergence(material.trace, one) for one in ("seconds", "evaluations")])
+    these = [drawings.convergence(material.trace, one) for one in ("seconds", "evaluations")]
+    drawn += these
     told = "No J can lie below the lower bound, whatever w: the gap is what is left to gain at the most."
     return page.section("Convergence", element("p", told), page.beside(*map(_figure, these)))
 
@@ -202,7 +203,7 @@ def _provenance(material: Material, drawn: list[Drawing]) -> Html:
         )
         for name, words in told.items()
     ]
-    fingerprint = str((info.get("data") or {}).get("fingerprint"))
+    fingerprint = _text((info.get("data") or {}).get("fingerprint"))
     return page.section(
         "Settings and versions",
         element("p", f"Fingerprint of the training data: {fingerprint}", class_="soft"),
@@ -243,6 +244,10 @@ def _on_training(info: Mapping[str, Any]) -> dict[str, Any]:
 
 def _base_rate(found: Mapping[str, Any]) -> float:
     return found["n_pos"] / found["n"] if found["n"] else math.nan
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)
 
 
 def _measure(value: float | None) -> str:

@@ -66,6 +66,7 @@ def test_delong_on_any_ranks(comm, monkeypatch, share, piece, size):
         found = intervals.of_rocarea(measures.placements(mine, of_mine, comm), of_mine, 0.95, comm)
         assert found.value == measures.rocarea(size * scores, labels, ALONE)
         assert found.standard_error == pytest.approx(error_by_midranks(labels, scores), rel=1e-12)
+        assert found == intervals.of_rocarea(measures.placements(scores, labels, ALONE), labels, 0.95, ALONE)
         assert 0 < found.low < found.value < found.high < 1
 
 
@@ -108,6 +109,8 @@ def test_sums_beyond_64_bits():
     values = np.full(8, 2**62, np.int64)
     assert measures.exact_sum(values, ALONE) == 2**65
     assert measures.exact_sum(-values, ALONE) == -(2**65)
+    large = np.array([2**45 + 12345, -(2**45) - 54321, 7], np.int64)
+    assert intervals._squares(large, ALONE) == sum(int(one) ** 2 for one in large)
 
 
 def replicates_by_hand(scores, labels, count, seed):
