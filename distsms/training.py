@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from distsms import errors
 from distsms.certificate import Certificate
+from distsms.errors import InputError
 from distsms.objective import Evaluation, Objective, Request
 from distsms.pace import Pace
 from distsms.regularizer import SquaredNorm
 from distsms.settings import Settings
 from distsms.snapshot import Snapshot
 from distsms.solvers import Outcome, Planes, Problem, Scaled, solver_class
-from distsms.vectors import Vectors
+from distsms.vectors import NOT_SPREADABLE, Vectors
 
 Floats = NDArray[np.float64]
 Watcher = Callable[["State", Floats], None]
@@ -143,11 +144,13 @@ def train(
     keep : called likewise with a snapshot of the run, every `settings.checkpoint_every` seconds and when it ends.
     snapshot : what `keep` had from a run of the same problem, solver and smoothing, on any number of ranks; this one
     goes on from there, not from w. Evaluations and seconds add up; the time limit is for this one alone.
-    Raises InputError if the solver needs a smoothed risk and the loss has none.
+    Raises InputError if the solver needs a smoothed risk and the loss has none, or whole vectors, and they are spread.
     Memory beyond the data: `Settings.vectors_held` on each rank that steps, two vectors (p,) on each.
     """
     comm, vectors = objective.comm, objective.vectors
     settings.check_measure(objective.losses[0].name, objective.losses[0].smooth)
+    if vectors.longest < objective.p and not settings.traits.spreadable:
+        raise InputError(NOT_SPREADABLE, everywhere=True)
     scale = _scale(objective, settings)
     found = None
     if vectors.steps:

@@ -31,6 +31,7 @@ MEASURED_FROM = 2**13
 PIECE = 2**17
 """Elements of a piece, where a reduction goes piece by piece."""
 STEPS = ("root", "spread")
+NOT_SPREADABLE = "this solver needs its vectors whole, on the root: --step root, or another solver"
 
 
 class Vectors(ABC):
@@ -317,7 +318,7 @@ def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple
     """
     if not spreadable:
         if asked == "spread":
-            raise InputError("this solver needs its vectors whole, on the root: --step root, or another solver")
+            raise InputError(NOT_SPREADABLE)
         return "root", "this solver needs its vectors whole"
     if asked != "auto":
         return asked, "as asked for"

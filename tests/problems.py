@@ -8,7 +8,10 @@ from scipy import sparse
 from distsms.features import Sparse
 from distsms.losses import make_loss
 from distsms.objective import Objective
+from distsms.solvers import SOLVERS, solver_class
 from distsms.vectors import make_vectors
+
+SPREADABLE = [name for name in SOLVERS if solver_class(name).traits.spreadable]
 
 
 def data(n=200, p=12, seed=0, positive=0.25):
