@@ -139,7 +139,11 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_model(cls, path: str | os.PathLike[str]) -> SMSClassifier:
-        """The classifier that a model file of `distsms train` describes, fitted. Raises InputError if it is none."""
+        """The classifier that a model file of `distsms train` describes, fitted. Raises InputError if it is none.
+
+        classes_ are the model's negative and positive label, so for the labels 1 (positive) and 2 not in sorted order:
+        scikit-learn's scorers take the last of the sorted ones for positive, and have to be given y == 1 there.
+        """
         read = model.load(path)
         known = read.info
         made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))

@@ -76,7 +76,10 @@ def fit(
 
     labels, weights : (n_local,), see `Loss`.  bias : value of a constant feature, or None.  start : (p,), with a bias
     (p + 1,).  watch, stop_wanted : see `training.train` and `Objective`.
+    Raises InputError, on all ranks, where a class is missing, or settings or bias are not what they can be.
     """
+    if bias is not None and not 0 < bias < np.inf:
+        raise InputError(f"bias is {bias}; it must be a positive number, or None", everywhere=True)
     counted = np.ones(len(labels), bool) if weights is None else weights != 0
     n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (labels > 0)), np.sum(counted & (labels < 0))])))
     ordering, _ = losses.choose_ordering(ordering, measure, max(n_pos, 1), max(n_neg, 1), comm.size)

@@ -245,8 +245,8 @@ def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicat
 def _own_range(
     values: Floats, counts: NDArray[np.int64], splitters: Floats, comm: Communicator
 ) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-    """This rank's range of one class, from all ranks' sorted scores and their counts: both, sorted, and how many rows
-    of all ranks lie at or above each place, (scores + 1,). Collective."""
+    """This rank's range of a class, from all ranks' sorted scores and their counts: both, sorted, and how many rows of
+    all ranks lie at or above each place, (scores + 1,). Collective."""
     to = np.bincount(np.searchsorted(splitters, values, "right"), minlength=comm.size)
     values, counts = (comm.alltoall_rows(one, to)[0] for one in (values, counts))
     order = np.argsort(values, kind="stable")

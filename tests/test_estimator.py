@@ -174,6 +174,7 @@ def test_what_is_proved_is_on_record_and_what_is_not_warns():
         ({"solver": "sgd"}, "no solver is called"),
         ({"measure": "f1", "solver": "lbfgs"}, "no smoothed risk"),
         ({"lam": -1.0}, "lam is -1"),
+        ({"bias": -1.0}, "bias is -1"),
     ],
 )
 def test_settings_that_cannot_be_are_value_errors(settings, told):

@@ -124,6 +124,8 @@ def test_labels(labels, called, tmp_path):
     assert one.classes == called
     found = with_onnx(export.onnx(one), X)[1]
     assert found == (list(called) if isinstance(called[0], int) else list(map(str, called)))
+    model.save(tmp_path / "model.h5", one)
+    assert SMSClassifier.from_model(tmp_path / "model.h5").predict(X).tolist() == list(called)
     whole = called if isinstance(called[0], int) else (-1, 1)
     assert with_liblinear(export.liblinear(one), X, tmp_path, 0.0)[1] == list(whole)
 
