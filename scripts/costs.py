@@ -42,6 +42,7 @@ def share(kind: str, ranks: int) -> float:
     }[kind]
 
 
+VARIANTS = {"reduce by pieces": "reduce", "reduces in turn": "reduce-scatter"}  # other ways to the same end
 KINDS = ("broadcast", "reduce", "allreduce", "allgather", "reduce-scatter", "gather", "scatter", "alltoall")
 
 
@@ -148,7 +149,7 @@ def evaluation(problem: Problem, rates: Rates, network: Network, run: Run) -> di
         "margins X w": rates.margins * problem.nnz / ranks * crowding,
         "loss": _loss(problem, rates, network, run),
         "gradient X'c": rates.gradient * problem.nnz / ranks * crowding,
-        run.inward: network.seconds(run.inward, vector, ranks),
+        run.inward: network.seconds(VARIANTS.get(run.inward, run.inward), vector, ranks),
         "step": rates.step * problem.p * (crowding / ranks if spread else 1.0) + rates.fixed,
     }
 
