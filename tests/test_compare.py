@@ -39,12 +39,12 @@ from distsms.__main__ import main
 
 answer, count = objective.Objective._answer, 0
 
-def broken(self, questions):
+def broken(self, *questions):
     global count
     count += 1
     if count == 36 and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return answer(self, questions)
+    return answer(self, *questions)
 
 objective.Objective._answer = broken
 sys.exit(main(sys.argv[1:]))
