@@ -61,8 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC):
-            # Standard output has no reader any more (head, less), or no room.
-            print(f"distsms {args.command}: standard output cannot be written: {error}", file=sys.stderr, flush=True)
+            # Standard output has no reader any more (head, less), which is no news to anybody, or no room.
+            if error.errno == errno.ENOSPC:
+                print(
+                    f"distsms {args.command}: standard output cannot be written: {error}", file=sys.stderr, flush=True
+                )
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _abort_others(comm, EXIT_ERROR)
             return EXIT_ERROR

@@ -14,7 +14,7 @@ from distsms import shards, svmlight
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.features import Sparse
-from distsms.model import Model
+from distsms.model import Model, is_model
 
 
 def check(path: str | os.PathLike[str], p: int, ignore_new_features: bool) -> None:
@@ -58,6 +58,10 @@ def rows_for(
         return shards.load(manifest, comm, model.p, ignore_new_features)
     base = 0 if (model.info["zero_based"] if zero_based is None else zero_based) else 1
     with comm.together():
+        if is_model(path):
+            raise InputError(
+                f"{path}: is a model, where rows are wanted; to compare models, name the rows by --on DATA"
+            )
         share = svmlight.plan([path], comm.size)[comm.rank]
         rows = svmlight.concatenate(svmlight.read(share, base == 0))
         if rows.n_columns > model.p and not ignore_new_features:

@@ -110,6 +110,21 @@ class Trace:
             self._file.close()
 
 
+def check_trace(path: str) -> None:
+    """Raise InputError if there is a file at `path` that is no trace: something else would be lost. Local."""
+    try:
+        if not Path(path).is_file():
+            return
+        with open(path, "rb") as file:
+            start = file.read(2**16)
+        if start and "evaluation" not in json.loads(start.split(b"\n")[0]):
+            raise ValueError
+    except OSError as error:
+        raise InputError(f"{path}: the trace cannot be written: {error}") from error
+    except (ValueError, TypeError):
+        raise InputError(f"{path}: exists and is not a trace; name another file, or remove it first") from None
+
+
 def _length_up_to(path: str, evaluation: int) -> int:
     """How many bytes of a trace are whole lines on evaluations up to this one."""
     length = 0

@@ -183,7 +183,7 @@ def _cost(material: Material, drawn: list[Drawing]) -> str:
         return ""
     ranks = usage if isinstance(usage, list) else [usage]
     phases = list(dict.fromkeys(name for of_rank in ranks for name in of_rank.get("seconds", {})))
-    others = [name for name in dict.fromkeys(name for of_rank in ranks for name in of_rank) if name != "seconds"]
+    others = [name for name in ("bytes_sent", "bytes_received", "bytes_read", "peak_memory") if name in ranks[0]]
     rows = []
     for k, of_rank in enumerate(ranks):
         spent = [_number(of_rank.get("seconds", {}).get(name), ".3f") for name in phases]

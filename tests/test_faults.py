@@ -353,3 +353,18 @@ def test_a_full_disk(data):
         shutil.rmtree(os.path.dirname(rescued))
     finally:
         subprocess.run(["umount", full], check=True)
+
+
+def test_a_trace_replaces_nothing_else(data, tmp_path):
+    """An older trace makes way for a new one; a model or a text does not."""
+    train(data)
+    for name, content in (("model.h5", None), ("notes.txt", "1 1:2\n")):
+        path = tmp_path / name
+        if content:
+            path.write_text(content)
+        before = path.read_bytes()
+        refused = run("train", data, "--trace", path, "--output", tmp_path / "other.h5", code=1)
+        assert "trace" in refused
+        assert path.read_bytes() == before
+    for _ in range(2):
+        train(data, "--trace", tmp_path / "t.jsonl")

@@ -42,14 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Tell. One process."""
     import os
+    from pathlib import Path
 
-    from distsms import report
+    from distsms import checkpoint, report
     from distsms.errors import InputError
 
     paths = args.paths
     if args.verify and not (len(paths) == 1 and os.path.isdir(paths[0])):
         raise InputError("--verify checks a data set: give its directory")
+    if len(paths) == 1 and checkpoint.exists(Path(paths[0])):
+        raise InputError(f"{paths[0]}: a checkpoint folder, neither a data set nor a model; --resume goes on from it")
     if len(paths) > 1 or args.usage:
+        if other := [path for path in paths if os.path.isdir(path)]:
+            raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
         models = [_model(path) for path in paths]
         print(report.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
@@ -137,7 +142,7 @@ def _results(models: list[dict[str, Any]]) -> str:
                 model["model"],
                 str(model.get("measure", "-")),
                 f"{model.get('lambda', float('nan')):g}",
-                str(model.get("status", "-")),
+                _status(model),
             ]
             + [_number(model.get(name), 6) for name in numbers]
             + [_number(value, 5) for value in measured]
@@ -154,11 +159,13 @@ def _usages(models: list[dict[str, Any]]) -> str:
     rows = []
     for model, usage in zip(models, usages, strict=True):
         count, seconds = model.get("evaluations") or 1, usage.get("seconds", {})
+        here = usage.get("evaluations", count)
+        counted = str(count) if here == count else f"{here} of {count}"
         rows.append(
             [
                 model["model"],
                 str(model.get("ranks", "-")),
-                str(count),
+                counted,
                 _number((model.get("seconds") or 0.0) / count, 3),
             ]
             + [_number(seconds.get(phase), 3) for phase in phases]
@@ -168,6 +175,13 @@ def _usages(models: list[dict[str, Any]]) -> str:
         ["model", "ranks", "evaluations", "s/evaluation", *[f"{phase} [s]" for phase in phases], "sent", "peak memory"],
         rows,
     )
+
+
+def _status(model: dict[str, Any]) -> str:
+    """How training ended, and whether J came to no more than that of w = 0, which ranks nothing."""
+    J, at_zero = model.get("J"), model.get("J_at_zero")
+    nothing = J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J
+    return f"{model.get('status', '-')}{', J(0)' if nothing else ''}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors, fitting, settings_from, speaker
 from distsms.cli.types import duration, measure, positive
+from distsms.errors import EXIT_REQUEUE
 from distsms.measure_names import NAMES, at
 from distsms.solvers import SOLVERS
 
@@ -32,7 +33,8 @@ ends when best J - lower bound is below --epsilon (or --relative): the model is 
 exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
   6 NaN or infinity in the objective   75 stopped by a signal or --time-limit   130 interrupted twice
-With all but 1, 2 and 130 the best model so far is written, with its proved gap.
+  137 a rank was killed, or has stopped answering (--stall-timeout)
+With all but 1, 2, 130 and 137 the best model so far is written, with its proved gap.
 
 Words after -- go to PETSc (--solver lmvm), for example: -- -tao_ls_type armijo -tao_monitor
 
@@ -104,6 +106,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
     )
     parser.add_argument("--quiet", action="store_true", help="print only errors")
+    parser.set_defaults(check=_check)
+
+
+def _check(args: argparse.Namespace) -> str | None:
+    """What is wrong with the command line, beyond what argparse sees."""
+    return (
+        "--resume needs --checkpoint FOLDER, where the checkpoints are" if args.resume and not args.checkpoint else None
+    )
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -125,7 +135,6 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.cli.info import versions
     from distsms.clock import Clock
     from distsms.comm import launched_size
-    from distsms.errors import InputError
     from distsms.losses import make_loss
     from distsms.objective import Objective
     from distsms.settings import describe
@@ -148,12 +157,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
+            report.check_trace(args.trace)
         args.ordering, args.step, words = fitting(
             args, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
         )
         found, problem = None, _identity(args, settings, manifest)
-        if args.resume and not args.checkpoint:
-            raise InputError("--resume needs --checkpoint FOLDER, where the checkpoints are")
         if comm.is_root and args.checkpoint:
             inputs.check_distinct(args.checkpoint, args.data, args.test, args.output, args.trace, args.init)
             found, more_words = keeping.opened(Path(args.checkpoint), problem, args.resume, held)
@@ -213,6 +221,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             "bytes_sent": comm.moved()[0],
             "bytes_received": comm.moved()[1],
             "bytes_read": reading.bytes,
+            "evaluations": objective.evaluations,
             "peak_memory": report.peak_memory(),
         }
     )
@@ -221,7 +230,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)
-    say("\n" + report.usage_table(usage))
+    here = f" (this start's, of {objective.evaluations} evaluations)" if result.starts > 1 else ""
+    say(f"\nwhat it took{here}\n" + report.usage_table(usage))
     if comm.size > 1:
         say(f"waiting for other ranks counts as {vectors.outward}, loss and {vectors.inward}\n")
         say(report.bytes_table(usage, (vectors.outward, "loss", vectors.inward), max(1, objective.evaluations)))
@@ -244,6 +254,9 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
     say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}")
     kept = [f"   {name} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
     say(f"  model     {args.output}{''.join(kept)}")
+    if result.status.exit_code == EXIT_REQUEUE:
+        how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
+        say(f"  go on     {how}")
     if result.vacuous:
         say(
             "  warning   hardly better than w = 0: at this lambda the convex risk sees next to nothing in these"
