@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
+    if args.command in ("train", "compare"):  # until `StopSignals` can remember them
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
     from distsms.comm import Communicator, world
 
     comm = Communicator()

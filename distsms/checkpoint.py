@@ -18,6 +18,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,11 @@ def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], a
 
     Raises InputError if that fails; what was there before is still there then.
     """
-    require_space(folder, sum(8 * int(np.prod(one.shape)) for one in arrays.values()))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleared it away
+        require_space(folder, sum(8 * int(np.prod(one.shape)) for one in arrays.values()))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error}") from error
     shapes = {name: one.shape for name, one in arrays.items()}
     info = {"format": FORMAT, "version": VERSION, "problem": problem, "numbers": numbers, "shapes": shapes}
     with replacing(folder / NEWEST) as temporary:
@@ -151,7 +156,16 @@ def read(path: Path) -> Checkpoint:
         return Checkpoint(path, info["problem"], info["numbers"], shapes)
     except FileNotFoundError:
         raise
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, NotImplementedError) as error:
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        LookupError,
+        ValueError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+        zlib.error,
+    ) as error:
         raise InputError(f"{path}: damaged, or not a checkpoint: {error}") from error
 
 

@@ -90,7 +90,9 @@ def exclusive(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):  # not a successor's
+                    path.unlink()
 
 
 def _locked(path: Path) -> IO[str]:

@@ -23,6 +23,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
             self._before[number] = signal.signal(number, self._remember)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

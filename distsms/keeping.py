@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def opened(
     """
     held.enter_context(files.exclusive(folder))
     files.remove_partial(folder)
+    for name in (checkpoint.NEWEST, checkpoint.OLDER):
+        files.require_regular(folder / name)
     if not resume:
         if checkpoint.exists(folder):
             raise InputError(f"{folder}: holds a checkpoint; --resume goes on from it, or remove the folder")
@@ -63,6 +66,9 @@ def opened(
     found, words = checkpoint.load(folder, problem)
     if found is None:
         return None, [f"resume    {folder} holds no checkpoint: the run starts anew"]
+    if words:  # the good one becomes the newest: the next checkpoint must not put a damaged one in its place
+        os.replace(found.path, newest := folder / checkpoint.NEWEST)
+        found = replace(found, path=newest)
     numbers = found.numbers
     words = [f"warning   {one}; taking the older one" for one in words]
     so_far = f"evaluation {numbers['count']}, {numbers['seconds']:.2f} s, best J {numbers['best.J']:.8f}"

@@ -224,15 +224,15 @@ class _Course:
     def _evaluate(self, w: Floats, nu: float) -> Evaluation:
         """J and J_nu at w; counts, certifies, records. Raises _Finished at the run's end."""
         evaluation = self.objective.evaluate([Request(w, nu, self.regularizer)])[0]
-        self.count += 1
         short = evaluation.without_slopes()
         if nu == self.nu:  # asked for by the solver
             self.last = short
         finite = np.isfinite([evaluation.J, evaluation.J_mu, evaluation.optimization_gap, evaluation.d]).all()
         if not finite:
             raise _Finished(
-                Status.NONFINITE, f"at evaluation {self.count}, where ||w|| = {np.sqrt(self.dot(w, w)):.3g}"
+                Status.NONFINITE, f"at evaluation {self.count + 1}, where ||w|| = {np.sqrt(self.dot(w, w)):.3g}"
             )
+        self.count += 1
         if self.best is None or evaluation.J <= self.best.J:  # at the same w, the one of the present width
             self.best = short
         with self.objective.clock.phase("certificate"):

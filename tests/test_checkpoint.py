@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 from distsms import checkpoint, files
 from distsms.checkpoint import NEWEST, OLDER, Rows
 from distsms.errors import InputError
+from distsms.keeping import opened
 
 pytestmark = pytest.mark.serial
 PROBLEM = {"measure": "rocarea", "lambda": 1e-6, "bias": None}
@@ -54,6 +57,52 @@ def test_two_generations(tmp_path):
         assert checkpoint.exists(tmp_path)
     assert checkpoint.read(tmp_path / OLDER).numbers == {"evaluations": 2}
     assert sorted(os.listdir(tmp_path)) == [NEWEST, OLDER]
+
+
+def test_every_flipped_bit_is_seen_or_changes_nothing(tmp_path):
+    """In the zip file's own parts, which say where members are and what was done to them."""
+    save(tmp_path, 1)
+    whole, path = checkpoint.read(tmp_path / NEWEST), tmp_path / NEWEST
+    content = path.read_bytes()
+    refused = 0
+    for place in range(content.index(b"PK\x01\x02"), len(content)):
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << bit
+            path.write_bytes(flipped)
+            try:
+                found = checkpoint.read(path)
+                assert (found.problem, found.numbers, found.shapes) == (whole.problem, whole.numbers, whole.shapes)
+                assert np.array_equal(found.array("planes"), np.full((2, 3), 1.0))
+            except InputError:
+                refused += 1
+    assert refused > 100
+
+
+def test_a_folder_that_was_cleared_away_is_made_again(tmp_path):
+    save(tmp_path / "state", 1)
+    shutil.rmtree(tmp_path / "state")
+    save(tmp_path / "state", 2)
+    assert checkpoint.load(tmp_path / "state", PROBLEM)[0].numbers == {"evaluations": 2}
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        save(tmp_path / "file", 3)
+
+
+def test_the_older_one_becomes_the_newest_where_that_is_damaged(tmp_path):
+    """So that the next checkpoint does not put the damaged one in its place."""
+    for value in (1, 2):
+        numbers = {"count": value, "seconds": 0.0, "best.J": 1.0, "certificate.lower_bound": 0.0}
+        checkpoint.save(tmp_path, PROBLEM, numbers, {})
+    os.truncate(tmp_path / NEWEST, 100)
+    with contextlib.ExitStack() as held:
+        found, words = opened(tmp_path, PROBLEM, True, held)
+        assert found.numbers["count"] == 1 and "taking the older one" in words[0]
+        assert checkpoint.read(tmp_path / NEWEST).numbers["count"] == 1
+        assert not (tmp_path / OLDER).exists()
+    (tmp_path / OLDER).mkdir()
+    with contextlib.ExitStack() as held, pytest.raises(InputError, match="not a regular file"):
+        opened(tmp_path, PROBLEM, True, held)
 
 
 @pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"junk")])
