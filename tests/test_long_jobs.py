@@ -40,11 +40,15 @@ def states(folder):
     return [json.loads(one) for one in (folder / "trace.jsonl").read_text().splitlines()]
 
 
-def wait_for(path, lines):
+def wait_until(done):
     end = time.monotonic() + TIME_LIMIT
-    while not path.exists() or path.read_bytes().count(b"\n") < lines:
+    while not done():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def wait_for(path, lines):
+    wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= lines)
 
 
 def is_one_course(folder):
@@ -63,6 +67,7 @@ def test_killed_and_started_again(line, tmp_path, everyone):
     for ranks, lines in ((2, 8), (3, 30), (2, 50)):
         process = start(*line, ranks=ranks)
         wait_for(tmp_path / "trace.jsonl", lines)
+        wait_until(lambda: checkpoint.exists(tmp_path / "c"))
         pids = [pid for pid in children(process.pid) if rank_of(pid) >= 0]
         for pid in pids if everyone else pids[-1:]:
             os.kill(pid, signal.SIGKILL)
@@ -70,7 +75,8 @@ def test_killed_and_started_again(line, tmp_path, everyone):
         code, _, _ = finish(process)
         assert code != 0
         assert time.monotonic() - began < SOON
-        found, words = checkpoint.load(tmp_path / "c", checkpoint.read(tmp_path / "c" / NEWEST).problem)
+        left = next(path for name in (NEWEST, OLDER) if (path := tmp_path / "c" / name).exists())
+        found, words = checkpoint.load(tmp_path / "c", checkpoint.read(left).problem)
         assert not words
         assert 0 < found.numbers["count"] <= states(tmp_path)[-1]["evaluation"]
     out = run(*line)
@@ -176,8 +182,7 @@ def test_a_damaged_checkpoint_makes_way_for_the_older(line, tmp_path):
     older = checkpoint.read(tmp_path / "c" / OLDER).numbers["count"]
     out = run(*line)
     assert "damaged" in out
-    assert "checkpoint.older.npz: evaluation" in out
-    assert older <= 25
+    assert f"checkpoint.npz: evaluation {older}," in out
     assert is_one_course(tmp_path)["status"] == "proved"
 
 
