@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -61,11 +62,29 @@ def is_one_course(folder):
     return info
 
 
+SLOW = """
+import sys, time
+from distsms import objective
+from distsms.__main__ import main
+
+answer = objective.Objective._answer
+objective.Objective._answer = lambda *words: time.sleep(0.02) or answer(*words)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def slowly(tmp_path):
+    """Starts the program with evaluations that take time enough to be interrupted, however fast the machine is."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    return functools.partial(start, program=(str(tmp_path / "slow.py"),))
+
+
 @pytest.mark.parametrize("everyone", [False, True])
-def test_killed_and_started_again(line, tmp_path, everyone):
+def test_killed_and_started_again(line, slowly, tmp_path, everyone):
     """By kill -9 at three moments, once on other numbers of ranks: at most what came after the checkpoint is lost."""
     for ranks, lines in ((2, 8), (3, 30), (2, 50)):
-        process = start(*line, ranks=ranks)
+        process = slowly(*line, ranks=ranks)
         wait_for(tmp_path / "trace.jsonl", lines)
         wait_until(lambda: checkpoint.exists(tmp_path / "c"))
         pids = [pid for pid in children(process.pid) if rank_of(pid) >= 0]
@@ -89,8 +108,8 @@ def test_killed_and_started_again(line, tmp_path, everyone):
 
 @pytest.mark.parametrize("ranks", [None, 3])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_leaves_checkpoint_and_model(line, tmp_path, number, ranks):
-    process = start(*line, ranks=ranks)
+def test_a_signal_leaves_checkpoint_and_model(line, slowly, tmp_path, number, ranks):
+    process = slowly(*line, ranks=ranks)
     wait_for(tmp_path / "trace.jsonl", 20)
     pid = process.pid if ranks is None else next(pid for pid in children(process.pid) if rank_of(pid) == 1)
     os.kill(pid, number)
