@@ -82,7 +82,7 @@ def test_models_side_by_side(text, tmp_path):
     assert rows[0][-2:] == ["-", "-"] and float(rows[1][-2]) == pytest.approx(second["test"]["rocarea"], rel=1e-4)
     usage = run("info", "--usage", *models).splitlines()
     assert "loss [s]" in usage[0] and [line.split()[1] for line in usage[2:]] == ["2", "2"]
-    assert "not a model" in run("info", models[0], tmp_path / "d", code=1)
+    assert "must all be models" in run("info", models[0], tmp_path / "d", code=1)
 
 
 def test_any_number_of_ranks_trains_the_same_model(text, tmp_path):
