@@ -168,6 +168,7 @@ def test_figures_with_and_without_matplotlib(words, tmp_path):
     assert (tmp_path / "out" / "figures" / "test_prbep.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_all_experiments_with_held_out_rows(tmp_path):
     """Every fifth row is held out of compressed text; the paper's figures stand beside a set that it has."""
     pytest.importorskip("matplotlib")

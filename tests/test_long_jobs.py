@@ -137,6 +137,7 @@ def test_the_time_limit_and_a_smaller_target(line, tmp_path):
     assert fine["starts"] == 3
 
 
+@pytest.mark.slow
 def test_random_moments(data):
     """A short round of the script, which checks what it does to the run by itself."""
     script = str(Path(__file__).parents[1] / "scripts" / "kill_test")

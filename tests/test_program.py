@@ -150,6 +150,7 @@ def test_32_ranks_on_40_rows(tmp_path):
     assert summed[0] == pytest.approx(summed[1], rel=1e-12) and judged[0] == judged[1]
 
 
+@pytest.mark.slow
 def test_on_seven_ranks():
     """The tests of the losses and the objective once more, on a number of ranks that divides nothing."""
     out = run(

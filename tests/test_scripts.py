@@ -117,7 +117,12 @@ def test_benchmarks_see_the_same_rows(texts, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "part, rows", [("loss", 3), ("products", 5), ("ranks", 4), ("memory", 6), ("comparators", 4), ("others", 3)]
+    "part, rows",
+    [("loss", 3), ("products", 5)]
+    + [
+        pytest.param(*one, marks=pytest.mark.slow)
+        for one in (("ranks", 4), ("memory", 6), ("comparators", 4), ("others", 3))
+    ],
 )
 def test_benchmarks(part, rows, texts, tmp_path):
     """More rows where dlib and XGBoost are installed. `large` takes too long here."""
