@@ -19,11 +19,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
+from distsms.compiling import njit
 from distsms.rootfinding import select
 
 Floats = NDArray[np.float64]
@@ -125,7 +125,7 @@ def _keys(rows: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
     return mix(mix(np.array([seed], np.uint64) * GOLDEN) + rows.astype(np.uint64) * GOLDEN)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def _mix(z):  # type: ignore[no-untyped-def]
     """The finalizer of SplitMix64."""
     z = (z ^ (z >> S30)) * MIX1
@@ -133,7 +133,7 @@ def _mix(z):  # type: ignore[no-untyped-def]
     return z ^ (z >> S31)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _tabulate(keys, column, replicates, table):  # type: ignore[no-untyped-def]
     """Add to table[j, column[i]] how often row i is drawn in the replicate replicates[j]."""
     for j in range(len(replicates)):

@@ -132,8 +132,7 @@ class Communicator:
     def root_first(self, make: Callable[[], T]) -> T:
         """What `make` gives on each rank, called on the root before the others. Collective; `make` is local.
 
-        For what needs compiled kernels: one rank compiles them, the others find them in the cache. Numba replaces its
-        files atomically, but two processes that store different versions of a function at once may mix them up.
+        For what needs compiled kernels: one rank compiles them, the others find them in the cache.
         """
         made = make() if self.is_root else None
         self.barrier()

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from distsms.compiling import njit
 
 Array = NDArray[Any]
 Values = Array | None
@@ -45,14 +47,14 @@ def _prefetch(_: Any, array: Any, i: Any) -> Any:
     return types.void(array, i), generate
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _value(values: Values, k: Any) -> Any:
     if values is None:
         return 1.0
     return np.float64(values[k])
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _fetch(columns: Array, values: Values, k: Any) -> None:
     _prefetch(columns, k + AHEAD)  # type: ignore[call-arg]
     if values is not None:
@@ -65,7 +67,7 @@ def rows_alike(lengths: Array) -> bool:
     return bool(left.max() > 0.75 * left.sum())
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def dot_rows(
     columns: Array, values: Values, lengths: Array, first: int, last: int, start: int, alike: bool, w: Array, out: Array
 ) -> None:
@@ -100,7 +102,7 @@ def dot_rows(
         out[i] = a + b
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def add_rows(
     columns: Array,
     values: Values,
@@ -145,7 +147,7 @@ def add_rows(
             out[columns[stop - _ONE]] += z if k < stop else 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def largest_row(columns: Array, values: Values, lengths: Array, first: int, last: int, start: int, w: Array) -> float:
     """The largest over the rows first..last of (entries + 2) sum_j |x_ij w_j|; 0 without rows."""
     best = 0.0
@@ -160,7 +162,7 @@ def largest_row(columns: Array, values: Values, lengths: Array, first: int, last
     return best
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def describe_columns(columns: Array, values: Values, largest: Array, counts: Array) -> None:
     """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of all rows."""
     for i in range(len(columns)):
@@ -170,7 +172,7 @@ def describe_columns(columns: Array, values: Values, largest: Array, counts: Arr
         counts[j] += 1.0
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def add_squares(columns: Array, values: Values, squares: Array) -> None:
     """Into the (p,) array, zero before: sum x_ij^2 of all rows."""
     for i in range(len(columns)):
@@ -178,7 +180,7 @@ def add_squares(columns: Array, values: Values, squares: Array) -> None:
         squares[columns[k]] += _value(values, k) ** 2
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def split_rows(lengths: Array, rows: Array, entries: Array) -> None:
     """Where to cut the rows into parts of nearly equal work: rows[t], entries[t] come before part t.
 
@@ -200,7 +202,7 @@ def split_rows(lengths: Array, rows: Array, entries: Array) -> None:
         t += 1
 
 
-@njit(cache=True, nogil=True, fastmath=_ANY_ORDER)
+@njit(fastmath=_ANY_ORDER)
 def dot_dense(array: Array, first: int, last: int, w: Array, out: Array) -> None:
     """As `dot_rows`, of rows of an (n_local, p) array."""
     for i in range(first, last):
@@ -211,7 +213,7 @@ def dot_dense(array: Array, first: int, last: int, w: Array, out: Array) -> None
         out[i] = a
 
 
-@njit(cache=True, nogil=True, fastmath=_ANY_ORDER)
+@njit(fastmath=_ANY_ORDER)
 def add_dense(array: Array, first: int, last: int, c: Array, out: Array) -> None:
     """As `add_rows`, of rows of an (n_local, p) array, four rows for each visit of `out`."""
     i = first
@@ -228,7 +230,7 @@ def add_dense(array: Array, first: int, last: int, c: Array, out: Array) -> None
         i += 1
 
 
-@njit(cache=True, nogil=True, fastmath=_ANY_ORDER)
+@njit(fastmath=_ANY_ORDER)
 def largest_dense(array: Array, first: int, last: int, w: Array) -> float:
     """As `largest_row`, of rows of an (n_local, p) array."""
     best = 0.0
@@ -241,7 +243,7 @@ def largest_dense(array: Array, first: int, last: int, w: Array) -> float:
     return best * (len(w) + 2.0)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def largest_dense_entries(array: Array, largest: Array) -> None:
     """Into the (p,) array, zero before: max |x_ij|."""
     for i in range(len(array)):
@@ -250,7 +252,7 @@ def largest_dense_entries(array: Array, largest: Array) -> None:
             largest[j] = max(largest[j], abs(np.float64(row[j])))
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def add_squares_dense(array: Array, squares: Array) -> None:
     """Into the (p,) array, zero before: sum x_ij^2."""
     for i in range(len(array)):

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
+from distsms.compiling import njit
 from distsms.errors import InputError
 from distsms.features import index_dtype
 
@@ -206,7 +206,7 @@ def _rates(p: int, entries: float, skew: float) -> Floats:
     return np.minimum(np.exp(brentq(excess, low, high, xtol=1e-12)) * popularity, MAX_RATE)
 
 
-@njit(cache=True)
+@njit()
 def _columns_at(
     at: Floats,
     ends: Floats,

@@ -23,11 +23,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
+from distsms.compiling import njit
 from distsms.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -210,7 +210,7 @@ def select(scores: Floats, k: int, comm: Communicator) -> float:
     return find_place(search, np.ascontiguousarray(scores, np.float64), 0.0, comm)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=False)  # said aloud: else the caller's is taken over
+@njit(fastmath=False)  # said aloud: else the caller's is taken over
 def _kinks(score, kind, shift, reach, scale, lift, origin):  # type: ignore[no-untyped-def]
     """Positions of a row's head and tail, on the grid: every ramp in sight has exactly the same length."""
     place = (score + (shift if kind == NEGATIVE else 0.0)) * scale * lift - origin
@@ -218,7 +218,7 @@ def _kinks(score, kind, shift, reach, scale, lift, origin):  # type: ignore[no-u
     return place - (reach if kind == NEGATIVE else 0.0), place + (0.0 if kind == NEGATIVE else reach)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+@njit(fastmath={"reassoc", "nsz"})
 def _look(scores, kinds, shift, reach, scale, lift, origin, left, right, heads, tails, in_sight):  # type: ignore[no-untyped-def]
     """Kinks of a block of rows, and whether one is in [left, right). Returns the count of rows whose ramp ends before
     left, of those under way there, and the summed distance of these from their heads."""
@@ -239,7 +239,7 @@ def _look(scores, kinds, shift, reach, scale, lift, origin, left, right, heads, 
     return full, under_way, distance
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
     """Rows from `start` on with a kink in [left, right) into `found`, until it is full; the others into `base`.
 
@@ -275,7 +275,7 @@ def _collect(scores, kinds, shift, reach, scale, lift, origin, left, right, star
     return start, m
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
     """Add rows to a table: what each bucket adds to G, apart from ramps that go right through it.
 
@@ -305,7 +305,7 @@ def _tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
             table[at_tail, 3] += 1.0
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
     """The first bucket at whose right edge G >= target (K: none); G - target and the ramps under way at its left edge;
     G - target at its right edge. value, slope : these at the table's left end.  reach : a ramp's width in buckets."""
@@ -321,7 +321,7 @@ def _walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
     return len(table), value, slope, value
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _extremes(scores, kinds, shift, reach, scale, lift, origin, left, right):  # type: ignore[no-untyped-def]
     """The largest place at a position in [left, right), and the least with its sign turned."""
     high = -np.inf

@@ -6,8 +6,9 @@ Texts end in a newline, at which every loop over a field stops, so that no loop 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from distsms.compiling import njit
 
 MAX_INDEX = 2**62
 """The largest index accepted, so that no sum of two of them overflows."""
@@ -23,7 +24,7 @@ _POWERS = np.array([float(f"1e{power}") for power in range(23)])
 _SPLIT = 134217729.0  # 2^27 + 1
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
     """Upper bounds of the numbers of rows and of entries: newlines and colons."""
     newlines = 0
@@ -34,18 +35,18 @@ def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
     return newlines, colons
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _ends_field(byte: int) -> bool:
     return byte in (_SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
     """Whether nothing but a comment follows; a carriage return counts only where a newline follows it."""
     return text[i] in (_NEWLINE, _HASH) or (text[i] == _RETURN and text[i + 1] == _NEWLINE)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _divide(mantissa: int, power: float) -> tuple[bool, float]:
     """mantissa / power for an int64 above 2^53 and an exact power of ten: (whether proved correctly rounded, value).
 
@@ -70,7 +71,7 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
     return (q + (term - change)) == value and (q + (term + change)) == value, value
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
     """Read the number at `start`: (whether that could be done here, exactly as `float` does; value; end of field)."""
     i = start
@@ -136,7 +137,7 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
     return easy, -value if negative else value, i
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def scan(
     text: NDArray[np.uint8],
     first: int,

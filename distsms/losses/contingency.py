@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
+from distsms.compiling import njit
 from distsms.errors import InputError
 from distsms.losses.contract import Floats
 from distsms.losses.gathering import GatheringLoss, Solution
@@ -63,7 +63,7 @@ class FBeta(GatheringLoss):
         return Solution(R, R, d, coef_pos, coef_neg)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, int, int]:
     """R, Delta, b and c of F-beta, exactly, in O(n- + n+ log n-) and 8 n- bytes.
 

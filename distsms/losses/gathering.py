@@ -10,10 +10,10 @@ import math
 from abc import abstractmethod
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from distsms.comm import Communicator
+from distsms.compiling import njit
 from distsms.losses.contract import Cost, Floats, Loss, LossValue
 
 
@@ -66,7 +66,7 @@ class GatheringLoss(Loss):
         return LossValue(R, R_mu, d, self.comm.scatter_rows(coefficients, len(scores)))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, float]:
     """Algorithm 4: for each q_i, sums over all x_j of functions of t_ij = x_j - q_i, by one walk down both.
 
@@ -122,7 +122,7 @@ def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, fl
     return total, total_mu
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
     """Algorithms 2 and 3: the tau at which sum_i clip((tau - h_i) / nu, 0, 1) = target.
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
+from distsms.compiling import njit
 from distsms.losses.contract import Floats
 from distsms.losses.smaller_class import TINY, SmallerClass, Sums
 
@@ -176,7 +176,7 @@ def _sums_from(terms: Floats) -> Floats:
     return np.cumsum(terms[::-1])[::-1]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _ranges_with(b: float, width: float, edge: Floats) -> int:
     """How many of the increasing edges have b - edge >= width."""
     low, high = 0, len(edge)
@@ -189,7 +189,7 @@ def _ranges_with(b: float, width: float, edge: Floats) -> int:
     return low
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _meet_ranges(
     b: Floats,
     nu: float,

@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 import sys
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.comm import Communicator
+from distsms.compiling import njit
 from distsms.losses.contract import Cost, Floats, LossValue
 from distsms.losses.prbep import Balance, PrbepRisk, Side, near_kink, polish, settlement
 from distsms.rootfinding import LEFT_OUT, NEGATIVE, POSITIVE, RootSearch, find_place, find_roots, select
@@ -80,13 +80,13 @@ class PrbepExchange(PrbepRisk):
         return smooth.root, exact.root
 
 
-@numba.njit(cache=True, nogil=True, fastmath=False)  # said aloud: else the caller's is taken over, and ties are lost
+@njit(fastmath=False)  # said aloud: else the caller's is taken over, and ties are lost
 def _above(tau, score, kind, shift):  # type: ignore[no-untyped-def]
     """t of a row: tau - s on P, s + shift - tau on N."""
     return score + shift - tau if kind == NEGATIVE else tau - score
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)
+@njit(error_model="numpy", fastmath=False)
 def _ramp(t, nu):  # type: ignore[no-untyped-def]
     """beta of a row."""
     beta = t / (nu if nu > 0.0 else LEAST)
@@ -94,7 +94,7 @@ def _ramp(t, nu):  # type: ignore[no-untyped-def]
     return beta if beta < 1.0 else 1.0
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz"})
+@njit(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped-def]
     """This rank's `Balance`, as an array: Side of P, Side of N, the ramps under way, Huber's hinges, plain hinges."""
     pos = pos_near = pos_near_total = neg = neg_near = neg_near_total = under_way = huber = hinge = 0.0
@@ -118,7 +118,7 @@ def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped
     return np.array([pos, pos_near, pos_near_total, neg, neg_near, neg_near_total, under_way, huber, hinge])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(error_model="numpy")
 def _coefficients(scores, kinds, shift, tau, nu, near, rules, out):  # type: ignore[no-untyped-def]
     """out (n_local,): beta by the rule of its row's side, [share, goal, scale] in rules (2, 3): P, N."""
     for i in range(len(scores)):

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.compiling import njit
 from distsms.losses.contract import Floats
 
 TINY = 5e-324
@@ -105,7 +105,7 @@ class SmallerClass:
         _give(self._table.value, gamma, q, rows, factor, out)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _tabulate(q: Floats, nu: float, table: Table) -> int:
     """Fill the table for sorted q, no points met yet; returns d."""
     value, sums = table.value, table.sums
@@ -149,7 +149,7 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
     return d
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def _bucket(x: float, d: int, below: float, above: float) -> int:
     """The bucket at a distance x from where the first d buckets end, so many per unit below it and above it.
 
@@ -161,7 +161,7 @@ def _bucket(x: float, d: int, below: float, above: float) -> int:
     return int(x if x < top else top)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def _place(
     b: float,
     width: float,
@@ -183,7 +183,7 @@ def _place(
     return low + np.uint64(b - value[low + ONE] >= width)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) -> Any:
     """`_place` by bisection, in a bucket or, where rounding missed it by one, beside it."""
     if b - value[low] < width:
@@ -199,7 +199,7 @@ def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) 
     return low
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")  # where it divides, nu > 0: no test for that
+@njit(error_model="numpy")  # where it divides, nu > 0: no test for that
 def _meet(
     scores: Floats,
     rows: NDArray[Any],
@@ -274,7 +274,7 @@ def _meet(
     return full_sum, hinge_sum, t_sum, t2_sum
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _walk(nu: float, d: int, table: Table) -> None:
     """gamma of each value, from the highest down, as in `pair_sums`: the sum of t moves with q."""
     full = inside = t_sum = 0.0
@@ -293,7 +293,7 @@ def _walk(nu: float, d: int, table: Table) -> None:
         table.gamma[i] = full + (t_sum / nu if inside > 0 else 0.0)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _give(value: Floats, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats) -> None:
     """See `SmallerClass.give`."""
     i = 0

@@ -1,0 +1,70 @@
+"""`njit` for the kernels: compiled on first use, and kept in a cache that many processes may use at once.
+
+Numba's cache keeps the compiled versions of a function (one for each combination of types) in files of their own, and
+in an index the name of each. It replaces every file atomically, but not the two together: two processes that store
+different versions at the same moment choose the same name for both, and from then on one version is found under the
+other's types. So reading and storing are done under a lock on a file beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numba
+
+LOCK = "distsms.lock"
+PATIENCE = 10.0
+"""Seconds that a process waits for the lock; then it goes on without, since a lock may be lost with its host."""
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` with these options, without Python's lock, and with the cache."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = numba.njit(cache=True, nogil=True, **options)(function)
+        # Numba offers no hook. Where a future release has other names, kernels are cached as Numba does it.
+        cache = getattr(dispatcher, "_cache", None)
+        for name, kind in (("load_overload", fcntl.LOCK_SH), ("save_overload", fcntl.LOCK_EX)):
+            if hasattr(cache, name):
+                setattr(cache, name, _under_lock(getattr(cache, name), cache, kind))
+        return dispatcher
+
+    return decorate
+
+
+def _under_lock(method: Callable[..., Any], cache: Any, kind: int) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def locked(*arguments: Any) -> Any:
+        with _lock(cache.cache_path, kind):
+            return method(*arguments)
+
+    return locked
+
+
+@contextlib.contextmanager
+def _lock(folder: str | None, kind: int) -> Iterator[None]:
+    """Hold the lock of a folder, if it can be had: not in one that is read-only, nor on a file system without locks."""
+    with contextlib.ExitStack() as stack:
+        # Numba's NullCache, which NUMBA_DISABLE_JIT leaves, has no folder.
+        with contextlib.suppress(OSError, TypeError):
+            os.makedirs(folder, exist_ok=True)  # type: ignore[arg-type]
+            file = stack.enter_context(open(os.path.join(folder, LOCK), "a+b"))  # type: ignore[arg-type]
+            _acquire(file.fileno(), kind)
+        yield
+
+
+def _acquire(descriptor: int, kind: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return None
+        time.sleep(0.001)
