@@ -22,7 +22,7 @@ SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={home}/munge/socket,cred_expire=5
+AuthInfo=socket={home}/munge/socket,cred_expire=10
 CredType=cred/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -39,6 +39,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 JobRequeue=1
 KillWait=5
+MessageTimeout=60
 TmpFS={home}
 StateSaveLocation={home}/state
 SlurmdSpoolDir={home}/spool/%n
@@ -71,6 +72,7 @@ class Cluster:
             "SLURM_CONF": str(home / "slurm.conf"),
             # Ranks of both nodes see one /dev/shm, and Open MPI's shared memory would mix them up.
             "OMPI_MCA_btl": "self,tcp",
+            "PMIX_MCA_psec": "native",  # not the system's munge, which may have no daemon
         }
 
     def __enter__(self) -> Cluster:

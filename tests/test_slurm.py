@@ -122,7 +122,7 @@ def test_sweep(cluster, folder):
     cluster.wait(lambda: table.exists() and len(table.read_text().splitlines()) == 6, "the table", 120)
     lines = table.read_text().splitlines()
     assert sum("rocarea" in line for line in lines) == 2 and sum("prbep" in line for line in lines) == 2
-    assert all("proved" in line and not line.rstrip().endswith("-") for line in lines[2:]), lines
+    assert all("proved" in line and not line.rstrip().endswith("-") for line in lines[2:]), f"{lines}\n{log(folder)}"
 
 
 def test_scaling(cluster, folder):
