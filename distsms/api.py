@@ -64,7 +64,7 @@ def train(
 
     data : a data set (no text file), or this rank's (X, y).
     measure, lam, bias, ordering : as `distsms train` has them.  start : a model to begin from.
-    watch : called after each evaluation with a `training.State` and the best w so far, on the root; from 2^20 columns
+    watch : called after each evaluation with a `result.State` and the best w so far, on the root; from 2^20 columns
     on, on every rank, with its slice of w.
     stop_wanted : asked on every rank at each evaluation; one True anywhere ends the run with what it has.
     settings : the others of `settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...

@@ -27,8 +27,8 @@ from distsms.errors import InputError
 from distsms.files import replacing
 from distsms.measure_names import RANKING
 from distsms.report import to_json
+from distsms.result import Status
 from distsms.solvers import SOLVERS, solver_class
-from distsms.training import Status
 
 if TYPE_CHECKING:
     from distsms.settings import Settings

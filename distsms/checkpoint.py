@@ -14,6 +14,7 @@ see `distsms.training`.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -76,11 +77,9 @@ def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], a
 
     Raises InputError if that fails; what was there before is still there then.
     """
-    try:
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleared it away
-        require_space(folder, sum(8 * int(np.prod(one.shape)) for one in arrays.values()))
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error}") from error
+    require_space(folder, sum(8 * int(np.prod(one.shape)) for one in arrays.values()))
     shapes = {name: one.shape for name, one in arrays.items()}
     info = {"format": FORMAT, "version": VERSION, "problem": problem, "numbers": numbers, "shapes": shapes}
     with replacing(folder / NEWEST) as temporary:

@@ -25,9 +25,10 @@ from distsms.measures import ranking
 from distsms.model import Model
 from distsms.objective import Objective
 from distsms.report import Trace, to_json
+from distsms.result import Result, State, Status
 from distsms.settings import Settings
 from distsms.shards import Block
-from distsms.training import Floats, Result, State, Status, train
+from distsms.training import Floats, train
 from distsms.vectors import make_vectors
 
 GROWTH = 1.12  # the next w is kept after so many times the evaluations

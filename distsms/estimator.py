@@ -36,7 +36,7 @@ from distsms.errors import InputError
 from distsms.features import rows_of
 from distsms.fit import Fitted, fit, settings_for
 from distsms.repetition import Repeated
-from distsms.training import Status
+from distsms.result import Status
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Attributes, and what training and model files call them."""

@@ -66,7 +66,10 @@ def require_regular(path: Path) -> None:
 
 def require_space(directory: Path, n_bytes: int) -> None:
     """Raise InputError if the disk has no room for n_bytes more: HDF5 may crash the process where a write fails."""
-    free = os.statvfs(directory)
+    try:
+        free = os.statvfs(directory)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be written to: {error.strerror}") from error
     available = free.f_bavail * free.f_frsize
     if available < n_bytes + SLACK_BYTES:
         raise InputError(f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes needed, {available} free")

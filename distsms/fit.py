@@ -19,8 +19,9 @@ from distsms.errors import InputError
 from distsms.losses.contract import Floats, Loss
 from distsms.model import Model
 from distsms.objective import Features, Objective
+from distsms.result import Result
 from distsms.settings import Settings, describe
-from distsms.training import Result, Watcher, train
+from distsms.training import Watcher, train
 from distsms.vectors import choose_step, make_vectors
 
 Labels = NDArray[np.int8]

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from distsms.clock import Clock
 from distsms.errors import InputError
-from distsms.training import State
+from distsms.result import State
 
 
 class Course:
@@ -178,6 +179,20 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
         for rank, one in enumerate(ranks)
     ]
     return table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
+
+
+def used(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> dict[str, Any]:
+    """What this rank took so far: seconds and bytes of each phase, bytes moved and read, peak memory. Local."""
+    return {
+        "seconds": dict(clock.seconds),
+        "sent": dict(clock.sent),
+        "received": dict(clock.received),
+        "bytes_sent": moved[0],
+        "bytes_received": moved[1],
+        "bytes_read": read,
+        "evaluations": evaluations,
+        "peak_memory": peak_memory(),
+    }
 
 
 def busiest(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from distsms.figures import as_svg
 from distsms.intervals import Floats, Interval
 from distsms.page import Html, element
 from distsms.report import size
-from distsms.training import Status
+from distsms.result import Status
 
 WEIGHTS = 20
 """So many of the largest weights are shown."""

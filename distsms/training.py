@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any, NamedTuple, NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import errors
 from distsms.certificate import Certificate
 from distsms.errors import InputError
 from distsms.objective import Evaluation, Objective, Request
 from distsms.pace import Pace
 from distsms.regularizer import SquaredNorm
+from distsms.result import Result, State, Status
 from distsms.settings import Settings
 from distsms.snapshot import Snapshot
 from distsms.solvers import Outcome, Planes, Problem, Scaled, solver_class
 from distsms.vectors import NOT_SPREADABLE, Vectors
 
 Floats = NDArray[np.float64]
-Watcher = Callable[["State", Floats], None]
+Watcher = Callable[[State, Floats], None]
 Keeper = Callable[[Snapshot], None]
 
 START_COST = 0.02  # the first width may cost this much of R; several times more or less takes longer
@@ -42,82 +41,6 @@ FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of
 KEPT = ("nu", "starts", "count", "count_at_shrink", "count_then", "gap_then", "seconds")
 BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient", "r"))
 """What a snapshot has of a run itself, and of its best evaluation besides w."""
-
-
-class Status(Enum):
-    """How a run ended: (exit code, sentence)."""
-
-    PROVED = (errors.EXIT_OK, "proved: the gap is below the target")
-    FLOOR = (errors.EXIT_FLOOR, "smoothing floor: the fixed width keeps the gap above the target")
-    LIMIT = (errors.EXIT_LIMIT, "evaluation limit reached before the gap was proved")
-    STALLED = (errors.EXIT_STALLED, "the solver can make no further progress")
-    ROUNDING = (errors.EXIT_STALLED, "rounding errors of the scores are too large for this target")
-    NONFINITE = (errors.EXIT_NONFINITE, "the objective became NaN or infinite")
-    STOPPED = (errors.EXIT_REQUEUE, "stopped by a signal before the gap was proved")
-    TIME = (errors.EXIT_REQUEUE, "time limit reached before the gap was proved")
-
-    @property
-    def exit_code(self) -> int:
-        """What the program returns."""
-        return self.value[0]
-
-    @property
-    def sentence(self) -> str:
-        """What people read."""
-        return self.value[1]
-
-
-class State(NamedTuple):
-    """Where a run stands after an evaluation; a line of the trace."""
-
-    evaluation: int
-    seconds: float
-    J: float
-    lower_bound: float
-    gap: float  # best J so far - lower bound
-    best_J: float
-    J_mu: float
-    R: float
-    nu: float
-    smoothing_gap: float
-    optimization_gap: float
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run found; the same on every rank."""
-
-    w: Floats  # (p,), of the best J
-    status: Status
-    detail: str
-    J: float
-    R: float
-    lower_bound: float  # less what rounding can have done
-    gap: float  # J - lower_bound
-    J_at_zero: float
-    nu: float
-    evaluations: int
-    seconds: float
-    starts: int = 1  # one more for each time that it was taken up again
-
-    @property
-    def vacuous(self) -> bool:
-        """Whether it is proved that hardly any w is better than w = 0, which says nothing."""
-        return self.idle and bool(self.gap <= 1e-2 * self.J_at_zero)
-
-    @property
-    def idle(self) -> bool:
-        """Whether w is hardly better than w = 0 itself: J within the gap of J(0), or within a thousandth of it."""
-        return bool(self.J_at_zero - max(min(self.gap, 1e-2 * self.J_at_zero), 1e-3 * self.J_at_zero) <= self.J)
-
-    def numbers(self) -> dict[str, Any]:
-        """Everything but w, ready for JSON."""
-        known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
-        finite = {key: None if isinstance(one, float) and not np.isfinite(one) else one for key, one in known.items()}
-        return finite | {
-            "status": self.status.name.lower(),
-            "exit_code": self.status.exit_code,
-        }
 
 
 class _Finished(Exception):

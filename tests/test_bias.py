@@ -12,8 +12,9 @@ from distsms.bias import WithConstant
 from distsms.comm import Communicator
 from distsms.objective import Objective, Request
 from distsms.regularizer import SquaredNorm
+from distsms.result import Status
 from distsms.settings import Settings
-from distsms.training import Status, train
+from distsms.training import train
 from tests import oracles
 from tests.problems import asked, data, objective
 from tests.test_features import build, cases

@@ -15,9 +15,9 @@ from distsms.cells import Cell, Finished, Folder, grid
 from distsms.comparison import Kept, Runner
 from distsms.errors import InputError
 from distsms.features import Sparse
+from distsms.result import State, Status
 from distsms.settings import Settings
 from distsms.shards import Block
-from distsms.training import State, Status
 from distsms.vectors import STEPS
 from tests.problems import data, share
 

@@ -16,9 +16,10 @@ from distsms import measure_names
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses import loss_class, make_loss
+from distsms.result import Status
 from distsms.settings import Settings
 from distsms.solvers import SOLVERS
-from distsms.training import Status, train
+from distsms.training import train
 from tests import oracles
 from tests.problems import data, objective
 from tests.test_losses import local_part, problems

@@ -11,8 +11,9 @@ import pytest
 
 from distsms.comm import Communicator
 from distsms.lowerbounds import PrbepLowerBound, ProofsSeparation, RocAreaLowerBound
+from distsms.result import Status
 from distsms.settings import Settings
-from distsms.training import Status, train
+from distsms.training import train
 from tests.problems import noting, objective
 
 pytestmark = pytest.mark.serial

@@ -11,8 +11,9 @@ from distsms.features import Sparse
 from distsms.losses import make_loss
 from distsms.objective import Objective, Request
 from distsms.regularizer import SquaredNorm
+from distsms.result import Status
 from distsms.settings import Settings
-from distsms.training import Status, train
+from distsms.training import train
 from tests.problems import asked, share
 
 # adult9: min J proved to within 3e-6 by an independent program

@@ -10,7 +10,7 @@ import pytest
 
 from distsms import report
 from distsms.errors import InputError
-from distsms.training import State
+from distsms.result import State
 
 pytestmark = pytest.mark.serial
 

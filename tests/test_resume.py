@@ -11,9 +11,10 @@ from distsms import checkpoint, training
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.keeping import Keeper, opened, restored
+from distsms.result import Status
 from distsms.settings import Settings
 from distsms.solvers import SOLVERS
-from distsms.training import Status, train
+from distsms.training import train
 from distsms.vectors import STEPS
 from tests.problems import SPREADABLE, data, noting, objective
 

@@ -15,8 +15,9 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.objective import Request
 from distsms.regularizer import SquaredNorm
+from distsms.result import Status
 from distsms.settings import Settings
-from distsms.training import Status, train
+from distsms.training import train
 from tests import oracles
 from tests.problems import data, noting, objective
 

@@ -12,8 +12,9 @@ from distsms import vectors
 from distsms.errors import InputError
 from distsms.objective import Request
 from distsms.regularizer import SquaredNorm
+from distsms.result import Status
 from distsms.settings import Settings
-from distsms.training import Status, train
+from distsms.training import train
 from distsms.vectors import STEPS, choose_step, make_vectors
 from tests.problems import SPREADABLE, asked, data, noting, objective
 

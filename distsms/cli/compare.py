@@ -149,7 +149,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
 def _run_cells(settings: dict[Cell, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
     """Run the cells that are not finished, a line for each; whether a signal stopped that. Collective."""
-    from distsms.training import Status
+    from distsms.result import Status
 
     comm, width = runner.comm, len(str(len(settings)))
     for number, (cell, one) in enumerate(settings.items(), 1):

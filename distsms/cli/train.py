@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from distsms.interrupts import StopSignals
     from distsms.losses.contract import Floats
     from distsms.manifest import Manifest
+    from distsms.result import Result, State
     from distsms.settings import Settings
     from distsms.shards import Block
-    from distsms.training import Result, State
+    from distsms.vectors import Vectors
 
 NAME = "train"
 USAGE = "DATA [options] [-- PETSC OPTIONS]"
@@ -213,32 +214,31 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             counted, labels = scores[test.counted], test.labels[test.counted]
             on_test = trained.info["test"] = fit.measured(args.measure, counted, labels, threshold, comm)
         say(f"  test      {_figures(on_test)}   ({args.test})")
-    usage = comm.allgather(
-        {
-            "seconds": dict(clock.seconds),
-            "sent": dict(clock.sent),
-            "received": dict(clock.received),
-            "bytes_sent": comm.moved()[0],
-            "bytes_received": comm.moved()[1],
-            "bytes_read": reading.bytes,
-            "evaluations": objective.evaluations,
-            "peak_memory": report.peak_memory(),
-        }
-    )
-    travelled = {"outward": vectors.outward, "inward": vectors.inward}
-    trained.info["usage"] = report.busiest(usage) | travelled
+    usage = comm.allgather(report.used(clock, comm.moved(), reading.bytes, objective.evaluations))
+    trained.info["usage"] = report.busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)
-    here = f" (this start's, of {objective.evaluations} evaluations)" if result.starts > 1 else ""
-    say(f"\nwhat it took{here}\n" + report.usage_table(usage))
-    if comm.size > 1:
-        say(f"waiting for other ranks counts as {vectors.outward}, loss and {vectors.inward}\n")
-        say(report.bytes_table(usage, (vectors.outward, "loss", vectors.inward), max(1, objective.evaluations)))
+    say(_took(usage, result.starts, vectors))
     if args.quiet and comm.is_root and result.status.exit_code:
         print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return result.status.exit_code
+
+
+def _took(usage: list[dict[str, Any]], starts: int, vectors: Vectors) -> str:
+    """Every rank's seconds, bytes and memory, as tables."""
+    from distsms import report
+
+    evaluations = usage[0]["evaluations"]
+    here = f" (this start's, of {evaluations} evaluations)" if starts > 1 else ""
+    lines = [f"\nwhat it took{here}", report.usage_table(usage)]
+    if len(usage) > 1:
+        lines += [
+            f"waiting for other ranks counts as {vectors.outward}, loss and {vectors.inward}\n",
+            report.bytes_table(usage, (vectors.outward, "loss", vectors.inward), max(1, evaluations)),
+        ]
+    return "\n".join(lines)
 
 
 def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Result) -> None:

@@ -23,8 +23,9 @@ from benchmarks.running import module
 from distsms.comm import Communicator
 from distsms.objective import Objective, Request
 from distsms.regularizer import SquaredNorm
+from distsms.result import Result, State
 from distsms.settings import Settings
-from distsms.training import Result, State, train
+from distsms.training import train
 
 LADDER = (0.1, 0.03, 0.01, 0.003, EPSILON, 3e-4, 1e-4)
 FASTER = ("adult9", "web8")
