@@ -10,8 +10,8 @@ Two classes with one interface, `Sparse` (with or without values) and `Dense`; n
     columns()               max_i |x_ij| and the count of entries      -> (p,) and (p,), of this rank's rows
 
 All vectors are local and float64; k of them lie one below the other, each contiguous, and share one pass over memory.
-X is held as narrow as it is, float32 values as float32, and never copied; sums are float64. Nothing communicates: the
-caller sums X'c and the second moments over ranks. n_local = 0 is an ordinary case: X'c is then zero.
+X is held as narrow as it is, float32 values as float32, and not copied where it is; sums are float64. Nothing
+communicates: the caller sums X'c and the second moments over ranks. n_local = 0 is an ordinary case: X'c is then zero.
 
 The rows are cut into parts of nearly equal work. Each thread takes a run of parts, and all but the first need a vector
 of length p of their own for X'c, summed in a fixed order: results depend on the number of threads in the last digits,
@@ -65,11 +65,12 @@ def threads_wanted() -> int:
 
 
 class Part(NamedTuple):
-    """Local rows first..last; the entries of sparse ones begin at `start`."""
+    """Local rows first..last; the entries of sparse ones begin at `start`, their runs at `run`."""
 
     first: int
     last: int
-    start: int
+    start: int = 0
+    run: int = 0
 
 
 class Rows(ABC):
@@ -82,7 +83,7 @@ class Rows(ABC):
         self._pool = ThreadPoolExecutor(threads) if len(self._runs) > 1 else None
         self._sums = np.empty((len(self._runs) - 1, 1, shape[1]))  # X'c of all threads but the first
         # Compiles the kernels, or loads them from their cache, now and not in the first evaluation.
-        no_rows, nothing = Part(0, 0, 0), np.empty(0)
+        no_rows, nothing = Part(0, 0), np.empty(0)
         self._dot(no_rows, nothing, nothing)
         self._add(no_rows, nothing, nothing)
         self._largest(no_rows, nothing)
@@ -177,8 +178,11 @@ class Rows(ABC):
 class Sparse(Rows):
     """Local rows in compressed form. Products cost O(nnz k).
 
+    Blocks of up to 256 rows are held in the order of their lengths, where the arrays may be changed; what is given and
+    what is returned is in the order of the rows. Consecutive rows of one length, inside a block, make a run.
+
     Bytes: for each entry 2 (p <= 65,536), 4 (p <= 2^32) or 8 for its column, and 4 or 8 for its value, if it has one;
-    for each row 1 (no row has more than 255 entries), 2, 4 or 8.
+    for each row 1, if rows differ in length; for each run 2 (no row has more than 255 entries), 3, 5 or 9.
     """
 
     def __init__(
@@ -188,20 +192,28 @@ class Sparse(Rows):
         lengths: NDArray[Any],
         p: int,
         threads: int | None = None,
+        sort: bool = False,
     ) -> None:
         """values (nnz,), or None: all are 1; indices (nnz,) from 0, ascending in each row; lengths (n_local,) of rows.
 
         What is of its final type is not copied: values float32 or float64, indices `unsigned(p - 1)`, lengths unsigned.
+        sort : the arrays are given away, and rows are sorted inside them.
         """
+        if lengths.dtype.kind != "u":
+            lengths = lengths.astype(length_dtype(int(lengths.max(initial=0))))
+        if int(np.sum(lengths, dtype=np.int64)) != len(indices):
+            raise ValueError(f"row lengths that do not sum up to {len(indices)} entries")
         indices = np.ascontiguousarray(indices, unsigned(p - 1))
         if values is not None:
             values = np.ascontiguousarray(values, None if values.dtype == np.float32 else np.float64)
-        if lengths.dtype.kind != "u":
-            lengths = lengths.astype(length_dtype(int(lengths.max(initial=0))))
-        self._arrays = indices, values, lengths
-        self._alike = kernel.rows_alike(lengths)
+        block = _block(len(indices), len(lengths))
+        order = _sort(indices, values, lengths, block) if sort else None
+        starts = _starts_of_runs(lengths, block)
+        runs = lengths[starts], np.diff(starts, append=len(lengths)) - 1
+        self._arrays = indices, values, runs[0], runs[1].astype(np.uint8), order
+        self._rows = *self._arrays, block
         threads = threads or threads_wanted()
-        super().__init__((len(lengths), p), _parts(lengths, len(indices), threads), threads)
+        super().__init__((len(lengths), p), _parts(lengths, starts, len(indices), block, threads), threads)
         nothing, none = (indices[:0], None if values is None else values[:0]), np.zeros(0)
         kernel.describe_columns(*nothing, none, none)
         kernel.add_squares(*nothing, none)
@@ -230,13 +242,13 @@ class Sparse(Rows):
         return squares
 
     def _dot(self, part: Part, w: Floats, out: Floats) -> None:
-        kernel.dot_rows(*self._arrays, *part, self._alike, w, out)
+        kernel.dot_rows(*self._rows, *part, w, out)
 
     def _add(self, part: Part, c: Floats, out: Floats) -> None:
-        kernel.add_rows(*self._arrays, *part, self._alike, self._skips(c), c, out)
+        kernel.add_rows(*self._rows, *part, self._skips(c), c, out)
 
     def _largest(self, part: Part, w: Floats) -> float:
-        return kernel.largest_row(*self._arrays, *part, w)
+        return kernel.largest_row(*self._arrays[:4], *part, w)
 
     def _skips(self, c: Floats) -> bool:
         """Whether passing over rows with c_i = 0 is worth a branch: where reading them is dear, or few others are left.
@@ -252,9 +264,11 @@ class Sparse(Rows):
 class Pattern(Sparse):
     """Local rows of a 0/1 matrix: only the places of the ones are held."""
 
-    def __init__(self, indices: NDArray[Any], lengths: NDArray[Any], p: int, threads: int | None = None) -> None:
+    def __init__(
+        self, indices: NDArray[Any], lengths: NDArray[Any], p: int, threads: int | None = None, sort: bool = False
+    ) -> None:
         """indices (nnz,) and lengths (n_local,) as for `Sparse`."""
-        super().__init__(None, indices, lengths, p, threads)
+        super().__init__(None, indices, lengths, p, threads, sort)
 
 
 class Dense(Rows):
@@ -267,7 +281,7 @@ class Dense(Rows):
         threads = threads or threads_wanted()
         count = threads * max(1, -(-array.size // (threads * PART_ENTRIES)))
         cuts = [n_local * t // count for t in range(count + 1)]
-        super().__init__((n_local, p), [Part(*two, 0) for two in pairwise(cuts)], threads)
+        super().__init__((n_local, p), [Part(*two) for two in pairwise(cuts)], threads)
         kernel.largest_dense_entries(self._array[:0], np.zeros(0))
         kernel.add_squares_dense(self._array[:0], np.zeros(0))
 
@@ -299,16 +313,40 @@ class Dense(Rows):
         return kernel.largest_dense(self._array, part.first, part.last, w)
 
 
-def _parts(lengths: NDArray[Any], nnz: int, threads: int) -> list[Part]:
-    """Parts of at most about PART_ENTRIES rows and entries, as many as divide among the threads."""
+def _block(nnz: int, n_local: int) -> int:
+    """Rows of a block: a power of 2, 256 of short rows, fewer of long ones, so that a part can be made of blocks."""
+    return int(2 ** np.clip(np.floor(np.log2(PART_ENTRIES / 64 * max(n_local, 1) / max(nnz, 1))), 0, 8))
+
+
+def _sort(indices: NDArray[Any], values: NDArray[Any] | None, lengths: NDArray[Any], block: int) -> NDArray[np.uint8]:
+    """Sort the rows of each block by length, in place; from which place of its block each came."""
+    order = np.empty(len(lengths), np.uint8)
+    blocks = np.add.reduceat(lengths, np.arange(0, len(lengths), block), dtype=np.int64) if len(lengths) else lengths
+    room = int(blocks.max(initial=0))
+    others = None if values is None else np.empty(room, values.dtype)
+    kernel.sort_blocks(indices, values, lengths, block, order, np.empty(room, indices.dtype), others)
+    return order
+
+
+def _starts_of_runs(lengths: NDArray[Any], block: int) -> NDArray[np.int64]:
+    """The first row of each run."""
+    begins = np.ones(len(lengths), bool)
+    np.not_equal(lengths[1:], lengths[:-1], out=begins[1:])
+    begins[::block] = True
+    return np.flatnonzero(begins)
+
+
+def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: int, threads: int) -> list[Part]:
+    """Parts of at most about PART_ENTRIES rows and entries, whole blocks, as many as divide among the threads."""
     count = threads * max(1, -(-(nnz + len(lengths)) // (threads * PART_ENTRIES)))
-    rows, entries = np.zeros((2, count + 1), np.int64)
-    rows[-1], entries[-1] = len(lengths), nnz
-    kernel.split_rows(lengths, rows, entries)
-    cuts = list(zip(rows.tolist(), entries.tolist(), strict=True))
-    if int(np.sum(lengths, dtype=np.int64)) != nnz:
-        raise ValueError(f"row lengths that do not sum up to {nnz} entries")
-    return [Part(first, last, start) for (first, start), (last, _) in pairwise(cuts)]
+    rows = np.append(np.arange(0, len(lengths), block), len(lengths))
+    entries = np.zeros(len(rows), np.int64)
+    if len(rows) > 1:
+        np.cumsum(np.add.reduceat(lengths, rows[:-1], dtype=np.int64), out=entries[1:])
+    cuts = np.searchsorted(rows + entries, (nnz + len(lengths)) * np.arange(count + 1) / count)
+    runs = np.searchsorted(starts, rows[cuts])
+    places = list(zip(rows[cuts].tolist(), entries[cuts].tolist(), runs.tolist(), strict=True))
+    return [Part(first, last, start, run) for (first, start, run), (last, _, _) in pairwise(places)]
 
 
 Features = Sparse | Dense

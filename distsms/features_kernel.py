@@ -1,13 +1,15 @@
 """The compiled loops of `distsms.features`.
 
-Sparse rows: columns (nnz,) unsigned, lengths (n_local,) unsigned, the entries of each row; values (nnz,) float32 or
-float64, or None where all are 1: the compiler then drops them. Sums are float64 whatever the values are. A kernel works
-on the rows first..last, whose entries begin at `start`. Nothing is checked here.
+Sparse rows, as `Sparse` holds them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None where all are 1:
+the compiler then drops them; `lengths` and `counts` of runs of equally long rows; `order`, (n_local,) uint8, from which
+place of its block (of so many rows, a power of 2) each row came, or None: from its own. Sums are float64 whatever the
+values are. A kernel works on the rows first..last, the first one of a block, whose entries begin at `start` and whose
+runs at `run`. Nothing is checked here.
 
-What is odd in these loops was measured. More sums than one hide the latency of additions. The one to three entries that
-are left of a row are added without a branch, since a processor guesses row lengths badly; only where rows are alike
-(`rows_alike`) it guesses well, and branches are cheaper. And the compiler's unrolling defeats the processor's own
-prefetching where the entries of w miss the cache, so it is told what to fetch.
+What is odd in these loops was measured. A processor guesses the end of a row badly unless the rows before it were as
+long, and a bad guess costs more than a short row: hence the runs. Two sums hide the latency of additions. And the
+compiler's unrolling defeats the processor's own prefetching where the entries of w miss the cache, so that in long rows
+it is told what to fetch.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from distsms.compiling import njit
 
 Array = NDArray[Any]
 Values = Array | None
+Order = Array | None
 
 AHEAD = np.uint64(256)  # entries
-_ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(5))
+_ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
+_EIGHT, _SIXTY_FOUR = np.uint64(8), np.uint64(64)  # entries of a row that is worth an unrolled loop
 _ANY_ORDER = {"reassoc", "contract", "nsz"}  # lets the compiler split a sum over the lanes of a vector register
 
 
@@ -61,45 +65,90 @@ def _fetch(columns: Array, values: Values, k: Any) -> None:
         _prefetch(values, k + AHEAD)  # type: ignore[call-arg]
 
 
-def rows_alike(lengths: Array) -> bool:
-    """Whether most rows leave as many entries after the last four: a sample of lengths (n_local,) tells."""
-    left = np.bincount(lengths[:: 1 + len(lengths) // 1024].astype(np.intp) % 4, minlength=4)
-    return bool(left.max() > 0.75 * left.sum())
+@njit()
+def _place(order: Order, block: int, q: Any) -> Any:
+    """Where the row comes from that is held in place q."""
+    if order is None:
+        return q
+    return (q & -block) + order[q]
+
+
+@njit()
+def sort_blocks(
+    columns: Array, values: Values, lengths: Array, block: int, order: Array, some: Array, others: Values
+) -> None:
+    """Put the rows of each block in the order of their lengths (n_local,), with their entries; fills `order`.
+
+    some, others : like columns and values, room for the entries of any block.
+    """
+    begin, length = np.empty(block, np.uint64), np.empty(block, np.uint64)
+    start = np.uint64(0)
+    for first in range(0, len(lengths), block):
+        here = order[first : first + block]
+        stop = start
+        for i in range(len(here)):
+            begin[i], length[i] = stop - start, lengths[first + i]
+            stop += length[i]
+            q = i
+            while q > 0 and length[here[q - 1]] > length[i]:
+                here[q] = here[q - 1]
+                q -= 1
+            here[q] = i
+        for k in range(stop - start):
+            some[k] = columns[start + k]
+            if values is not None:
+                others[k] = values[start + k]  # type: ignore[index]
+        for q in range(len(here)):
+            i = here[q]
+            lengths[first + q] = length[i]
+            for k in range(begin[i], begin[i] + length[i]):
+                columns[start] = some[k]
+                if values is not None:
+                    values[start] = others[k]  # type: ignore[index]
+                start += _ONE
 
 
 @njit()
 def dot_rows(
-    columns: Array, values: Values, lengths: Array, first: int, last: int, start: int, alike: bool, w: Array, out: Array
+    columns: Array,
+    values: Values,
+    lengths: Array,
+    counts: Array,
+    order: Order,
+    block: int,
+    first: int,
+    last: int,
+    start: int,
+    run: int,
+    w: Array,
+    out: Array,
 ) -> None:
     """out[i] = <x_i, w> of the rows first..last; w (p,), out (n_local,)."""
-    stop = np.uint64(start)
-    for i in range(first, last):
-        k = stop
-        stop = k + np.uint64(lengths[i])
-        branches = alike or stop - k < _FOUR
-        a = b = 0.0
-        while k + _THREE < stop:
-            _fetch(columns, values, k)
-            a += _value(values, k) * w[columns[k]]
-            b += _value(values, k + _ONE) * w[columns[k + _ONE]]
-            a += _value(values, k + _TWO) * w[columns[k + _TWO]]
-            b += _value(values, k + _THREE) * w[columns[k + _THREE]]
-            k += _FOUR
-        if branches:
-            if k + _ONE < stop:
+    stop, q = np.uint64(start), first
+    while q < last:
+        length, end = np.uint64(lengths[run]), q + counts[run] + 1
+        run += 1
+        long = length >= _EIGHT
+        while q < end:
+            k = stop
+            stop = k + length
+            a = b = 0.0
+            if long:
+                while k + _THREE < stop:
+                    _fetch(columns, values, k)
+                    a += _value(values, k) * w[columns[k]]
+                    b += _value(values, k + _ONE) * w[columns[k + _ONE]]
+                    a += _value(values, k + _TWO) * w[columns[k + _TWO]]
+                    b += _value(values, k + _THREE) * w[columns[k + _THREE]]
+                    k += _FOUR
+            while k + _ONE < stop:
                 a += _value(values, k) * w[columns[k]]
                 b += _value(values, k + _ONE) * w[columns[k + _ONE]]
                 k += _TWO
             if k < stop:
                 a += _value(values, k) * w[columns[k]]
-        else:
-            x = _value(values, stop - _THREE) * w[columns[stop - _THREE]]
-            y = _value(values, stop - _TWO) * w[columns[stop - _TWO]]
-            z = _value(values, stop - _ONE) * w[columns[stop - _ONE]]
-            a += x if k + _TWO < stop else 0.0
-            b += y if k + _ONE < stop else 0.0
-            a += z if k < stop else 0.0
-        out[i] = a + b
+            out[_place(order, block, q)] = a + b
+            q += 1
 
 
 @njit()
@@ -107,58 +156,65 @@ def add_rows(
     columns: Array,
     values: Values,
     lengths: Array,
+    counts: Array,
+    order: Order,
+    block: int,
     first: int,
     last: int,
     start: int,
-    alike: bool,
+    run: int,
     skip: bool,
     coefficients: Array,
     out: Array,
 ) -> None:
     """out += sum_i c_i x_i over the rows first..last; c (n_local,), out (p,). skip: pass over rows with c_i = 0."""
-    stop = np.uint64(start)
-    for i in range(first, last):
-        k = stop
-        stop = k + np.uint64(lengths[i])
-        c = coefficients[i]
-        if skip and c == 0:
-            continue
-        branches = alike or stop - k < _FOUR
-        while k + _THREE < stop:
-            _fetch(columns, values, k)
-            out[columns[k]] += c * _value(values, k)
-            out[columns[k + _ONE]] += c * _value(values, k + _ONE)
-            out[columns[k + _TWO]] += c * _value(values, k + _TWO)
-            out[columns[k + _THREE]] += c * _value(values, k + _THREE)
-            k += _FOUR
-        if branches:
-            if k + _ONE < stop:
+    stop, q = np.uint64(start), first
+    while q < last:
+        length, end = np.uint64(lengths[run]), q + counts[run] + 1
+        run += 1
+        long = length >= _SIXTY_FOUR
+        while q < end:
+            k = stop
+            stop = k + length
+            c = coefficients[_place(order, block, q)]
+            q += 1
+            if skip and c == 0:
+                continue
+            if long:
+                while k + _THREE < stop:
+                    _fetch(columns, values, k)
+                    out[columns[k]] += c * _value(values, k)
+                    out[columns[k + _ONE]] += c * _value(values, k + _ONE)
+                    out[columns[k + _TWO]] += c * _value(values, k + _TWO)
+                    out[columns[k + _THREE]] += c * _value(values, k + _THREE)
+                    k += _FOUR
+            while k + _ONE < stop:
                 out[columns[k]] += c * _value(values, k)
                 out[columns[k + _ONE]] += c * _value(values, k + _ONE)
                 k += _TWO
             if k < stop:
                 out[columns[k]] += c * _value(values, k)
-        else:
-            x = c * _value(values, stop - _THREE)
-            y = c * _value(values, stop - _TWO)
-            z = c * _value(values, stop - _ONE)
-            out[columns[stop - _THREE]] += x if k + _TWO < stop else 0.0
-            out[columns[stop - _TWO]] += y if k + _ONE < stop else 0.0
-            out[columns[stop - _ONE]] += z if k < stop else 0.0
 
 
 @njit()
-def largest_row(columns: Array, values: Values, lengths: Array, first: int, last: int, start: int, w: Array) -> float:
+def largest_row(
+    columns: Array, values: Values, lengths: Array, counts: Array, first: int, last: int, start: int, run: int, w: Array
+) -> float:
     """The largest over the rows first..last of (entries + 2) sum_j |x_ij w_j|; 0 without rows."""
-    best = 0.0
-    k = np.uint64(start)
-    for i in range(first, last):
-        stop = k + np.uint64(lengths[i])
-        a = 0.0
-        while k < stop:
-            a += abs(_value(values, k) * w[columns[k]])
-            k += _ONE
-        best = max(best, a * (lengths[i] + 2.0))
+    best: Any = 0.0
+    stop, q = np.uint64(start), first
+    while q < last:
+        length, end = np.uint64(lengths[run]), q + counts[run] + 1
+        run += 1
+        while q < end:
+            k = stop
+            stop = k + length
+            a = 0.0
+            while k < stop:
+                a += abs(_value(values, k) * w[columns[k]])
+                k += _ONE
+            best = max(best, a * (length + 2.0))
+            q += 1
     return best
 
 
@@ -178,28 +234,6 @@ def add_squares(columns: Array, values: Values, squares: Array) -> None:
     for i in range(len(columns)):
         k = np.uint64(i)
         squares[columns[k]] += _value(values, k) ** 2
-
-
-@njit()
-def split_rows(lengths: Array, rows: Array, entries: Array) -> None:
-    """Where to cut the rows into parts of nearly equal work: rows[t], entries[t] come before part t.
-
-    rows, entries (parts + 1,) int64, with the totals in their last places; a row weighs 1 + its entries.
-    """
-    parts = len(rows) - 1
-    total = rows[parts] + entries[parts]
-    before = np.int64(0)
-    t = 0
-    for i in range(len(lengths)):
-        while t < parts and (i + before) * parts >= t * total:
-            rows[t] = i
-            entries[t] = before
-            t += 1
-        before += np.int64(lengths[i])
-    while t < parts:
-        rows[t] = len(lengths)
-        entries[t] = before
-        t += 1
 
 
 @njit(fastmath=_ANY_ORDER)

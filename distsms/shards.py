@@ -130,8 +130,8 @@ def load(
         if not ignore_new_features:
             check_columns(manifest, width)
         read = _read_rows(manifest, comm.rank, comm.size, width)
-    longest = int(comm.maximum(np.array([read.rows.longest()]))[0])  # so that all ranks need the same kernels
-    features = comm.root_first(lambda: read.rows.features(longest))
+    longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
+    features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
 
 
@@ -266,16 +266,16 @@ class _SparseRows:
         self.indices[self.filled : self.filled + len(indices)] = indices
         self.filled += len(indices)
 
-    def longest(self) -> int:
-        """The entries of the longest row."""
-        return int(self.lengths.max(initial=0))
+    def lengths_span(self) -> tuple[int, int]:
+        """The entries of the longest row, and minus those of the shortest."""
+        return int(self.lengths.max(initial=0)), -int(self.lengths.min(initial=np.iinfo(self.lengths.dtype).max))
 
-    def features(self, longest: int) -> Sparse:
-        """longest : of all ranks."""
+    def features(self, longest: int, differ: bool) -> Sparse:
+        """longest : the entries of the longest row of all ranks; differ : whether there are rows with fewer."""
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:
-            return Pattern(indices, lengths, self.width)
-        return Sparse(self.values[: self.filled], indices, lengths, self.width)
+            return Pattern(indices, lengths, self.width, sort=differ)
+        return Sparse(self.values[: self.filled], indices, lengths, self.width, sort=differ)
 
 
 class _DenseRows:
@@ -290,8 +290,8 @@ class _DenseRows:
             shard.read("X", some.start, some.stop, rows)
             shard.check_finite(some, None, rows)
 
-    def longest(self) -> int:
-        return self.array.shape[1]
+    def lengths_span(self) -> tuple[int, int]:
+        return self.array.shape[1], -self.array.shape[1]
 
-    def features(self, longest: int) -> Dense:
+    def features(self, longest: int, differ: bool) -> Dense:
         return Dense(self.array)

@@ -86,7 +86,7 @@ def test_dense_and_sparse_rows_are_the_same_and_not_copied(dtype):
         np.testing.assert_allclose(one.coef_, models[0].coef_, rtol=1e-6, atol=1e-9)
     assert np.shares_memory(rows_of(dense)._array, dense)
     wide = sparse.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], 2**16 + 1))
-    indices, values, _ = rows_of(wide)._arrays
+    indices, values, *_ = rows_of(wide)._arrays
     assert np.shares_memory(values, X.data) and np.shares_memory(indices, wide.indices)
 
 

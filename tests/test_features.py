@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms import features
-from distsms.features import Dense, Pattern, Sparse, index_dtype, length_dtype, threads_wanted, unsigned
+from distsms.features import Dense, Sparse, index_dtype, length_dtype, threads_wanted, unsigned
 
-KINDS = ("sparse", "pattern", "dense")
+KINDS = ("sparse", "sorted", "pattern", "sorted pattern", "dense")
 EPS = np.finfo(float).eps
 
 
@@ -25,17 +25,18 @@ def draw_rows(seed, n_local, p, density, ones=False, dtype=np.float64):
 def hold(kind, array, threads=1):
     if kind == "dense":
         return Dense(array, threads)
-    X = sparse.csr_matrix(array)
-    return (
-        Pattern(X.indices, np.diff(X.indptr), array.shape[1], threads) if kind == "pattern" else Sparse.of(X, threads)
-    )
+    X, p = sparse.csr_matrix(array), array.shape[1]
+    if kind == "sparse":
+        return Sparse.of(X, threads)
+    values = None if "pattern" in kind else X.data
+    return Sparse(values, X.indices, np.diff(X.indptr), p, threads, sort="sorted" in kind)
 
 
 cases = st.tuples(
     st.sampled_from(KINDS),
     st.sampled_from([np.float32, np.float64]),
     st.integers(0, 2**31),
-    st.sampled_from([0, 1, 2, 5, 30]),
+    st.sampled_from([0, 1, 2, 5, 30, 600]),
     st.sampled_from([1, 2, 7, 40, 300]),
     st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     st.sampled_from([1, 2, 3, 4]),
@@ -44,7 +45,7 @@ cases = st.tuples(
 
 def build(case):
     kind, dtype, seed, n_local, p, density, threads = case
-    array = draw_rows(seed, n_local, p, density, kind == "pattern", dtype)
+    array = draw_rows(seed, n_local, p, density, "pattern" in kind, dtype)
     return hold(kind, array, threads), array.astype(np.float64), np.random.default_rng([seed, 1])
 
 
@@ -94,7 +95,7 @@ def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_change_nothing(kind, monkeypatch):
     """Cut into parts of one row each, products of k vectors are what they are in one part; and thread by thread."""
-    array = draw_rows(3, 50, 9, 0.5, ones=kind == "pattern")
+    array = draw_rows(3, 50, 9, 0.5, ones="pattern" in kind)
     W, C = np.random.default_rng(0).normal(size=(2, 9)), np.random.default_rng(1).normal(size=(2, 50))
     whole = hold(kind, array)
     monkeypatch.setattr(features, "PART_ENTRIES", 1)
@@ -130,7 +131,7 @@ def test_the_last_columns(p, dtype, values):
 
 def test_columns_beyond_32_bits():
     rows = Sparse(np.array([2.0]), np.array([2**32]), np.array([1]), 2**32 + 1)
-    assert rows.shape == (1, 2**32 + 1) and rows.nnz == 1 and rows.nbytes == 8 + 8 + 1
+    assert rows.shape == (1, 2**32 + 1) and rows.nnz == 1 and rows.nbytes == 8 + 8 + 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,7 +139,7 @@ def test_columns_beyond_32_bits():
 @pytest.mark.parametrize("p", [6, 30])
 def test_rows_without_coefficient(kind, share, p):
     """Passed over (long rows, few coefficients) or not, they add nothing."""
-    array = draw_rows(7, 3000, p, 0.7, ones=kind == "pattern")
+    array = draw_rows(7, 3000, p, 0.7, ones="pattern" in kind)
     c = np.where(np.random.default_rng(0).random(3000) < share, 1.5, 0.0)
     rows = hold(kind, array)
     np.testing.assert_allclose(rows.transposed_times(c), c @ array, rtol=1e-11, atol=1e-11)
@@ -158,7 +159,7 @@ def test_a_rank_without_rows_adds_zero(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_leave_X_alone_and_fill_what_they_are_given(kind):
-    array = draw_rows(1, 5, 4, 0.6, ones=kind == "pattern")
+    array = draw_rows(1, 5, 4, 0.6, ones="pattern" in kind)
     rows = hold(kind, array.copy())
     rows.second_moments()
     s, g = np.full((4, 5), np.nan), np.full(4, np.nan)
@@ -170,7 +171,7 @@ def test_products_leave_X_alone_and_fill_what_they_are_given(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_of_wrong_length_are_refused(kind):
-    rows = hold(kind, draw_rows(1, 5, 4, 0.6, ones=kind == "pattern"))
+    rows = hold(kind, draw_rows(1, 5, 4, 0.6, ones="pattern" in kind))
     for wrong in (
         lambda: rows.margins(np.ones(5)),
         lambda: rows.margins(np.ones((1, 5))),
@@ -203,13 +204,12 @@ def test_the_given_arrays_are_held_without_a_copy(dtype):
 @pytest.mark.parametrize("p, column", [(2**16, 2), (2**16 + 1, 4)])
 @pytest.mark.parametrize("value", [0, 4, 8])
 def test_bytes_per_entry(p, column, value):
-    """2 or 4 for the column, 0, 4 or 8 for the value, and one for each row of up to 255 entries."""
-    lengths = np.full(1000, 12)
-    indices = np.tile(np.arange(12), 1000)
+    """2 or 4 for the column, 0, 4 or 8 for the value; two for a run, of which a block has one where rows are alike."""
     values = np.ones(12_000, f"f{value}") if value else None
-    rows = Sparse(values, indices, lengths, p)
-    assert rows.nbytes == (column + value) * rows.nnz + 1000
-    assert rows.nbytes <= (column + value + 0.1) * rows.nnz
+    for lengths, of_rows in (np.full(1000, 12), 4 * 2), (np.tile([12, 0, 24, 12], 250), 1000 + 4 * 3 * 2):
+        indices = np.concatenate([np.arange(length) for length in lengths])
+        rows = Sparse(values, indices, lengths, p, sort=len(set(lengths)) > 1)
+        assert rows.nbytes == (column + value) * rows.nnz + of_rows
 
 
 @pytest.mark.serial
@@ -253,7 +253,7 @@ def test_types_are_as_small_as_possible():
         assert unsigned(largest) is expected and length_dtype(largest) is expected
     assert length_dtype(255) is np.uint8 and length_dtype(256) is np.uint16 and unsigned(0) is np.uint16
     long_row = Sparse(None, np.arange(300), np.array([300, 0]), 300)
-    assert long_row.nbytes == 2 * 300 + 2 * 2
+    assert long_row.nbytes == 2 * 300 + 2 * 3
     np.testing.assert_array_equal(long_row.margins(np.ones(300)), [300, 0])
 
 
