@@ -86,7 +86,7 @@ def train(
     found = fit.fit(
         rows.features, rows.labels, rows.weights, measure, chosen, comm, bias, w, ordering, watch, stop_wanted
     )
-    on_training = fit.measured(measure, found.scores[rows.counted], rows.labels[rows.counted], found.threshold, comm)
+    on_training = fit.measured(measure, *rows.judged(found.scores), found.threshold, comm)
     told = found.result, found.layout, found.bias, found.threshold, on_training
     return Model(found.w, fit.info(measure, chosen, *told, origin, _versions()))
 
@@ -138,7 +138,7 @@ def evaluate(
     else:
         rows = _in_memory(*data, comm, judge.p)
     scores = inputs.scores(judge, rows, _name(data), comm)
-    return evaluation.measured(judge, scores[rows.counted], rows.labels[rows.counted], comm, threshold, k)
+    return evaluation.measured(judge, *rows.judged(scores), comm, threshold, k)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:

@@ -114,7 +114,7 @@ class Runner:
         for k in range(comm.bcast(len(kept.records))):
             w = comm.broadcast(kept.load(k, test.p) if comm.is_root else np.empty(test.p))
             scores = inputs.scores(Model(w, {}), test, self.test_name, comm)
-            found = ranking(scores[test.counted], test.labels[test.counted], comm)
+            found = ranking(*test.judged(scores), comm)
             if comm.is_root:
                 lines.append({**kept.records[k], "rocarea": found.rocarea, "prbep": found.prbep})
         return lines

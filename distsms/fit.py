@@ -16,7 +16,7 @@ from distsms import losses, measures
 from distsms.bias import WithConstant
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.losses.contract import Floats, Loss
+from distsms.losses.contract import Floats
 from distsms.model import Model
 from distsms.objective import Features, Objective
 from distsms.result import Result
@@ -92,16 +92,17 @@ def fit(
     result = train(Objective(rows, [loss], comm, stop_wanted, vectors=vectors), settings, start, watch)
     vectors.close()
     scores = rows.margins(result.w)
-    threshold = threshold_of(loss, scores[counted], labels[counted], comm)
+    threshold = threshold_of(loss.calls_positive, scores[counted], labels[counted], comm)
     w, constant = (result.w[:-1], bias * float(result.w[-1])) if bias else (result.w, 0.0)
     return Fitted(w, constant, threshold, result, (ordering, step, comm.size), scores)
 
 
-def threshold_of(loss: Loss, scores: Floats, labels: Labels, comm: Communicator) -> float:
-    """From which score on a row is called positive, as the loss itself would; of the rows that count. Collective."""
-    if loss.calls_positive is None:
-        return 0.0
-    return measures.at_k(scores, labels, loss.calls_positive, comm).threshold
+def threshold_of(calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator) -> float:
+    """From which score on a row is called positive, of the rows that count. Collective.
+
+    calls_positive : how many rows are, see `Loss`; None: those above 0.
+    """
+    return 0.0 if calls_positive is None else measures.at_k(scores, labels, calls_positive, comm).threshold
 
 
 def measured(measure: str, scores: Floats, labels: Labels, threshold: float, comm: Communicator) -> dict[str, float]:

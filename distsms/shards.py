@@ -99,6 +99,12 @@ class Block:
     p: int  # columns of `features`: those of the data set, or as many as asked for
     bytes_read: int  # size of what this rank read, without HDF5's own overhead
 
+    def judged(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """The scores, of all local rows (n_local,), and the labels of those that count; copied only if not all do."""
+        if self.weights is None:
+            return scores, self.labels
+        return scores[self.counted], self.labels[self.counted]
+
     @property
     def counted(self) -> NDArray[np.bool_]:
         """(n_local,): the rows that count, all but those of weight 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -192,11 +193,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     vectors.close()
     course.close()
     trace.close()
+    evaluations, calls_positive = objective.evaluations, loss.calls_positive
+    del objective, loss  # their arrays would lie beside those of the measures
+    gc.collect()  # a run and its solver refer to each other
     with clock.phase("threshold"):
-        scores = features.margins(result.w)
-        counted, labels = scores[block.counted], block.labels[block.counted]
-        threshold = fit.threshold_of(loss, counted, labels, comm)
-        on_training = fit.measured(args.measure, counted, labels, threshold, comm)
+        scores, labels = block.judged(features.margins(result.w))
+        threshold = fit.threshold_of(calls_positive, scores, labels, comm)
+        on_training = fit.measured(args.measure, scores, labels, threshold, comm)
     w, bias = (result.w[:-1], args.bias * float(result.w[-1])) if args.bias else (result.w, 0.0)
     layout, came = (args.ordering, args.step, comm.size), (bias, threshold, on_training)
     about = fit.info(args.measure, settings, result, layout, *came, fit.origin(manifest, args.data), versions())
@@ -210,11 +213,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         with clock.phase("test"):
             with reading:
                 test = inputs.rows_for(trained, args.test, comm, args.ignore_new_features)
-            scores = inputs.scores(trained, test, args.test, comm)
-            counted, labels = scores[test.counted], test.labels[test.counted]
-            on_test = trained.info["test"] = fit.measured(args.measure, counted, labels, threshold, comm)
+            scores, labels = test.judged(inputs.scores(trained, test, args.test, comm))
+            on_test = trained.info["test"] = fit.measured(args.measure, scores, labels, threshold, comm)
         say(f"  test      {_figures(on_test)}   ({args.test})")
-    usage = comm.allgather(report.used(clock, comm.moved(), reading.bytes, objective.evaluations))
+    usage = comm.allgather(report.used(clock, comm.moved(), reading.bytes, evaluations))
     trained.info["usage"] = report.busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
     with comm.together():
         if comm.is_root:
