@@ -16,7 +16,7 @@ from tests.program import run, run_json, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 ROOT = Path(__file__).resolve().parents[1]
-SIZE = ("--ntasks=6", "--time=10")  # four on one node, two on the other
+SIZE = ("--ntasks=3", "--nodes=2", "--time=10")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_no_more_restarts_than_wanted(cluster, folder):
 def test_sweep(cluster, folder):
     """Every task of the array has its line in one table; a wrong number of tasks is refused."""
     sweep = script(folder, "sweep", **{"lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1e-2 1e-4)"})
-    size = ("--ntasks=2", *SIZE[1:])
+    size = ("--ntasks=2", "--time=10")
     refused = cluster.submit(sweep, *size, "--array=0", cwd=folder)
     assert cluster.finished(refused)["ExitCode"] == "2:0", log(folder)
     assert "--array=0-3" in log(folder)
