@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,7 +21,9 @@ import numba
 
 LOCK = "distsms.lock"
 PATIENCE = 10.0
-"""Seconds that a process waits for the lock; then it goes on without, since a lock may be lost with its host."""
+"""Seconds that a process waits for a lock; then it goes on without, since a lock may be lost with its host."""
+_given_up: set[str] = set()
+"""Folders whose lock was waited for in vain."""
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -41,8 +44,11 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 def _under_lock(method: Callable[..., Any], cache: Any, kind: int) -> Callable[..., Any]:
     @functools.wraps(method)
     def locked(*arguments: Any) -> Any:
-        with _lock(cache.cache_path, kind):
+        # A version that cannot be stored, on a full disk, say, is compiled again by the next process.
+        failing = contextlib.suppress(OSError) if kind == fcntl.LOCK_EX else contextlib.nullcontext()
+        with _lock(cache.cache_path, kind), failing:
             return method(*arguments)
+        return None
 
     return locked
 
@@ -55,16 +61,20 @@ def _lock(folder: str | None, kind: int) -> Iterator[None]:
         with contextlib.suppress(OSError, TypeError):
             os.makedirs(folder, exist_ok=True)  # type: ignore[arg-type]
             file = stack.enter_context(open(os.path.join(folder, LOCK), "a+b"))  # type: ignore[arg-type]
-            _acquire(file.fileno(), kind)
+            if folder not in _given_up and not _acquire(file.fileno(), kind):
+                _given_up.add(str(folder))
+                print(f"{folder}/{LOCK}: held by another process for {PATIENCE:g} s; going on without", file=sys.stderr)
         yield
 
 
-def _acquire(descriptor: int, kind: int) -> None:
+def _acquire(descriptor: int, kind: int) -> bool:
     end = time.monotonic() + PATIENCE
     while True:
         try:
-            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > end:
-                return None
-        time.sleep(0.001)
+                return False
+        else:
+            return True
+        time.sleep(0.005)

@@ -203,6 +203,8 @@ class Sparse(Rows):
             lengths = lengths.astype(length_dtype(int(lengths.max(initial=0))))
         if int(np.sum(lengths, dtype=np.int64)) != len(indices):
             raise ValueError(f"row lengths that do not sum up to {len(indices)} entries")
+        if values is not None and values.shape != indices.shape:
+            raise ValueError(f"{len(values)} values of {len(indices)} entries")
         indices = np.ascontiguousarray(indices, unsigned(p - 1))
         if values is not None:
             values = np.ascontiguousarray(values, None if values.dtype == np.float32 else np.float64)
@@ -343,7 +345,7 @@ def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: in
     entries = np.zeros(len(rows), np.int64)
     if len(rows) > 1:
         np.cumsum(np.add.reduceat(lengths, rows[:-1], dtype=np.int64), out=entries[1:])
-    cuts = np.searchsorted(rows + entries, (nnz + len(lengths)) * np.arange(count + 1) / count)
+    cuts = np.searchsorted(rows + entries, (nnz + len(lengths)) * np.arange(count + 1) // count)
     runs = np.searchsorted(starts, rows[cuts])
     places = list(zip(rows[cuts].tolist(), entries[cuts].tolist(), runs.tolist(), strict=True))
     return [Part(first, last, start, run) for (first, start, run), (last, _, _) in pairwise(places)]

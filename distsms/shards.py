@@ -274,7 +274,7 @@ class _SparseRows:
 
     def lengths_span(self) -> tuple[int, int]:
         """The entries of the longest row, and minus those of the shortest."""
-        return int(self.lengths.max(initial=0)), -int(self.lengths.min(initial=np.iinfo(self.lengths.dtype).max))
+        return int(self.lengths.max(initial=0)), -int(self.lengths.min()) if len(self.lengths) else -(2**62)
 
     def features(self, longest: int, differ: bool) -> Sparse:
         """longest : the entries of the longest row of all ranks; differ : whether there are rows with fewer."""

@@ -94,6 +94,38 @@ def test_a_folder_that_cannot_be_locked(tmp_path, monkeypatch):
     assert twice(np.int32(4)) == 8
 
 
+def test_a_lock_that_is_held_is_waited_for_once(tmp_path, monkeypatch, capfd):
+    """Then it is said, and kernels are loaded and stored without."""
+    import fcntl
+
+    from distsms import compiling
+
+    monkeypatch.setattr(compiling, "PATIENCE", 0.2)
+    folder = str(tmp_path)
+    with open(tmp_path / LOCK, "a+b") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        for kind in (fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_SH):
+            with compiling._lock(folder, kind):
+                pass
+    assert capfd.readouterr().err.count("going on without") == 1
+
+
+def test_a_version_that_cannot_be_stored_is_used_nevertheless(tmp_path, monkeypatch):
+    from numba.core.caching import IndexDataCacheFile
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(IndexDataCacheFile, "save", full)
+
+    @njit()
+    def fivefold(x):
+        return 5 * x
+
+    assert fivefold(np.int16(2)) == 10
+
+
 def test_the_lock_lies_beside_the_cache():
     from distsms import features_kernel
 

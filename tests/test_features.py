@@ -185,6 +185,18 @@ def test_vectors_of_wrong_length_are_refused(kind):
             wrong()
     with pytest.raises(ValueError, match="row lengths"):
         Sparse(None, np.zeros(3, np.uint16), np.array([1, 1]), 4)
+    with pytest.raises(ValueError, match="2 values of 3 entries"):
+        Sparse(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
+
+
+@given(st.integers(2**36, 2**37), st.integers(1, 7))
+def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
+    """They begin at the first row and end at the last one, whatever rounding would say."""
+    lengths = np.full(1000, nnz // 1000)
+    lengths[0] += nnz % 1000
+    parts = features._parts(lengths, np.arange(1000), nnz, 1, threads)
+    assert parts[0].first == 0 and parts[-1].last == 1000
+    assert all(a.last == b.first for a, b in zip(parts, parts[1:], strict=False))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -136,7 +136,10 @@ def fitting(
 
     neighbours : the ranks of this node. Raises InputError if it has less memory than they need.
     """
+    import os
+
     from distsms import memory, report
+    from distsms.features import threads_wanted
     from distsms.losses import choose_ordering, loss_class
     from distsms.vectors import choose_step
 
@@ -153,6 +156,12 @@ def fitting(
         f"memory    {needs.in_words(size, len(neighbours))}, of these {report.size(vectors)} of the solver's vectors"
         f" on {'each rank' if step == 'spread' else 'the root'}; its node has {report.size(there)}",
     ]
+    threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
+    if threads > cores:
+        words.append(
+            f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks to"
+            "\n          cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
+        )
     return ordering, step, words
 
 

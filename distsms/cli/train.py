@@ -328,5 +328,6 @@ def _held(block: Block, comm: Communicator) -> str:
     held = comm.allgather((len(block.labels), block.features.nnz, block.features.nbytes))
     least, most = (tuple(pick(one) for one in zip(*held, strict=True)) for pick in (min, max))
     rows, nnz = (f"{a} to {b}" if a < b else f"{a}" for a, b in zip(least[:2], most[:2], strict=True))
+    held_bytes = f"{size(least[2])} to {size(most[2])}" if least[2] < most[2] else size(most[2])
     each = ", each" if comm.size > 1 else ""
-    return f"ranks     {comm.size}{each} with {rows} rows, {nnz} nonzeros, {size(least[2])} to {size(most[2])}\n"
+    return f"ranks     {comm.size}{each} with {rows} rows, {nnz} nonzeros, in {held_bytes}\n"
