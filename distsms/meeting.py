@@ -49,10 +49,10 @@ class Seat:
         return self._objective.judged(w, self._number)
 
 
-def together(objective: Objective, solves: Sequence[Callable[[Seat], None]], at_once: int | None = None) -> int:
+def together(objective: Objective, solves: Sequence[Callable[[Seat], None]], at_once: int) -> int:
     """Run solves[i](seat) for each loss i of the objective; returns the number of passes that answered them.
 
-    at_once : how many may be under way; a next one begins when one ends. None: all.  Collective; the solves run on the
+    at_once : how many may be under way; a next one begins when one ends.  Collective; the solves run on the
     ranks that step, and the others, which return 0, serve them. What a solve raises ends all of them.
     """
     if not objective.vectors.steps:
@@ -69,7 +69,7 @@ def together(objective: Objective, solves: Sequence[Callable[[Seat], None]], at_
 
     try:
         while waiting or asking:
-            while waiting and len(asking) < (at_once or len(solves)):
+            while waiting and len(asking) < at_once:
                 number, solve = waiting.popleft()
                 go_on(greenlet(solve), Seat(objective, number))
             if asking:

@@ -51,7 +51,7 @@ class Problem:
     settings: Settings  # of each point, but for lambda
     ordering: str = "auto"
     step: str = "root"
-    at_once: int | None = None  # how many lanes advance in one pass; None: all
+    at_once: int = 2**30  # how many lanes advance in one pass
 
 
 class Run(NamedTuple):

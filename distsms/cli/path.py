@@ -41,6 +41,8 @@ examples:
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path
 """
 
+WIDE = 2**17
+"""Columns from which on models do not share a pass: their vectors would drive each other out of the caches."""
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 
 
@@ -99,7 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-once",
         type=count,
         metavar="N",
-        help="how many solves share a pass, each with vectors of its own; 1: one after the other (all folds and all rows)",
+        help=f"how many models share a pass, each with vectors of its own (all; from {WIDE} columns on 1, since longer"
+        " vectors cost more than rows)",
     )
     add_vectors(how)
     add_stopping(parser, float("inf"))
@@ -130,18 +133,26 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     done: list[Point] = []
     starts: list[Any] = [None] * (args.folds + 1)
     with comm.together():  # everything that can be refused before the data are read
-        problem = _problem(args)
         manifest = shards.read_manifest(args.data)
-        solves = min(args.folds + 1, args.at_once or args.folds + 1)
+        problem = _problem(args, manifest.p)
         more = fitting(
-            args, args.measure, manifest, problem.settings, comm.size, neighbours, False, args.folds + 1, solves
+            args,
+            args.measure,
+            manifest,
+            problem.settings,
+            comm.size,
+            neighbours,
+            False,
+            args.folds + 1,
+            problem.at_once,
         )
         problem = replace(problem, ordering=more[0], step=more[1])
+        identity = _identity(args, problem, manifest)
         if comm.is_root:
             inputs.check_distinct(args.output, args.data)
             folder.check()
             held.enter_context(files.exclusive(folder.path))
-            folder.open(_identity(args, manifest))
+            folder.open(identity)
             done = [one for one in folder.points() if finished(one, problem.settings)]
             for lane in range(args.folds + 1):
                 todo = [lam for lam in problem.lambdas if (lam, lane) not in {(one.lam, one.lane) for one in done}]
@@ -168,14 +179,14 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     code = 0
     with comm.together():
         if comm.is_root:
-            code = _conclude(args, manifest, folder, found, time.monotonic() - begun, say)
+            code = _conclude(args, identity, folder, found, time.monotonic() - begun, say)
     code = comm.bcast(code)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 
-def _problem(args: argparse.Namespace) -> Problem:
-    """What is asked for. Raises InputError where it contradicts itself."""
+def _problem(args: argparse.Namespace, p: int) -> Problem:
+    """What is asked for, of data of p columns. Raises InputError where it contradicts itself."""
     from dataclasses import replace
 
     from distsms.cli.options import settings_from
@@ -183,7 +194,7 @@ def _problem(args: argparse.Namespace) -> Problem:
 
     falling = sorted({one for some in args.lambdas for one in some}, reverse=True)
     settings = settings_from(args, args.measure, args.solver, lam=falling[0])
-    at_once = min(args.folds + 1, args.at_once or args.folds + 1)
+    at_once = min(args.folds + 1, args.at_once or (1 if p >= WIDE else args.folds + 1))
     # The limit of time is all points' together; so is that of memory.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes / at_once)
     return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once)
@@ -227,13 +238,18 @@ class Keeper:
         self._say(
             f"[{self._count:{len(str(self._of))}d}/{self._of}] lambda {point.lam:<8g} {rows:9s}"
             f" {result.status.name.lower():8s} J {result.J:.8f}  gap {result.gap:8.2g}"
-            f"  {result.evaluations:5d} evaluations  {'held out' if point.lane else 'training'} {SHOWN[problem.measure]}"
-            f" {value:.6f}"
+            f"  {result.evaluations:5d} evaluations"
+            f"  {'held out' if point.lane else 'training'} {SHOWN[problem.measure]} {value:.6f}"
         )
 
 
 def _conclude(
-    args: argparse.Namespace, manifest: Manifest, folder: Folder, found: Run, seconds: float, say: Callable[[str], None]
+    args: argparse.Namespace,
+    identity: dict[str, Any],
+    folder: Folder,
+    found: Run,
+    seconds: float,
+    say: Callable[[str], None],
 ) -> int:
     """The table, the choice, the model, path.json; returns the exit code. On the root."""
     from distsms import model, path
@@ -258,7 +274,7 @@ def _conclude(
         for line in _choice(args, chosen, curve):
             say(line)
         say(f"  model     {folder.path / MODEL}")
-    folder.describe(_identity(args, manifest), **words)
+    folder.describe(identity, **words)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
     return max(Status[one.result["status"].upper()].exit_code for one in points)
 
@@ -319,11 +335,14 @@ def _choice(args: argparse.Namespace, found: Choice, curve: Sequence[Any]) -> li
     return lines
 
 
-def _identity(args: argparse.Namespace, manifest: Manifest) -> dict[str, Any]:
+def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
     """What points must share to stand on one path."""
-    names = ("measure", "folds", "seed", "epsilon", "relative")
-    data = {"path": args.data, "fingerprint": manifest.fingerprint}
-    return {"data": data, **{name: getattr(args, name) for name in names}}
+    own, target = ("measure", "folds", "seed"), ("epsilon", "relative")
+    return {
+        "data": {"path": args.data, "fingerprint": manifest.fingerprint},
+        **{name: getattr(problem, name) for name in own},
+        **{name: getattr(problem.settings, name) for name in target},
+    }
 
 
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:
