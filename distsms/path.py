@@ -184,8 +184,8 @@ def means(points: Sequence[Point], measure: str) -> list[Mean]:
     folds = max((one.lane for one in points), default=0)
     found = []
     for lam in sorted({one.lam for one in points}, reverse=True):
-        values = [one.held_out[measure] for one in points if one.lam == lam and one.held_out]
-        if folds and len(values) == folds:
+        values = [one.held_out[measure] for one in points if one.lam == lam and one.held_out is not None]
+        if folds and len(values) == folds and None not in values:
             found.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
     return found
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from distsms import pathwords
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses import MEASURES
@@ -242,3 +243,28 @@ def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
         folder.check()
     with pytest.raises(InputError, match="is not a folder"):
         Folder(tmp_path / "one" / "points" / "0.1_all.json").check()
+
+
+@pytest.mark.serial
+def test_words_on_points_that_came_to_nothing():
+    nothing = {"status": "nonfinite", "J": None, "gap": None, "evaluations": 0, "vacuous": False}
+    some = {**nothing, "status": "proved", "J": 0.5, "gap": 1e-4, "vacuous": True}
+    points = [
+        Point(0.1, 0, some, 0.0, {"prbep": 0.6}, None),
+        Point(0.1, 1, nothing, 0.0, {"prbep": 0.6}, {"prbep": None}),
+        Point(0.01, 0, nothing, 0.0, {"prbep": None}, None),
+    ]
+    assert "nonfinite J -  gap        -" in pathwords.line(points[1], "prbep")
+    lines = pathwords.table(points, "prbep", None).splitlines()
+    assert lines[2].split() == ["0.1", "0.50000000", "0.0001", "0", "0", "0.600000", "-", "-", "no", "better", "than", "w", "=", "0"]
+    assert lines[3].split() == ["0.01", "-", "-", "0", "0", "-", "-", "-", "nonfinite"]
+
+
+@pytest.mark.serial
+def test_words_on_the_choice():
+    some = curve(0.80, 0.8951, 0.90, 0.7)
+    text = pathwords.choice("rocarea", choose(some, "one-se"), some)
+    assert "lambda 0.1: held-out ROCArea 0.895100, standard error 0.010000; the best mean is 0.900000 at 0.01" in text
+    assert "lambda 0.01 to 0.1 within one standard error of the best mean: -0.004900 at 0.1" in text
+    assert "warning" not in text
+    assert "is the largest one" in pathwords.choice("rocarea", choose(some[2:], "best"), some[2:])

@@ -12,12 +12,12 @@ from distsms.measure_names import RANKING
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from distsms.comm import Communicator
     from distsms.interrupts import StopSignals
     from distsms.manifest import Manifest
-    from distsms.path import Choice, Point, Problem, Run
+    from distsms.path import Point, Problem, Run
     from distsms.pathfolder import Folder
     from distsms.training import Result
 
@@ -43,7 +43,6 @@ examples:
 
 WIDE = 2**17
 """Columns from which on models do not share a pass: their vectors would drive each other out of the caches."""
-SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 
 
 def lambdas(text: str) -> list[float]:
@@ -130,23 +129,14 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.pathfolder import finished
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
-    done: list[Point] = []
+    known: set[tuple[float, int]] = set()
     starts: list[Any] = [None] * (args.folds + 1)
     with comm.together():  # everything that can be refused before the data are read
         manifest = shards.read_manifest(args.data)
         problem = _problem(args, manifest.p)
-        more = fitting(
-            args,
-            args.measure,
-            manifest,
-            problem.settings,
-            comm.size,
-            neighbours,
-            False,
-            args.folds + 1,
-            problem.at_once,
-        )
-        problem = replace(problem, ordering=more[0], step=more[1])
+        size, solves = (comm.size, neighbours), (False, args.folds + 1, problem.at_once)
+        ordering, step, more = fitting(args, args.measure, manifest, problem.settings, *size, *solves)
+        problem = replace(problem, ordering=ordering, step=step)
         identity = _identity(args, problem, manifest)
         if comm.is_root:
             inputs.check_distinct(args.output, args.data)
@@ -154,11 +144,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             held.enter_context(files.exclusive(folder.path))
             folder.open(identity)
             done = [one for one in folder.points() if finished(one, problem.settings)]
+            known = {(one.lam, one.lane) for one in done if one.lam in problem.lambdas}
             for lane in range(args.folds + 1):
-                todo = [lam for lam in problem.lambdas if (lam, lane) not in {(one.lam, one.lane) for one in done}]
+                todo = [lam for lam in problem.lambdas if (lam, lane) not in known]
                 starts[lane] = folder.start(lane, todo[0], done) if todo else None
-    known = comm.bcast({(one.lam, one.lane) for one in done})
-    for line in [*_heading(args, problem, manifest), *more[2]]:
+    known = comm.bcast(known)
+    for line in [*_heading(args, problem, manifest), *more]:
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
@@ -225,7 +216,7 @@ class Keeper:
         """See `path.run`."""
         from dataclasses import replace
 
-        from distsms import fit
+        from distsms import fit, pathwords
         from distsms.model import Model
 
         problem = self._problem
@@ -233,14 +224,7 @@ class Keeper:
         info = fit.info(problem.measure, settings, result, self._layout, *told, self._origin, self._versions)
         self._folder.keep(point, Model(result.w, info))
         self._count += 1
-        rows = f"fold {point.lane}" if point.lane else "all rows"
-        value = (point.held_out or point.training)[problem.measure]
-        self._say(
-            f"[{self._count:{len(str(self._of))}d}/{self._of}] lambda {point.lam:<8g} {rows:9s}"
-            f" {result.status.name.lower():8s} J {result.J:.8f}  gap {result.gap:8.2g}"
-            f"  {result.evaluations:5d} evaluations"
-            f"  {'held out' if point.lane else 'training'} {SHOWN[problem.measure]} {value:.6f}"
-        )
+        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {pathwords.line(point, problem.measure)}")
 
 
 def _conclude(
@@ -252,15 +236,15 @@ def _conclude(
     say: Callable[[str], None],
 ) -> int:
     """The table, the choice, the model, path.json; returns the exit code. On the root."""
-    from distsms import model, path
+    from distsms import model, path, pathwords
     from distsms.pathfolder import MODEL
     from distsms.training import Status
 
     points = folder.points()
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
     curve = path.means(points, args.measure)
-    chosen = path.choose(curve, args.rule) if curve else None
-    say(_table(points, args.measure, chosen))
+    chosen = path.choose(curve, args.rule) if curve and not found.stopped else None
+    say(pathwords.table(points, args.measure, chosen))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
@@ -271,68 +255,11 @@ def _conclude(
         best = folder.model(chosen.chosen.lam)
         told = {"folds": args.folds, "seed": args.seed, "rule": args.rule, "held_out": chosen.chosen._asdict()}
         model.save(folder.path / MODEL, model.Model(best.w, best.info | {"path": told}))
-        for line in _choice(args, chosen, curve):
-            say(line)
+        say(pathwords.choice(args.measure, chosen, curve))
         say(f"  model     {folder.path / MODEL}")
     folder.describe(identity, **words)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
     return max(Status[one.result["status"].upper()].exit_code for one in points)
-
-
-def _table(points: Sequence[Point], measure: str, chosen: Choice | None) -> str:
-    """A row for each lambda."""
-    from distsms.path import means
-    from distsms.report import table
-
-    curve, rows = {one.lam: one for one in means(points, measure)}, []
-    for lam in dict.fromkeys(one.lam for one in points):
-        own = next((one for one in points if one.lam == lam and not one.lane), None)
-        lanes = [one.result["evaluations"] for one in points if one.lam == lam and one.lane]
-        cells = ["-"] * 4
-        if own:
-            numbers = own.result
-            cells = [
-                f"{numbers['J']:.8f}",
-                f"{numbers['gap']:.2g}",
-                str(numbers["evaluations"]),
-                f"{own.training[measure]:.6f}",
-            ]
-        mean = curve.get(lam)
-        cells[3:3] = [str(sum(lanes))]
-        held = [f"{mean.mean:.6f}", f"{mean.error:.6f}"] if mean else ["-", "-"]
-        rows.append([f"{lam:g}", *cells, *held, _remark(own, mean, chosen)])
-    name = SHOWN[measure]
-    header = ["lambda", "J", "gap", "evaluations", "of the folds", f"training {name}", f"held out {name}", "s.e.", ""]
-    return table(header, rows)
-
-
-def _remark(own: Point | None, mean: Any, chosen: Choice | None) -> str:
-    words = []
-    if chosen and mean:
-        words += ["chosen"] if mean == chosen.chosen else ["best"] if mean == chosen.best else []
-    if own and own.result["status"] != "proved":
-        words.append(own.result["status"])
-    if own and own.result["vacuous"]:
-        words.append("no better than w = 0")
-    return ", ".join(words)
-
-
-def _choice(args: argparse.Namespace, found: Choice, curve: Sequence[Any]) -> list[str]:
-    """Which lambda, and how flat the optimum is, in lines."""
-    name, best, chosen = SHOWN[args.measure], found.best, found.chosen
-    lines = [f"\nchosen    lambda {chosen.lam:g}: held-out {name} {chosen.mean:.6f}, standard error {chosen.error:.6f}"]
-    if chosen != best:
-        lines[0] += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
-    if found.low == found.high:
-        lines.append("  flatness  no neighbour of the best lambda is within its standard error")
-    else:
-        ends = ", ".join(f"{one.mean - best.mean:+.6f} at {one.lam:g}" for one in (found.low, found.high))
-        within = f"lambda {found.low.lam:g} to {found.high.lam:g} within one standard error of the best mean"
-        lines.append(f"  flatness  {within}: {ends}")
-    if len(curve) > 1 and best.lam in (curve[0].lam, curve[-1].lam):
-        end = "largest" if best.lam == curve[0].lam else "smallest"
-        lines.append(f"  warning   the best lambda is the {end} one: there may be better ones beyond it")
-    return lines
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
