@@ -103,7 +103,8 @@ class Rows(ABC):
 
         def run(parts: list[Part], _: int) -> None:
             for part in parts:
-                self._dots(part, vectors, rows)
+                for w, s in zip(vectors, rows, strict=True):
+                    self._dot(part, w, s)
 
         self._on_threads(run)
         return out
@@ -119,7 +120,8 @@ class Rows(ABC):
             for total in sums:
                 total[:] = 0
             for part in parts:
-                self._adds(part, vectors, sums)
+                for c, total in zip(vectors, sums, strict=True):
+                    self._add(part, c, total)
 
         self._on_threads(run)
         for others in self._sums:
@@ -140,14 +142,6 @@ class Rows(ABC):
     @abstractmethod
     def second_moments(self) -> Floats:
         """sum_i x_ij^2, (p,), to be summed over ranks. One pass on one thread."""
-
-    def _dots(self, part: Part, W: Sequence[Floats], out: Sequence[Floats]) -> None:
-        for w, s in zip(W, out, strict=True):
-            self._dot(part, w, s)
-
-    def _adds(self, part: Part, C: Sequence[Floats], out: Floats) -> None:
-        for c, total in zip(C, out, strict=True):
-            self._add(part, c, total)
 
     @abstractmethod
     def _dot(self, part: Part, w: Floats, out: Floats) -> None: ...
@@ -264,7 +258,7 @@ class Pattern(Sparse):
 
 
 class Dense(Rows):
-    """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k); for k > 1 by BLAS."""
+    """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k)."""
 
     def __init__(self, array: NDArray[Any], threads: int | None = None) -> None:
         """array (n_local, p); not copied if it is C-contiguous float32 or float64."""
@@ -294,18 +288,6 @@ class Dense(Rows):
         squares = np.zeros(self.shape[1])
         kernel.add_squares_dense(self._array, squares)
         return squares
-
-    def _dots(self, part: Part, W: Sequence[Floats], out: Sequence[Floats]) -> None:
-        if len(W) == 1:
-            return super()._dots(part, W, out)
-        products = np.array(W) @ self._array[part.first : part.last].T
-        for s, product in zip(out, products, strict=True):
-            s[part.first : part.last] = product
-
-    def _adds(self, part: Part, C: Sequence[Floats], out: Floats) -> None:
-        if len(C) == 1:
-            return super()._adds(part, C, out)
-        out += np.array([c[part.first : part.last] for c in C]) @ self._array[part.first : part.last]
 
     def _dot(self, part: Part, w: Floats, out: Floats) -> None:
         kernel.dot_dense(self._array, part.first, part.last, w, out)

@@ -134,8 +134,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     with comm.together():  # everything that can be refused before the data are read
         manifest = shards.read_manifest(args.data)
         problem = _problem(args, manifest.p)
-        size, solves = (comm.size, neighbours), (False, args.folds + 1, problem.at_once)
-        ordering, step, more = fitting(args, args.measure, manifest, problem.settings, *size, *solves)
+        about = args, args.measure, manifest, problem.settings
+        ordering, step, more = fitting(*about, comm.size, neighbours, losses=args.folds + 1, solves=problem.at_once)
         problem = replace(problem, ordering=ordering, step=step)
         identity = _identity(args, problem, manifest)
         if comm.is_root:
