@@ -105,9 +105,8 @@ class Lanes:
         self.fold = deal(block.labels, counted, folds, seed, comm) if folds else counted.astype(np.int16)
         n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (block.labels == sign)) for sign in (1, -1)])))
         ordering, _ = choose_ordering(problem.ordering, problem.measure, max(n_pos, 1), max(n_neg, 1), comm.size)
-        losses = [
-            make_loss(problem.measure, ordering, block.labels, self._rows(f).astype(float), comm) for f in self.numbers
-        ]
+        given = 1.0 if block.weights is None else block.weights  # a loss refuses those that are not 0 or 1
+        losses = [make_loss(problem.measure, ordering, block.labels, self._rows(f) * given, comm) for f in self.numbers]
         self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
         self.objective = Objective(block.features, losses, comm, stop_wanted, clock, self.vectors, self._judge)
 

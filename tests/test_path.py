@@ -180,6 +180,21 @@ def test_too_few_rows_for_the_folds_are_refused_everywhere(comm):
         solved(comm, PROBLEM, X, y)
 
 
+def test_rows_of_weight_0_are_in_no_fold_and_other_weights_are_refused(comm):
+    X, y = data(n=120)
+    weights = np.where(np.arange(120) % 4 == 1, 0.0, 1.0)
+    weights[:2] = 1.0
+    given = block(comm, X, y)
+    mine = slice(given.first_row, given.first_row + len(given.labels))
+    lanes = Lanes(replace(given, weights=weights[mine]), PROBLEM, comm)
+    folds = np.concatenate(comm.allgather(lanes.fold))
+    assert np.array_equal(folds == 0, weights == 0)
+    assert lanes.objective.losses[0].n == np.sum(weights)
+    assert [loss.n for loss in lanes.objective.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]
+    with pytest.raises(InputError, match="weights other than 0 and 1"):
+        Lanes(replace(given, weights=2 * weights[mine]), PROBLEM, comm)
+
+
 def curve(*values, error=0.01):
     return [Mean(10.0**-k, value, error) for k, value in enumerate(values)]
 
