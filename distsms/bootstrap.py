@@ -101,7 +101,7 @@ def _window(
     below = scores < low
     column[below] = last = 2 * len(values) + 2
     drawn = positive | ~below
-    return _Window(_keys(rows[drawn], seed), column[drawn], last + 1)
+    return _Window(keys(rows[drawn], seed), column[drawn], last + 1)
 
 
 def _of_tables(table: NDArray[np.int64]) -> Floats:
@@ -119,7 +119,7 @@ def _of_tables(table: NDArray[np.int64]) -> Floats:
         return np.where(n_pos == 0, np.nan, np.where(outside, np.inf, tp / n_pos))
 
 
-def _keys(rows: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+def keys(rows: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
     """(len(rows),): where each row's numbers begin."""
     mix = _mix.py_func  # of arrays
     return mix(mix(np.array([seed], np.uint64) * GOLDEN) + rows.astype(np.uint64) * GOLDEN)

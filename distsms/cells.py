@@ -92,9 +92,9 @@ class Finished:
     def read(cls, folder: Path) -> Finished:
         """From a cell's folder. Raises InputError, naming the file, unless the files are what a run leaves."""
         remedy = f"Remove this run's folder, {folder}, and it is run anew"
-        (result,) = _read(folder / RESULT, RESULTS, remedy)
+        (result,) = read_objects(folder / RESULT, RESULTS, remedy)
         trace = read_trace(folder / TRACE, remedy)
-        test = _columns(_read(folder / TEST, TESTED, remedy, lines=True), TESTED)
+        test = _columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
         cell = Cell(result["measure"], result["lambda"], result["solver"], result["c_mu"])
         if cell.name != folder.name:
             raise InputError(f"{folder / RESULT}: belongs to another run, {cell.name}. {remedy}")
@@ -195,12 +195,12 @@ class Folder:
         remedy = "So this is not a comparison, or a damaged one; name another folder"
         if self._holds_runs_alone():
             remedy += ", or begin anew with --overwrite"
-        return _read(path, IDENTITIES, remedy)[0] if path.exists() else {}
+        return read_objects(path, IDENTITIES, remedy)[0] if path.exists() else {}
 
 
 def read_trace(path: Path, remedy: str = "Give the file that `distsms train --trace` wrote") -> dict[str, Floats]:
     """The columns of a trace file; without lines none. Raises InputError if it is damaged."""
-    return _columns(_read(path, TRACED, remedy, lines=True), TRACED)
+    return _columns(read_objects(path, TRACED, remedy, lines=True), TRACED)
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -245,17 +245,17 @@ def _remove(path: Path) -> None:
 Fields = Mapping[str, Callable[[Any], bool]]
 
 
-def _number(value: Any) -> bool:
+def number(value: Any) -> bool:
     """Python's JSON knows NaN, infinities and integers beyond any float, too."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
-def _number_or_null(value: Any) -> bool:
-    return value is None or _number(value)
+def number_or_null(value: Any) -> bool:
+    return value is None or number(value)
 
 
 def _positive(value: Any) -> bool:
-    return _number(value) and bool(value > 0)
+    return number(value) and bool(value > 0)
 
 
 def _file(value: Any) -> bool:
@@ -263,27 +263,27 @@ def _file(value: Any) -> bool:
 
 
 NONFINITE = Status.NONFINITE.name.lower()
-MEASURED: Fields = dict.fromkeys(RANKING, _number_or_null)
-LINE: Fields = {"evaluation": _positive, "seconds": _number}
-TRACED: Fields = {**LINE, "best_J": _number, "gap": _number_or_null}
-TESTED: Fields = {**LINE, "best_J": _number_or_null, **MEASURED}
+MEASURED: Fields = dict.fromkeys(RANKING, number_or_null)
+LINE: Fields = {"evaluation": _positive, "seconds": number}
+TRACED: Fields = {**LINE, "best_J": number, "gap": number_or_null}
+TESTED: Fields = {**LINE, "best_J": number_or_null, **MEASURED}
 RESULTS: Fields = {
     "measure": RANKING.__contains__,
     "lambda": _positive,
     "solver": tuple(SOLVERS).__contains__,
     "c_mu": lambda value: value is None or _positive(value),
     "status": tuple(one.name.lower() for one in Status).__contains__,
-    **dict.fromkeys(("J", "lower_bound", "gap"), _number_or_null),
-    **dict.fromkeys(("J_at_zero", "seconds"), _number),
-    "evaluations": lambda value: type(value) is int and _number(value),
+    **dict.fromkeys(("J", "lower_bound", "gap"), number_or_null),
+    **dict.fromkeys(("J_at_zero", "seconds"), number),
+    "evaluations": lambda value: type(value) is int and number(value),
     "vacuous": lambda value: isinstance(value, bool),
-    "test": lambda value: value is None or _fault(value, MEASURED) is None,
+    "test": lambda value: value is None or fault(value, MEASURED) is None,
     "host": lambda value: isinstance(value, str),
 }
 IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": _file, "test": _file}
 
 
-def _fault(thing: Any, fields: Fields) -> str | None:
+def fault(thing: Any, fields: Fields) -> str | None:
     """In words, why a value is not an object with these fields, if so."""
     if not isinstance(thing, dict):
         return "it is not an object"
@@ -291,15 +291,15 @@ def _fault(thing: Any, fields: Fields) -> str | None:
     return f"the field {wrong[0]!r} is missing or impossible" if wrong else None
 
 
-def _read(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
+def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
     """The objects of a file, one or one in each line. Raises InputError, with the remedy, if it is damaged."""
     found, number = [], 0
     try:
         text = path.read_text(encoding="utf-8")
         for number, one in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - told below
             found.append(json.loads(one))
-            if fault := _fault(found[-1], fields):
-                raise ValueError(fault)
+            if why := fault(found[-1], fields):
+                raise ValueError(why)
     except (OSError, ValueError, RecursionError) as error:
         where = f" at line {number}" if lines and number else ""
         raise InputError(f"{path}: cannot be read{where}: {error}. {remedy}") from error

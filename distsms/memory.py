@@ -74,8 +74,18 @@ class Layout(NamedTuple):
 ALONE = Layout("root", 1)
 
 
-def needs(manifest: Manifest, settings: Settings, ordering: Cost, layout: Layout = ALONE, bias: bool = False) -> Needs:
+def needs(
+    manifest: Manifest,
+    settings: Settings,
+    ordering: Cost,
+    layout: Layout = ALONE,
+    bias: bool = False,
+    losses: int = 1,
+    solves: int = 1,
+) -> Needs:
     """What training on a data set takes, with what an ordering takes and perhaps a constant feature. Local.
+
+    losses, solves : how many of one data set there are, and how many of these are solved in one pass.
 
     Each rank holds w, once for a node where its ranks share it, and X'c, once more for every thread but the first;
     and what MPI takes to sum X'c, twice that at most. Columns are described in no more than that. A constant feature
@@ -86,16 +96,17 @@ def needs(manifest: Manifest, settings: Settings, ordering: Cost, layout: Layout
         entry = value
     else:
         entry = unsigned(manifest.p - 1)().itemsize + (value if any(shard.values for shard in manifest.shards) else 0)
-    data = entry * manifest.nnz + ROW_BYTES * manifest.n
+    data = entry * manifest.nnz + ROW_BYTES * losses * manifest.n
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
-    each = INTERPRETER + 8 * p * (2 + (not shared) + threads_wanted() + bias) + int(ordering.held_by_each)
-    steps, root = ROOT_LIBRARIES + settings.vectors_held(layout.longest(p)), int(ordering.held_by_root)
+    each = INTERPRETER + 8 * p * solves * (2 + (not shared) + threads_wanted() + bias)
+    each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
+    steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
     if layout.step == "spread":
         each += steps
     else:
         root += steps
-    return Needs(data, each, root, 8 * p * shared)
+    return Needs(data, each, root, 8 * p * solves * shared)
 
 
 def require(needed: Needs, ranks: int, here: list[int], there: int) -> None:

@@ -10,7 +10,7 @@ what of a vector each holds: "a slice" below, which is all of it where the root 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from distsms.vectors import AtRoot, Vectors
 Floats = NDArray[np.float64]
 
 EPS = float(np.finfo(float).eps)
-RELEASE, TERMS = 0, -1
+RELEASE, TERMS, JUDGE = 0, -1, -2
 """What may be asked for besides a number of evaluations."""
 _NO_NUMBERS = np.empty((0, 2))
 
@@ -79,6 +79,7 @@ class Objective:
     """The distributed objective of this rank's rows. Building it is local; every rank builds its own.
 
     vectors : where vectors such as w live; by default whole on the root.
+    judge : what `judged` does with this rank's margins and the number of a loss. Collective.
     Cost of one evaluation: two passes over the local nonzeros, the loss's exchange, 8 p bytes broadcast (or gathered)
     and 8 p reduced, for each w.
     """
@@ -91,6 +92,7 @@ class Objective:
         stop_wanted: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
         vectors: Vectors | None = None,
+        judge: Callable[[Floats, int], Any] = lambda scores, loss: None,
     ) -> None:
         self.features, self.losses, self.comm = features, losses, comm
         self.p = features.shape[1]
@@ -99,7 +101,7 @@ class Objective:
         self.evaluations = 0
         self.stop_requested = False
         """True where ranks step, from the same evaluation on, once `stop_wanted()` was true on any rank."""
-        self._stop_wanted = stop_wanted
+        self._stop_wanted, self._judge = stop_wanted, judge
         self._column_errors: Floats | None = None
         self._scores = np.empty((1, features.shape[0]))
 
@@ -122,7 +124,7 @@ class Objective:
         omega, smoothing_gap, optimization_gap = regularizer.value(ww), R - (rw + d), regularizer.conjugate(gg)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
-    def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm) -> float:
+    def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm, loss: int = 0) -> float:
         """How much rounding can have changed the gap between J at an evaluation and a lower bound attained at `dual`.
 
         J: a margin is a sum of L terms, wrong by at most L eps/2 sum_j |x_ij w_j|, and J by twice the largest such
@@ -136,9 +138,14 @@ class Objective:
         """
         self.vectors.announce(TERMS, _NO_NUMBERS)
         terms, e = self._terms([evaluation.w])
-        own = self.losses[0].n * (evaluation.R + 4)
+        own = self.losses[loss].n * (evaluation.R + 4)
         first_order, second_order = self.vectors.sums(np.array([np.dot(e, np.abs(dual)), np.dot(e, e)])).tolist()
         return float(EPS * (terms + own) + first_order + regularizer.conjugate(second_order))
+
+    def judged(self, w: Floats, loss: int = 0) -> Any:
+        """What `judge` makes of the margins at a slice of w. On the ranks that step, while the others serve. A pass."""
+        self.vectors.announce(JUDGE, np.array([[0.0, loss]]))
+        return self._judged([w], loss)
 
     def second_moments(self) -> Floats:
         """A slice of mean_i x_ij^2 of each column over all rows, where ranks step. Collective; a pass over the data."""
@@ -156,6 +163,8 @@ class Objective:
                 return
             if k == TERMS:
                 self._terms(None)
+            elif k == JUDGE:
+                self._judged(None, int(numbers[0, 1]))
             else:
                 self._answer(None, numbers)
 
@@ -178,6 +187,10 @@ class Objective:
                 self._column_errors = errors
             local = np.array([2 * self.features.largest_terms(self.vectors.copies(1, slices)[0])])
             return float(self.comm.maximum(local)[0]), self._column_errors
+
+    def _judged(self, slices: list[Floats] | None, loss: int) -> Any:
+        with self.clock.phase("measures"):
+            return self._judge(self.features.margins(self.vectors.copies(1, slices)[0]), loss)
 
     def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, float, float]], Floats]:
         """R, R_mu, d and, where ranks step, slices of r (k, length), for each w. Collective.

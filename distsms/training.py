@@ -8,15 +8,17 @@ solver keeps its memory across the change.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.certificate import Certificate
+from distsms.clock import Clock
 from distsms.errors import InputError
+from distsms.losses import Loss
 from distsms.objective import Evaluation, Objective, Request
 from distsms.pace import Pace
 from distsms.regularizer import SquaredNorm
@@ -41,6 +43,21 @@ FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of
 KEPT = ("nu", "starts", "count", "count_at_shrink", "count_then", "gap_then", "seconds")
 BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient", "r"))
 """What a snapshot has of a run itself, and of its best evaluation besides w."""
+
+
+class Evaluator(Protocol):
+    """What a run asks, on the ranks that step: an `Objective`, or one of several solves' share of it."""
+
+    @property
+    def vectors(self) -> Vectors: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def losses(self) -> Sequence[Loss]: ...
+    @property
+    def stop_requested(self) -> bool: ...
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...
+    def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm) -> float: ...
 
 
 class _Finished(Exception):
@@ -71,20 +88,32 @@ def train(
     Memory beyond the data: `Settings.vectors_held` on each rank that steps, two vectors (p,) on each.
     """
     comm, vectors = objective.comm, objective.vectors
-    settings.check_measure(objective.losses[0].name, objective.losses[0].smooth)
-    if vectors.longest < objective.p and not settings.traits.spreadable:
-        raise InputError(NOT_SPREADABLE, everywhere=True)
-    scale = _scale(objective, settings)
+    scale = scale_of(objective, settings)
     found = None
     if vectors.steps:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.part(w), float)
-        course = _Course(objective, settings, watch, keep, scale)
-        found = course.run(start, snapshot)
+        found = minimize(objective, settings, start, scale, watch, keep, snapshot)
         objective.release()
     else:
         objective.serve()
     best = vectors.everywhere(found.w if found else None)
     return replace(comm.bcast(found and replace(found, w=np.empty(0))), w=best)
+
+
+def minimize(
+    objective: Evaluator,
+    settings: Settings,
+    start: Floats,
+    scale: Floats | None = None,
+    watch: Watcher = lambda state, w: None,
+    keep: Keeper = lambda snapshot: None,
+    snapshot: Snapshot | None = None,
+) -> Result:
+    """As `train`, on the ranks that step, while the others serve: of slices, w in the result too.
+
+    scale : from `scale_of`.
+    """
+    return _Course(objective, settings, watch, keep, scale).run(start, snapshot)
 
 
 class _Course:
@@ -94,7 +123,7 @@ class _Course:
     """
 
     def __init__(
-        self, objective: Objective, settings: Settings, watch: Watcher, keep: Keeper, scale: Floats | None
+        self, objective: Evaluator, settings: Settings, watch: Watcher, keep: Keeper, scale: Floats | None
     ) -> None:
         self.scale = 1.0 if scale is None else scale
         self.objective, self.settings, self.watch, self.keep = objective, settings, watch, keep
@@ -393,8 +422,14 @@ class _Course:
         )
 
 
-def _scale(objective: Objective, settings: Settings) -> Floats | None:
-    """What the solver's variables are multiplied by to give w, a slice; None if its variables are w. Collective."""
+def scale_of(objective: Objective, settings: Settings) -> Floats | None:
+    """What the solver's variables are multiplied by to give w, a slice; None if its variables are w. Collective.
+
+    Raises InputError if the solver needs a smoothed risk and the loss has none, or whole vectors, and they are spread.
+    """
+    settings.check_measure(objective.losses[0].name, objective.losses[0].smooth)
+    if objective.vectors.longest < objective.p and not settings.traits.spreadable:
+        raise InputError(NOT_SPREADABLE, everywhere=True)
     if not (settings.traits.scaled and settings.scaling):
         return None
     with objective.clock.phase("scaling"):

@@ -1,5 +1,6 @@
 """Every way of holding X gives the same products as a plain numpy array, in the memory that is promised."""
 
+import itertools
 import tracemalloc
 
 import numpy as np
@@ -196,7 +197,7 @@ def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
     lengths[0] += nnz % 1000
     parts = features._parts(lengths, np.arange(1000), nnz, 1, threads)
     assert parts[0].first == 0 and parts[-1].last == 1000
-    assert all(a.last == b.first for a, b in zip(parts, parts[1:], strict=False))
+    assert all(a.last == b.first for a, b in itertools.pairwise(parts))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -121,7 +121,7 @@ def test_benchmarks_see_the_same_rows(texts, tmp_path, monkeypatch):
     [("loss", 3), ("products", 5)]
     + [
         pytest.param(*one, marks=pytest.mark.slow)
-        for one in (("ranks", 4), ("memory", 6), ("comparators", 4), ("others", 3))
+        for one in (("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("others", 3))
     ],
 )
 def test_benchmarks(part, rows, texts, tmp_path):

@@ -30,6 +30,7 @@ def importers(library):
         ("matplotlib", {"figures.py"}),
         ("sklearn", {"estimator.py"}),
         ("onnx", {"export.py"}),
+        ("greenlet", {"meeting.py"}),
     ],
 )
 def test_libraries_come_in_at_one_place(library, modules):
@@ -46,7 +47,7 @@ def test_importing_the_package_starts_nothing():
     assert not loaded("import distsms\ndir(distsms)") & {"numpy", "mpi4py", "petsc4py", "h5py", "sklearn"}
 
 
-@pytest.mark.parametrize("command", ["train", "compare", "evaluate", "report", "export"])
+@pytest.mark.parametrize("command", ["train", "path", "compare", "evaluate", "report", "export"])
 def test_help_starts_nothing(command):
     code = f"from distsms.__main__ import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass"
     assert not loaded(code) & {"numpy", "mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba", "matplotlib"}

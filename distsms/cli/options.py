@@ -1,4 +1,4 @@
-"""What the commands that train, `train` and `compare`, have in common: options, settings, memory, words."""
+"""What the commands that train, `train`, `compare` and `path`, have in common: options, settings, memory, words."""
 
 from __future__ import annotations
 
@@ -131,10 +131,13 @@ def fitting(
     size: int,
     neighbours: list[int],
     bias: bool = False,
+    losses: int = 1,
+    solves: int = 1,
 ) -> tuple[str, str, list[str]]:
     """The ordering and the step asked for, or else chosen, and lines on them and on the memory of a rank. Local.
 
-    neighbours : the ranks of this node. Raises InputError if it has less memory than they need.
+    neighbours : the ranks of this node.  losses, solves : see `memory.needs`.
+    Raises InputError if the node has less memory than they need.
     """
     import os
 
@@ -147,9 +150,9 @@ def fitting(
     step, because = choose_step(args.step, manifest.p + bias, size, settings.traits.spreadable)
     cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
     layout = memory.Layout(step, size, len(neighbours))
-    needs, there = memory.needs(manifest, settings, cost, layout, bias), memory.available()
+    needs, there = memory.needs(manifest, settings, cost, layout, bias, losses, solves), memory.available()
     memory.require(needs, size, neighbours, there)
-    vectors = settings.vectors_held(layout.longest(manifest.p + bias))
+    vectors = solves * settings.vectors_held(layout.longest(manifest.p + bias))
     words = [
         f"ordering  {ordering}: {why}",
         f"step      {step}: {because}",
@@ -159,8 +162,8 @@ def fitting(
     threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
     if threads > cores:
         words.append(
-            f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks to"
-            "\n          cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
+            f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks"
+            "\n          to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
         )
     return ordering, step, words
 

@@ -1,0 +1,284 @@
+"""Solve a path of lambdas, cross-validated, and choose one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors
+from distsms.cli.types import count, positive, whole
+from distsms.errors import EXIT_REQUEUE
+from distsms.measure_names import RANKING
+from distsms.solvers import SOLVERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distsms.comm import Communicator
+    from distsms.interrupts import StopSignals
+    from distsms.manifest import Manifest
+    from distsms.path import Point, Problem, Run
+    from distsms.pathfolder import Folder
+    from distsms.result import Result
+
+NAME = "path"
+USAGE = "DATA [options]"
+EPILOG = """\
+Every lambda is solved on all rows and, for each fold, on the rows outside of it, each point from where the last one
+ended and proved as `distsms train` proves it. Folds hold each class in equal shares (to one row), by --seed and the
+rows' order, the same on any number of ranks. All rows and all folds advance in the same passes over one copy of the
+data. The measure of each fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there
+already. --rule one-se takes the largest lambda around the best one whose mean is within the best one's standard error.
+
+OUTPUT gets model.h5, path.json and a folder with each point, and the model of all rows at each lambda. The same line
+again keeps finished points and makes the others; more lambdas add points.
+
+exit codes: 0 all points are proved   1 error   2 usage   4, 5, 6 some are not, as of `distsms train`   75 stopped by a
+signal or --time-limit; the same line again goes on
+
+examples:
+  distsms path data/train --measure rocarea
+  mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path
+"""
+
+WIDE = 2**17
+"""Columns from which on models do not share a pass: their vectors would drive each other out of the caches."""
+
+
+def lambdas(text: str) -> list[float]:
+    """A positive number, or FROM:TO[:COUNT], evenly spaced in its logarithm: by default one for each power of ten."""
+    import math
+
+    ends = [positive(one) for one in text.split(":")[:2]]
+    if ":" not in text:
+        return ends
+    if text.count(":") > 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO or FROM:TO:COUNT, as 1e-1:1e-7 is")
+    first, last = math.log10(ends[0]), math.log10(ends[1])
+    number = count(text.split(":")[2]) if text.count(":") == 2 else round(abs(first - last)) + 1
+    steps = max(number - 1, 1)
+    return [float(f"{10 ** (first + (last - first) * i / steps):.6g}") for i in range(number)]
+
+
+def folds(text: str) -> int:
+    """A whole number of at least 2, or 0."""
+    number = whole(text)
+    if number == 1:
+        raise argparse.ArgumentTypeError("1 fold would leave no rows to train on: at least 2, or 0 for none")
+    return number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms path` takes."""
+    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    parser.add_argument(
+        "--lambdas",
+        nargs="+",
+        type=lambdas,
+        default=[lambdas("1e-1:1e-7")],
+        metavar="LAMBDA",
+        help="weights of the regularizer: numbers, or FROM:TO[:COUNT], one for each power of ten unless COUNT is given"
+        " (1e-1:1e-7)",
+    )
+    parser.add_argument("--measure", choices=RANKING, default="rocarea", help="what to optimize (%(default)s)")
+    parser.add_argument(
+        "--folds", type=folds, default=5, metavar="K", help="of the cross-validation; 0: the path alone (%(default)s)"
+    )
+    parser.add_argument("--seed", type=whole, default=0, help="another one deals rows to folds otherwise (%(default)s)")
+    parser.add_argument(
+        "--rule",
+        choices=("best", "one-se"),
+        default="best",
+        help="take the lambda of the best mean, or the largest within its standard error (%(default)s)",
+    )
+    parser.add_argument(
+        "--output", default="path", metavar="FOLDER", help="where points, table and model go (%(default)s)"
+    )
+    how = parser.add_argument_group("method")
+    how.add_argument("--solver", choices=tuple(SOLVERS), default="lmvm", help=f"{SOLVERS_HELP} (%(default)s)")
+    how.add_argument(
+        "--at-once",
+        type=count,
+        metavar="N",
+        help=f"how many models share a pass, each with vectors of its own (all; from {WIDE} columns on 1, since longer"
+        " vectors cost more than rows)",
+    )
+    add_vectors(how)
+    add_stopping(parser, float("inf"))
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
+
+
+def run(args: argparse.Namespace, comm: Communicator) -> int:
+    """Solve what is missing, then choose. Collective."""
+    import contextlib
+
+    from distsms.interrupts import StopSignals
+    from distsms.pathfolder import Folder
+    from distsms.watchdog import watching
+
+    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+        return _run(args, comm, signals, Folder(args.output), held)
+
+
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: Folder, held: Any) -> int:
+    import time
+    from dataclasses import replace
+
+    from distsms import files, inputs, path, shards
+    from distsms.cli.options import fitting, speaker
+    from distsms.pathfolder import finished
+
+    say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
+    known: set[tuple[float, int]] = set()
+    starts: list[Any] = [None] * (args.folds + 1)
+    with comm.together():  # everything that can be refused before the data are read
+        manifest = shards.read_manifest(args.data)
+        problem = _problem(args, manifest.p)
+        about = args, args.measure, manifest, problem.settings
+        ordering, step, more = fitting(*about, comm.size, neighbours, losses=args.folds + 1, solves=problem.at_once)
+        problem = replace(problem, ordering=ordering, step=step)
+        identity = _identity(args, problem, manifest)
+        if comm.is_root:
+            inputs.check_distinct(args.output, args.data)
+            folder.check()
+            held.enter_context(files.exclusive(folder.path))
+            folder.open(identity)
+            done = [one for one in folder.points() if finished(one, problem.settings)]
+            known = {(one.lam, one.lane) for one in done if one.lam in problem.lambdas}
+            for lane in range(args.folds + 1):
+                todo = [lam for lam in problem.lambdas if (lam, lane) not in known]
+                starts[lane] = folder.start(lane, todo[0], done) if todo else None
+    known = comm.bcast(known)
+    for line in [*_heading(args, problem, manifest), *more]:
+        say(line)
+    if known:
+        say(f"resume    {folder.path}: {len(known)} points are there")
+    block = shards.load(manifest, comm)
+    say("")
+    end = time.monotonic() + args.time_limit
+    keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
+    begun = time.monotonic()
+    found = path.run(
+        block,
+        problem,
+        comm,
+        keep,
+        lambda lam, lane: (lam, lane) in known,
+        starts.__getitem__,
+        lambda: signals.wanted() or time.monotonic() > end,
+    )
+    code = 0
+    with comm.together():
+        if comm.is_root:
+            code = _conclude(args, identity, folder, found, time.monotonic() - begun, say)
+    code = comm.bcast(code)
+    comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
+    return code
+
+
+def _problem(args: argparse.Namespace, p: int) -> Problem:
+    """What is asked for, of data of p columns. Raises InputError where it contradicts itself."""
+    from dataclasses import replace
+
+    from distsms.cli.options import settings_from
+    from distsms.path import Problem
+
+    falling = sorted({one for some in args.lambdas for one in some}, reverse=True)
+    settings = settings_from(args, args.measure, args.solver, lam=falling[0])
+    at_once = min(args.folds + 1, args.at_once or (1 if p >= WIDE else args.folds + 1))
+    # The limit of time is all points' together; so is that of memory.
+    settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes / at_once)
+    return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once)
+
+
+class Keeper:
+    """Keeps points, and says a line for each. Called on the root."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        problem: Problem,
+        manifest: Manifest,
+        folder: Folder,
+        ranks: int,
+        known: int,
+        say: Callable[[str], None],
+    ) -> None:
+        from distsms.cli.info import versions
+        from distsms.fit import origin
+
+        self._problem, self._folder, self._say = problem, folder, say
+        self._origin, self._versions = origin(manifest, args.data), versions()
+        self._layout = problem.ordering, problem.step, ranks
+        self._count, self._of = known, len(problem.lambdas) * (problem.folds + 1)
+
+    def __call__(self, point: Point, result: Result) -> None:
+        """See `path.run`."""
+        from dataclasses import replace
+
+        from distsms import fit, pathwords
+        from distsms.model import Model
+
+        problem = self._problem
+        settings, told = replace(problem.settings, lam=point.lam), (0.0, point.threshold, dict(point.training))
+        info = fit.info(problem.measure, settings, result, self._layout, *told, self._origin, self._versions)
+        self._folder.keep(point, Model(result.w, info))
+        self._count += 1
+        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {pathwords.line(point, problem.measure)}")
+
+
+def _conclude(
+    args: argparse.Namespace,
+    identity: dict[str, Any],
+    folder: Folder,
+    found: Run,
+    seconds: float,
+    say: Callable[[str], None],
+) -> int:
+    """The table, the choice, the model, path.json; returns the exit code. On the root."""
+    from distsms import model, path, pathwords
+    from distsms.pathfolder import MODEL
+    from distsms.result import Status
+
+    points = folder.points()
+    say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
+    curve = path.means(points, args.measure)
+    chosen = path.choose(curve, args.rule) if curve and not found.stopped else None
+    say(pathwords.table(points, args.measure, chosen))
+    if found.stopped:
+        say("\nstopped; finished points are kept, and the same line again goes on")
+        return EXIT_REQUEUE
+    words: dict[str, Any] = {"points": [one._asdict() for one in points]}
+    if chosen:
+        words |= {"means": [one._asdict() for one in curve], "rule": args.rule}
+        words |= {name: one._asdict() for name, one in chosen._asdict().items()}
+        best = folder.model(chosen.chosen.lam)
+        told = {"folds": args.folds, "seed": args.seed, "rule": args.rule, "held_out": chosen.chosen._asdict()}
+        model.save(folder.path / MODEL, model.Model(best.w, best.info | {"path": told}))
+        say(pathwords.choice(args.measure, chosen, curve))
+        say(f"  model     {folder.path / MODEL}")
+    folder.describe(identity, **words)
+    say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
+    return max(Status[one.result["status"].upper()].exit_code for one in points)
+
+
+def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
+    """What points must share to stand on one path."""
+    own, target = ("measure", "folds", "seed"), ("epsilon", "relative")
+    return {
+        "data": {"path": args.data, "fingerprint": manifest.fingerprint},
+        **{name: getattr(problem, name) for name in own},
+        **{name: getattr(problem.settings, name) for name in target},
+    }
+
+
+def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:
+    """What is about to be solved, in lines."""
+    grid = ", ".join(f"{one:g}" for one in problem.lambdas)
+    rows = f"all rows and {args.folds} folds, {problem.at_once} at once" if args.folds else "all rows"
+    sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive"
+    return [
+        f"data      {args.data}: {sizes}",
+        f"problem   {args.measure}; gap to prove: {problem.settings.target_in_words()}; lambda {grid}",
+        f"models    {rows}",
+    ]

@@ -1,0 +1,204 @@
+"""The path of lambdas, on all rows and on those of each fold's complement, as solves that share their passes.
+
+A lane is one set of rows: lane 0 all of them, lane f those outside of fold f, by weights 0 and 1 over the one copy of
+the data. It goes down the lambdas by itself, each point beginning where the last one ended; all lanes advance together
+(`distsms.meeting`). A point that is proved, or that could not be, is kept on the disk at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms import fit
+from distsms.clock import Clock
+from distsms.comm import Communicator
+from distsms.folds import deal
+from distsms.losses import choose_ordering, make_loss
+from distsms.meeting import Seat, together
+from distsms.objective import Floats, Objective
+from distsms.result import Result, Status
+from distsms.settings import Settings
+from distsms.shards import Block
+from distsms.training import minimize, scale_of
+from distsms.vectors import make_vectors
+
+RULES = ("best", "one-se")
+
+
+class Point(NamedTuple):
+    """A lambda of a lane, solved. The measures are by name, as `fit.measured` has them."""
+
+    lam: float
+    lane: int
+    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous`
+    threshold: float
+    training: Mapping[str, float]  # on the lane's own rows
+    held_out: Mapping[str, float] | None  # on the fold's rows; lane 0 has none
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the lanes have in common."""
+
+    measure: str
+    lambdas: Sequence[float]  # falling
+    folds: int  # 0: the path alone
+    seed: int
+    settings: Settings  # of each point, but for lambda
+    ordering: str = "auto"
+    step: str = "root"
+    at_once: int = 2**30  # how many lanes advance in one pass
+
+
+class Run(NamedTuple):
+    """What came of the lanes; the same on every rank."""
+
+    points: list[Point]  # those that were computed now
+    stopped: bool
+    passes: int  # over the data that evaluations took
+    evaluations: int
+
+
+def run(
+    block: Block,
+    problem: Problem,
+    comm: Communicator,
+    keep: Callable[[Point, Result], None],
+    done: Callable[[float, int], bool] = lambda lam, lane: False,
+    start: Callable[[int], Floats | None] = lambda lane: None,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+) -> Run:
+    """Solve the points that are not done, and hand each to `keep` when it is. Collective.
+
+    keep : called on the root, with w (p,) in the result.
+    done : whether a lane's lambda is on the disk; start : on the root, where a lane begins, (p,), or None for 0.
+    stop_wanted : as for `Objective`; points under way are lost then.
+    Raises InputError, on all ranks, where a class has fewer rows than there are folds.
+    Memory beyond the data: that of a training for each lane, and a few bytes more for each row and lane.
+    """
+    lanes = Lanes(block, problem, comm, stop_wanted, clock)
+    found = lanes.run(keep, [[lam for lam in problem.lambdas if not done(lam, f)] for f in lanes.numbers], start)
+    lanes.vectors.close()
+    return found
+
+
+class Lanes:
+    """The lanes of a problem on this rank's rows. Building it is collective."""
+
+    def __init__(
+        self,
+        block: Block,
+        problem: Problem,
+        comm: Communicator,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.block, self.problem, self.comm = block, problem, comm
+        self.numbers = range(problem.folds + 1)
+        counted = block.counted
+        folds, seed = problem.folds, problem.seed
+        self.fold = deal(block.labels, counted, folds, seed, comm) if folds else counted.astype(np.int16)
+        n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (block.labels == sign)) for sign in (1, -1)])))
+        ordering, _ = choose_ordering(problem.ordering, problem.measure, max(n_pos, 1), max(n_neg, 1), comm.size)
+        given = 1.0 if block.weights is None else block.weights  # a loss refuses those that are not 0 or 1
+        losses = [make_loss(problem.measure, ordering, block.labels, self._rows(f) * given, comm) for f in self.numbers]
+        self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
+        self.objective = Objective(block.features, losses, comm, stop_wanted, clock, self.vectors, self._judge)
+
+    def _rows(self, lane: int) -> np.ndarray:
+        """(n_local,): which rows a lane trains on."""
+        return (self.fold != 0) & (self.fold != lane)
+
+    def run(
+        self,
+        keep: Callable[[Point, Result], None],
+        lambdas: Sequence[Sequence[float]],
+        start: Callable[[int], Floats | None] = lambda lane: None,
+    ) -> Run:
+        """See `run`; lambdas : those that each lane has still to solve. Collective."""
+        vectors, settings, comm = self.vectors, self.problem.settings, self.comm
+        scale = scale_of(self.objective, replace(settings, lam=self.problem.lambdas[0]))
+        starts = [self._dealt(start(lane) if comm.is_root else None) for lane in self.numbers]
+        points: list[Point] = []
+
+        def lane(seat: Seat, number: int) -> None:
+            w = starts[number]
+            for lam in lambdas[number]:
+                result = minimize(seat, replace(settings, lam=lam), w, scale)
+                if result.status is Status.STOPPED:
+                    return
+                w = result.w
+                numbers = result.numbers() | {"vacuous": result.vacuous}
+                points.append(Point(lam, number, numbers, *seat.judged(w)))
+                whole = vectors.at_root(w)
+                if whole is not None:
+                    keep(points[-1], replace(result, w=whole))
+
+        solves = [lambda seat, number=number: lane(seat, number) for number in self.numbers]
+        passes = together(self.objective, solves, self.problem.at_once)
+        points, passes = comm.bcast((points, passes))
+        return Run(points, len(points) < sum(map(len, lambdas)), passes, self.objective.evaluations)
+
+    def _dealt(self, whole: Floats | None) -> Floats:
+        """This rank's slice of the root's start, or of 0 where the root has none. Collective."""
+        given = self.comm.bcast(whole is not None)
+        return self.vectors.dealt(whole) if given else np.zeros(self.vectors.length)
+
+    def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, float] | None]:
+        """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""
+        measure, labels, own, comm = self.problem.measure, self.block.labels, self._rows(lane), self.comm
+        threshold = fit.threshold_of(self.objective.losses[lane].calls_positive, scores[own], labels[own], comm)
+        training = fit.measured(measure, scores[own], labels[own], threshold, comm)
+        if not lane:
+            return threshold, training, None
+        out = self.fold == lane
+        return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm)
+
+
+class Mean(NamedTuple):
+    """The folds' measure at a lambda: mean, and its standard error from their spread."""
+
+    lam: float
+    mean: float
+    error: float
+
+
+class Choice(NamedTuple):
+    """Which lambda, and how flat the optimum is: `low` to `high` is the run of lambdas around the best one whose means
+    are within the best one's standard error of its own."""
+
+    best: Mean
+    chosen: Mean
+    low: Mean
+    high: Mean
+
+
+def means(points: Sequence[Point], measure: str) -> list[Mean]:
+    """Of each lambda, falling, that all folds have; the standard error is s / sqrt(folds)."""
+    folds = max((one.lane for one in points), default=0)
+    found = []
+    for lam in sorted({one.lam for one in points}, reverse=True):
+        values = [one.held_out[measure] for one in points if one.lam == lam and one.held_out is not None]
+        if folds and len(values) == folds and None not in values:
+            found.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
+    return found
+
+
+def choose(curve: Sequence[Mean], rule: str) -> Choice:
+    """The lambda of the best mean (of several, the largest), or by `one-se` the largest in the run around it.
+
+    curve : falling lambdas, at least one.  Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
+    """
+    at = max(range(len(curve)), key=lambda i: curve[i].mean)
+    least, first, last = curve[at].mean - curve[at].error, at, at
+    while first > 0 and curve[first - 1].mean >= least:
+        first -= 1
+    while last + 1 < len(curve) and curve[last + 1].mean >= least:
+        last += 1
+    return Choice(curve[at], curve[first if rule == "one-se" else at], curve[last], curve[first])

@@ -1,0 +1,44 @@
+"""A path of 5 folds in one pass and one by one, in turns, under any number of ranks. Prints JSON.
+
+python -m benchmarks.one_pass DATA ROUNDS
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.measuring import EPSILON, Set
+
+from distsms.clock import Clock
+from distsms.comm import world
+from distsms.path import Problem, run
+from distsms.settings import Settings
+
+LAMBDAS, FOLDS = [1e-1, 1e-2, 1e-3, 1e-4, 1e-5], 5
+WAYS = {"one pass": FOLDS + 1, "one by one": 1}
+PRODUCTS = ("margins X w", "gradient X'c")
+
+
+def main() -> None:
+    comm, rounds = world(), int(sys.argv[2])
+    block, found = Set("", Path(sys.argv[1])).load(comm), {}
+    for measure in ("rocarea", "prbep"):
+        times: dict[str, list[float]] = {f"{what}{way}": [] for way in WAYS for what in ("", "products ")}
+        for number in range(1 + rounds):  # the first is not counted
+            for way, at_once in WAYS.items():
+                problem = Problem(measure, LAMBDAS, FOLDS, 0, Settings(LAMBDAS[0], EPSILON), at_once=at_once)
+                clock, start = Clock(), time.perf_counter()
+                run(block, problem, comm, lambda point, result: None, clock=clock)
+                if number:
+                    times[way].append(time.perf_counter() - start)
+                    times[f"products {way}"].append(sum(clock.seconds[name] for name in PRODUCTS))
+        found[measure] = times
+    if comm.is_root:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
