@@ -17,8 +17,10 @@ from hypothesis import settings
 
 from distsms.comm import Communicator, launched_size, world
 
-# The same examples on every rank and in every run; no deadlines, since nothing is timed.
-settings.register_profile("distsms", derandomize=True, deadline=None, max_examples=60)
+# The same examples on every rank and in every run; no deadlines, since nothing is timed. Fewer
+# on each number of ranks, since there are several.
+EXAMPLES = 25 if launched_size() else 60
+settings.register_profile("distsms", derandomize=True, deadline=None, max_examples=EXAMPLES)
 settings.load_profile("distsms")
 
 # Without a launcher MPI stays out of this process: what it adds to the environment would confuse a launcher that a test

@@ -80,7 +80,7 @@ def slowly(tmp_path):
     return functools.partial(start, program=(str(tmp_path / "slow.py"),))
 
 
-@pytest.mark.parametrize("everyone", [False, True])
+@pytest.mark.parametrize("everyone", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_killed_and_started_again(line, slowly, tmp_path, everyone):
     """By kill -9 at three moments, once on other numbers of ranks: at most what came after the checkpoint is lost."""
     for ranks, lines in ((2, 8), (3, 30), (2, 50)):

@@ -25,8 +25,15 @@ def text(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
-@pytest.mark.parametrize("ranks", [None, 3])
+@pytest.mark.parametrize(
+    "measure, ranks",
+    [
+        ("rocarea", None),
+        ("prbep", 3),
+        pytest.param("rocarea", 3, marks=pytest.mark.slow),
+        pytest.param("prbep", None, marks=pytest.mark.slow),
+    ],
+)
 def test_from_text_to_scores(text, tmp_path, measure, ranks):
     metrics = pytest.importorskip("sklearn.metrics")
     shards = [tmp_path / "train", tmp_path / "test"]
@@ -104,7 +111,7 @@ def test_any_number_of_ranks_trains_the_same_model(text, tmp_path):
     assert one["fingerprint"] == four["fingerprint"]
 
 
-@pytest.mark.parametrize("ranks", [None, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(None, marks=pytest.mark.slow), 3])
 def test_vectors_spread_or_on_the_root(text, tmp_path, ranks):
     """The same model within the proved gaps, with a bias and from another model."""
     found = {}
@@ -235,7 +242,7 @@ def test_another_solver(text, tmp_path):
     assert run_json("info", model)["lower_bound"] is not None
 
 
-@pytest.mark.parametrize("ranks", [None, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(None, marks=pytest.mark.slow), 3])
 def test_a_measure_of_the_table_with_a_bias(text, tmp_path, ranks):
     """The trained measure is shown, its threshold is 0, and every command adds the bias to its scores."""
     model = tmp_path / "m.h5"

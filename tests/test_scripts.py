@@ -68,6 +68,7 @@ def test_the_lower_bounds(tmp_path):
     assert "n.a." not in out
 
 
+@pytest.mark.slow
 def test_the_cost_model(texts, tmp_path):
     """It sees what runs took, knows each phase, and draws what it predicts."""
     pytest.importorskip("matplotlib")
