@@ -17,7 +17,7 @@ from distsms import normalization, shards, textfiles
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.files import LOCK, exclusive
-from distsms.labels import interpret, signs
+from distsms.labels import MOST, interpret, signs
 from distsms.reading import Reader, Reading, open_reader
 from distsms.rows import Rows, concatenate
 
@@ -127,7 +127,9 @@ def _convert(
                 extent.add(rows.indices, rows.data)
             staged[k], labels[k] = _stage(rows, directory, k, layout.dtype), rows.labels
             layout.progress(done + 1, len(mine))
-    found = {float(one) for k in mine for one in np.unique(labels[k])[:10]} if reader.label_map is None else set()
+    found = (
+        {float(one) for k in mine for one in np.unique(labels[k])[: MOST + 1]} if reader.label_map is None else set()
+    )
     summary = comm.allgather((found, columns, sum(one.rows for one in staged.values())))
     p = layout.n_features or max(1, *(one for _, one, _ in summary))
     n = sum(rows for _, _, rows in summary)

@@ -40,6 +40,8 @@ def interpret(found: Iterable[Label], positive: Label | None = None) -> Labels:
     """
     values = sorted(set(found))
     shown = in_words(values)
+    if len(values) > MOST:
+        raise InputError(f"found more than {MOST} different labels ({shown}); two classes are expected")
     if positive is None:
         known = next((pair for pair in KNOWN_PAIRS if set(values) <= pair), None)
         if known is None:

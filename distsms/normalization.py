@@ -28,12 +28,18 @@ _BITS = 26
 """Sums are taken of whole numbers in two parts of so many bits, exactly: they do not depend on who has which rows."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Normalization:
     """What is done to rows. scale : (p,) the factor of each column for standard and maxabs, else None."""
 
     kind: str = "none"
     scale: Floats | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Normalization) and (self.kind, _numbers(self)) == (other.kind, _numbers(other))
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
 
     @property
     def by_row(self) -> Normalization:
@@ -64,6 +70,10 @@ class Normalization:
     def unfold(self, w: Floats) -> Floats:
         """Coefficients (p,) for normalized rows, from those for raw ones."""
         return w if self.scale is None else w / self.scale
+
+
+def _numbers(one: Normalization) -> list[float] | None:
+    return None if one.scale is None else one.scale.tolist()
 
 
 def _lengths(row: NDArray[Any], values: NDArray[Any], n: int) -> Floats:

@@ -38,7 +38,7 @@ class TableReader:
         self.compressed = self.files.compressed
         self.label_map = reading.label_map
         self.table = given or self._survey(comm)
-        self.n_columns = self.table.p
+        self.n_columns, self.named = self.table.p, self.table.id is not None
 
     def plan(self, n_shares: int) -> list[list[Any]]:
         """Cut the input into shares, for `read`."""

@@ -49,6 +49,8 @@ class Reader(Protocol):
     label_map: Mapping[str, Any] | None
     """What the labels +1 and -1 of the rows were; None where the rows have their labels as written."""
     compressed: bool
+    named: bool
+    """Whether the rows have ids."""
     notes: Counter[str]
     """What was met so far that training had not, and how often."""
 
@@ -66,7 +68,7 @@ class TextReader:
 
     table = None
     n_columns = None
-    compressed = False
+    compressed = named = False
 
     def __init__(self, paths: Sequence[str], reading: Reading) -> None:
         self.paths, self.reading, self.notes = paths, reading, Counter[str]()

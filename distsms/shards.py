@@ -114,6 +114,7 @@ def load(
     n_columns: int | None = None,
     ignore_new_features: bool = False,
     normalization: Normalization | None = None,
+    part: tuple[int, int] | None = None,
 ) -> Block:
     """Read this rank's share of the rows, and nothing else. Collective.
 
@@ -125,6 +126,7 @@ def load(
     n_columns: as many columns as a model has, instead of p; the ones that the data lack are zero. Columns beyond are
     refused, or left out with `ignore_new_features` (their place in memory is claimed, but never touched).
     normalization: of the rows; None means that of the data set, with which its models are trained.
+    part: (k, m) reads what rank k of m would, no rows if k = m; None: by the ranks there are.
 
     Raises InputError on every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or
     different from the manifest, or rows that are not what the format says.
@@ -135,7 +137,8 @@ def load(
         if not ignore_new_features:
             check_columns(manifest, width)
         how = manifest.normalization if normalization is None else normalization
-        read = _read_rows(manifest, comm.rank, comm.size, width, how)
+        k, m = part or (comm.rank, comm.size)
+        read = _read_rows(manifest, _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m), width, how)
     longest = int(comm.maximum(np.array([read.rows.longest()]))[0])  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(longest))
     return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
@@ -181,8 +184,7 @@ class _Read(NamedTuple):
     bytes_read: int
 
 
-def _read_rows(manifest: Manifest, rank: int, size: int, width: int, how: Normalization) -> _Read:
-    first, last = _boundary(manifest, rank, size), _boundary(manifest, rank + 1, size)
+def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, how: Normalization) -> _Read:
     pieces = list(_pieces(manifest, first.row, last.row))
     for piece in pieces:
         manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word

@@ -38,6 +38,7 @@ class SpanReader(ABC):
         """Collective: where the labels are to be interpreted, all ranks read them once."""
         self.paths, self.reading, self.notes = list(paths), reading, Counter[str]()
         self.label_map: Mapping[str, Any] | None = reading.label_map
+        self.named = reading.id is not None
         with comm.together():
             if reading.drop:
                 raise InputError(f"{paths[0]}: --drop is for CSV and Parquet")
@@ -117,8 +118,6 @@ class SpanReader(ABC):
                         found |= set(np.unique(self._labels(part)).tolist())
         whole = set().union(*comm.allgather(found))
         with comm.together():
-            if len(whole) > labels.MOST:
-                raise InputError(f"{self.paths[0]}: there are more than {labels.MOST} different labels")
             try:
                 self.label_map = labels.interpret(whole, self.reading.positive).as_map()
             except InputError as error:
