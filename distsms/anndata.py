@@ -56,11 +56,12 @@ class AnnDataReader(SpanReader):
         with _opened(path) as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
-                return Size(*X.shape, X.size)
+                return Size(X.shape[0], X.shape[1], X.size)
             kind = X.attrs.get("encoding-type", X.attrs.get("h5sparse_format", "csr"))
             if kind not in ("csr_matrix", "csr"):
                 raise InputError(f"{path}: X is a {kind}; expected rows, CSR or dense (adata.X = adata.X.tocsr())")
-            return Size(*map(int, X.attrs.get("shape", X.attrs.get("h5sparse_shape"))), len(X["data"]))
+            n, p = map(int, X.attrs["shape" if "shape" in X.attrs else "h5sparse_shape"])
+            return Size(n, p, len(X["data"]))
 
     def block(self, part: Span) -> sparse.csr_matrix:
         """Reads these rows, and brings their columns into order."""

@@ -149,4 +149,5 @@ def _text(array: NDArray[Any]) -> str:
 def _dense_size(found: Header, path: str) -> Size:
     if len(found.shape) != 2:
         raise InputError(f"{path}: has the shape {found.shape}; expected rows and columns")
-    return Size(*found.shape, math.prod(found.shape))
+    n, p = found.shape
+    return Size(n, p, n * p)

@@ -190,14 +190,21 @@ def is_text(column: Any) -> bool:
     return pa.types.is_string(column.type)
 
 
-def numeric(column: Any) -> Any:
-    """Where a column of text holds numbers, (n,) of True, False or null."""
-    return pc.match_substring_regex(column, _NUMBER)
+def is_word(column: Any) -> Any:
+    """Where a column of text holds something that is no number, (n,) bool."""
+    return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)
 
 
-def words(column: Any) -> set[str]:
-    """The different values of a column of text."""
-    return set(pc.unique(column).drop_null().to_pylist())
+def different(column: Any, where: Any = None) -> set[Any]:
+    """The different values of a column, in the rows where a (n,) bool says so."""
+    some = column if where is None else column.filter(pa.array(where))
+    return set(pc.unique(some).drop_null().to_pylist())
+
+
+def encoded(column: Any) -> tuple[Any, Any]:
+    """The different values of a column without missing ones, as an array, and which of them each row has, (n,)."""
+    found = pc.dictionary_encode(column)
+    return found.dictionary, found.indices.to_numpy(zero_copy_only=False)
 
 
 def as_float(column: Any) -> Any:

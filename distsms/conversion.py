@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,8 +146,15 @@ def _convert(
     finished = [entry for part in comm.allgather(finished) for entry in part]
     with comm.together():
         if comm.is_root:
-            about = {"label_map": label_map, "zero_based": asked.zero_based, "source": source}
-            shards.publish(directory, finished, **about, table=reader.table, normalization=given)
+            shards.publish(
+                directory,
+                finished,
+                label_map=label_map,
+                zero_based=asked.zero_based,
+                source=source,
+                table=reader.table,
+                normalization=given,
+            )
     with comm.together():
         return shards.read_manifest(directory)
 
@@ -166,7 +173,7 @@ def _stage(rows: Rows, directory: Path, number: int, dtype: str) -> shards.Stage
     return shards.stage_shard(directory, number, X, dtype, rows.ids)
 
 
-def _signs(labels: NDArray[np.float64], reader: Reader, label_map: dict[str, Any]) -> NDArray[np.int8]:
+def _signs(labels: NDArray[np.float64], reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
     """+1 and -1 for labels as the reader gave them."""
     if reader.label_map is not None:
         return labels.astype(np.int8)

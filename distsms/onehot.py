@@ -18,7 +18,7 @@ from distsms import arrow, labels
 from distsms.columns import MOST_CATEGORIES, Column, Table, match, shown
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.labels import Label, Labels
+from distsms.labels import Label
 from distsms.reading import Reading
 from distsms.rows import Rows, index_dtype
 
@@ -33,7 +33,7 @@ class TableReader:
         """Collective: without the table of training, all ranks read all files once to find it."""
         self.reading, self.notes = reading, Counter[str]()
         with comm.together():
-            self.files = arrow.open_files(paths)
+            self.files: Any = arrow.open_files(paths)
             given = self._check_names(reading.table)
         self.compressed = self.files.compressed
         self.label_map = reading.label_map
@@ -114,7 +114,8 @@ class TableReader:
     def _features(self, batch: arrow.Batch) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
         """A row has at most one feature of each column: (n, columns) of them, of which the zeros are left out."""
         shape = (batch.n, len(self.table.columns))
-        feature, value = np.zeros(shape, index_dtype(self.table.p)), np.zeros(shape)
+        feature: NDArray[Any] = np.zeros(shape, index_dtype(self.table.p))
+        value = np.zeros(shape)
         for k, (column, start) in enumerate(zip(self.table.columns, self.table.starts, strict=False)):
             found = batch.columns[column.name]
             missing = arrow.missing(found)
@@ -134,13 +135,11 @@ class TableReader:
 
     def _numbers(self, found: Any, name: str, batch: arrow.Batch) -> NDArray[np.float64]:
         """(n,), 0 where missing."""
-        if arrow.is_text(found):
-            wrong = np.flatnonzero(np.array(arrow.numeric(found).to_pylist()) == False)  # noqa: E712 - not None
-            if len(wrong):
-                self._fail(batch, wrong[0], name, found, "expected a number, as in the training data")
+        if arrow.is_text(found) and (wrong := arrow.is_word(found)).any():
+            self._fail(batch, wrong.argmax(), name, found, "expected a number, as in the training data")
         values = arrow.as_float(found)
-        if len(wrong := np.flatnonzero(np.isinf(values))):
-            self._fail(batch, wrong[0], name, found, "the value is not finite; expected a decimal number")
+        if (wrong := np.isinf(values)).any():
+            self._fail(batch, wrong.argmax(), name, found, "the value is not finite; expected a decimal number")
         return np.nan_to_num(values, nan=0.0)
 
     def _categories(self, found: Any, missing: NDArray[np.bool_], column: Column) -> NDArray[np.int64]:
@@ -164,13 +163,14 @@ class TableReader:
         if (missing := arrow.missing(found)).any():
             self._fail(batch, missing.argmax(), name, found, "the label is missing")
         assert self.label_map is not None
+        different, which = arrow.encoded(found)
         if any(isinstance(one, str) for sign in ("+1", "-1") for one in labels.known(self.label_map, sign)):
-            values = np.array(arrow.as_text(found).to_pylist())
-        elif arrow.is_text(found) and (wrong := ~arrow.numeric(found).to_numpy(zero_copy_only=False)).any():
+            values = np.array(arrow.as_text(different).to_pylist(), dtype=str)
+        elif arrow.is_text(found) and (wrong := arrow.is_word(found)).any():
             self._fail(batch, wrong.argmax(), name, found, "expected a number, as the labels of the training data")
         else:
-            values = arrow.as_float(found)
-        return labels.signs(values, self.label_map, f"{batch.place.path}: column {name!r}").astype(float)
+            values = arrow.as_float(different)
+        return labels.signs(values, self.label_map, f"{batch.place.path}: column {name!r}").astype(float)[which]
 
     def _ids(self, batch: arrow.Batch, name: str) -> list[str]:
         found = batch.columns[name]
@@ -198,14 +198,15 @@ class Found:
         self.missing |= bool(arrow.missing(column).any())
         if not arrow.is_text(column):
             self.typed = True
-            self.numbers = _joined(self.numbers, set(np.unique(_finite(arrow.as_float(column)))[: FEW + 1]), FEW)
+            if self.numbers is not None:
+                self.numbers = _joined(self.numbers, arrow.different(column), FEW)
             return
-        numeric = arrow.numeric(column)
-        self.numbers = _joined(self.numbers, arrow.words(column.filter(numeric)), FEW)
-        other = column.filter(arrow.pc.invert(numeric))
-        if len(other):
-            self.first = self.first or (place, numeric.index(False).as_py())
-            self.words = _joined(self.words, arrow.words(other), MOST_CATEGORIES)
+        words = arrow.is_word(column)
+        if self.numbers is not None:
+            self.numbers = _joined(self.numbers, arrow.different(column, ~words), FEW)
+        if words.any():
+            self.first = self.first or (place, int(words.argmax()))
+            self.words = _joined(self.words, arrow.different(column, words), MOST_CATEGORIES)
 
     def column(self, name: str, files: Any) -> Column:
         """What it is a column of. Raises InputError where it can be neither numbers nor categories."""
@@ -251,10 +252,3 @@ def _joined(ours: set[Any] | None, more: set[Any] | None, most: int) -> set[Any]
     if ours is None or more is None or len(ours | more) > most:
         return None
     return ours | more
-
-
-def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values[np.isfinite(values)]
-
-
-__all__ = ["Found", "Labels", "TableReader", "merged"]

@@ -42,17 +42,33 @@ class Reading:
 class Reader(Protocol):
     """Files of one format. The rows do not depend on how many shares they are cut into."""
 
-    table: Table | None
-    """Names of columns and categories; None where columns have numbers only."""
-    n_columns: int | None
-    """p, where it is known before the rows are."""
-    label_map: Mapping[str, Any] | None
-    """What the labels +1 and -1 of the rows were; None where the rows have their labels as written."""
-    compressed: bool
-    named: bool
-    """Whether the rows have ids."""
     notes: Counter[str]
     """What was met so far that training had not, and how often."""
+
+    @property
+    def table(self) -> Table | None:
+        """Names of columns and categories; None where columns have numbers only."""
+        ...
+
+    @property
+    def n_columns(self) -> int | None:
+        """p, where it is known before the rows are."""
+        ...
+
+    @property
+    def label_map(self) -> Mapping[str, Any] | None:
+        """What the labels +1 and -1 of the rows were; None where the rows have their labels as written."""
+        ...
+
+    @property
+    def compressed(self) -> bool:
+        """Whether svmlight text of the same rows would be far longer."""
+        ...
+
+    @property
+    def named(self) -> bool:
+        """Whether the rows have ids."""
+        ...
 
     def plan(self, n_shares: int) -> list[list[Any]]:
         """Cut the input into shares; in their order they are the input. Local, the same on every rank."""

@@ -35,9 +35,7 @@ def test_labels(found, positive, expected):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(
-    "found, positive", [((3, 7), None), ((1, 2, 3), None), ((1, 2), 3), ((5,), None)]
-)
+@pytest.mark.parametrize("found, positive", [((3, 7), None), ((1, 2, 3), None), ((1, 2), 3), ((5,), None)])
 def test_labels_that_nobody_can_know(found, positive):
     with pytest.raises(InputError, match="label"):
         interpret(map(float, found), positive)
