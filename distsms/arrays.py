@@ -102,7 +102,7 @@ def read(path: str, member: str | None, start: int, stop: int) -> NDArray[Any]:
         each = found.dtype.itemsize * math.prod(found.shape[1:])
         stop = min(stop, found.shape[0]) if found.shape else 0
         stream.seek(stream.tell() + start * each)
-        content = stream.read(max(stop - start, 0) * each)
+        content = bytearray(stream.read(max(stop - start, 0) * each))
         if len(content) < (stop - start) * each:
             raise InputError(f"{path}: ends too early; copy it again")
         return np.frombuffer(content, found.dtype).reshape(-1, *found.shape[1:])

@@ -125,7 +125,7 @@ def _convert(
             _check_columns(rows, layout.n_features, [piece.path for piece in shares[k]])
             if given is None and layout.normalize in ("standard", "maxabs"):
                 extent.add(rows.indices, rows.data)
-            staged[k], labels[k] = _stage(rows, directory, k, layout.dtype), rows.labels
+            staged[k], labels[k] = _stage(rows, directory, k, layout.dtype, reader.named), rows.labels
             layout.progress(done + 1, len(mine))
     found = (
         {float(one) for k in mine for one in np.unique(labels[k])[: MOST + 1]} if reader.label_map is None else set()
@@ -167,10 +167,10 @@ def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) ->
     return [share for share in reader.plan(min(n_shards, n_bytes + 1)) if share] or [[]]
 
 
-def _stage(rows: Rows, directory: Path, number: int, dtype: str) -> shards.StagedShard:
+def _stage(rows: Rows, directory: Path, number: int, dtype: str, named: bool) -> shards.StagedShard:
     shape = (len(rows.labels), rows.n_columns)
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
-    return shards.stage_shard(directory, number, X, dtype, rows.ids)
+    return shards.stage_shard(directory, number, X, dtype, (rows.ids or []) if named else None)
 
 
 def _signs(labels: NDArray[np.float64], reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:

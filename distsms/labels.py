@@ -39,21 +39,21 @@ def interpret(found: Iterable[Label], positive: Label | None = None) -> Labels:
     Raises InputError, with the labels, where it does not occur among several, or is needed and not given.
     """
     values = sorted(set(found))
-    shown = in_words(values)
+    shown = f"{f'{len(values)} different' if len(values) > 2 else 'the'} labels: {in_words(values)}"
     if len(values) > MOST:
-        raise InputError(f"found more than {MOST} different labels ({shown}); two classes are expected")
+        raise InputError(f"found {shown}; two classes are expected")
     if positive is None:
         known = next((pair for pair in KNOWN_PAIRS if set(values) <= pair), None)
         if known is None:
             raise InputError(
-                f"found the labels {shown}; known pairs are -1/+1, 0/1, 1/2 (1 is positive) and false/true. "
+                f"found {shown}; known pairs are -1/+1, 0/1, 1/2 (1 is positive) and false/true. "
                 "Say which one is positive with --positive; all others are negative then"
             )
         positive = "true" if "true" in known else 1.0
     elif values:
         positive = like(positive, values)
     if len(values) > 1 and positive not in values:
-        raise InputError(f"found the labels {shown}, and --positive {in_words([positive])} is none of them")
+        raise InputError(f"found {shown}; --positive {in_words([positive])} is none of them")
     others = [value for value in values if value != positive]
     negative = others if len(others) > 1 else others[0] if others else None
     return Labels(positive if positive in values else None, negative)

@@ -1,4 +1,4 @@
-"""Scores of raw rows: equal to X w by hand, in order, with ids, from every format, normalization and number of ranks."""
+"""Scores of raw rows: X w by hand, in order, with ids, from every format, normalization and number of ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from distsms import api, export, inputs, model, predictions
-from distsms.comm import Communicator
 from distsms.conversion import convert
 from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
@@ -50,7 +49,7 @@ def predicted(one, path, comm, folder, name="scores.txt", **how):
 def test_scores_are_those_of_raw_rows_by_hand(comm, shared_dir, normalize, monkeypatch):
     """X as it was times the model's w (rows of unit length for l2); also from shards, and w is what was trained."""
     monkeypatch.setattr(inputs, "PART_BYTES", 500)
-    path = on_root(comm, lambda: table(shared_dir))
+    on_root(comm, lambda: table(shared_dir))
     one = trained(shared_dir, comm, normalize, id="id")
     X, _ = content(shared_dir / "train")
     expected = (normalized(X, "l2") if normalize == "l2" else X) @ one.w
@@ -67,7 +66,6 @@ def test_scores_are_those_of_raw_rows_by_hand(comm, shared_dir, normalize, monke
     assert one.info["normalize"] == normalize
     J = one.info["lambda"] / 2 * np.sum(one.normalization.unfold(one.w) ** 2) + one.info["R"]
     np.testing.assert_allclose(J, one.info["J"], rtol=1e-9)
-    assert path
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -134,7 +132,6 @@ def test_other_tables_are_read_as_the_training_data(comm, shared_dir, capsys):
     told = capsys.readouterr().err
     for what, count in (("'w': categories that training had not", 2), ("'x': missing", 1), ("'k': missing", 1)):
         assert not comm.is_root or any(what in line and f": {count} rows" in line for line in told.splitlines())
-    assert predicted(one, shared_dir / "new.csv", comm, shared_dir, id="w")[0] == ["bob", "who", "", "who"][:0] or True
 
 
 @pytest.mark.parametrize(
@@ -165,7 +162,7 @@ def test_types_that_changed(tmp_path):
     columns = {"x": [1.0], "w": [2.0], "k": [3.0]}
     for change, message in (
         ({}, "'w' holds numbers"),
-        ({"w": ["a"], "x": [np.datetime64("2020-01-01")]}, "'x' is of type"),
+        ({"w": ["a"], "x": np.array(["2020-01-01"], "M8[s]")}, "'x' is of type"),
     ):
         pq.write_table(pa.table({**columns, **change}), tmp_path / "new.parquet")
         with pytest.raises(InputError, match=message):
@@ -175,7 +172,7 @@ def test_types_that_changed(tmp_path):
 
 
 def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
-    """Evaluated as a table or as shards, the figures are the same; without --like the features differ, and are refused."""
+    """As a table and as shards the figures are the same; without --like the features differ, and are refused."""
     rows = mixed()
     few = [row for row in rows if row[1] != "eve"][:50]
     on_root(comm, lambda: (table(shared_dir, rows=rows), table(shared_dir, "few.csv", few)))
@@ -201,7 +198,7 @@ def test_the_rest_is_negative(tmp_path):
     assert api.evaluate(one, tmp_path / "new.csv")["n_neg"] == 1
     convert([tmp_path / "two.csv"], tmp_path / "two", ALONE, 1, "a", label="y")
     one = api.train(tmp_path / "two", lam=1e-2, solver="lbfgs")
-    with pytest.raises(InputError, match="has the label d; the model knows a .positive. and b"):
+    with pytest.raises(InputError, match=r"has the label d; the model knows a \(positive\) and b"):
         api.evaluate(one, tmp_path / "new.csv")
 
 
@@ -271,4 +268,3 @@ def test_the_commands(tmp_path, ranks):
 
 
 NO_ARROW = "import sys; sys.modules['pyarrow'] = None\nfrom distsms.__main__ import main\nsys.exit(main(sys.argv[1:]))"
-assert Communicator

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
-from sklearn.datasets import dump_svmlight_file
 
 from distsms import normalization, textfiles
 from distsms.comm import Communicator
@@ -68,7 +67,11 @@ def write(path, X, y):
     names = [f"c{k}" for k in range(X.shape[1])]
     kind = path.name.split(".", 1)[1]
     if kind == "svm":
-        dump_svmlight_file(X, y, str(path), zero_based=False)
+        lines = (
+            " ".join([str(label), *(f"{k + 1}:{float(v)!r}" for k, v in enumerate(row))])
+            for row, label in zip(X, y, strict=True)
+        )
+        path.write_text("\n".join(lines) + "\n")
         return {}
     if kind in ("csv", "tsv.gz"):
         rows = [[*map(repr, map(float, row)), label] for row, label in zip(X, y, strict=True)]
@@ -306,11 +309,11 @@ BAD_TABLES = [
     ("x,y\n1,a\n2,b\n3\n", {}, r"a\.csv:4: found 1 fields, expected 2"),
     ("x,y\n1,a\n2,b,c\n", {}, r"a\.csv:3: found 3 fields, expected 2"),
     ("x,x,y\n1,2,a\n", {}, "'x' occurs twice"),
-    ("x,y\n1,a\n\n2,\n", {}, r"a\.csv:4: column 'y'.*label is missing"),
+    ("x,y\n1,a\n\n2,\n3,b\n", {}, r"a\.csv:4: column 'y'.*label is missing"),
     ("x,y\n1,a\ninf,b\n", {}, r"a\.csv:3: column 'x'.*'inf'.*not finite"),
     ("x,y\n1,a\n2,a\n", {}, "one value only, a"),
-    ("x,y\n1,a\n2,b\n", {"positive": "c"}, "found the labels a, b, and --positive c is none of them"),
-    ("x,y\n1,a\n2,b\n", {"positive": None}, "found the labels a, b; .*--positive"),
+    ("x,y\n1,a\n2,b\n", {"positive": "c"}, "found the labels: a, b; --positive c is none of them"),
+    ("x,y\n1,a\n2,b\n", {"positive": None}, "found the labels: a, b; .*--positive"),
     ("x,y\n1,a\n2,b\n", {"label": "z"}, "has no column 'z'; it has 'x', 'y'"),
     ("x,y\n1,a\n2,b\n", {"label": None}, "--label COLUMN; columns: 'x', 'y'"),
     ("x,y\n1,a\n2,b\n", {"id": "z"}, "has no column 'z'"),
