@@ -86,6 +86,10 @@ class CsvFiles:
 
     def _parse(self, text: bytes, place: Place, names: Sequence[str]) -> Batch:
         header, bad = self.headers[place.path], []
+        delimiter = _delimiter(place.path)
+        # A row of empty fields after the last one: a quote that is still open there would take it in.
+        guard = delimiter.join(['""'] * len(header)).encode() + b"\n"
+        text += b"" if text.endswith(b"\n") else b"\n"
 
         def skip(row: Any) -> str:
             bad.append(row)
@@ -93,9 +97,9 @@ class CsvFiles:
 
         try:
             table = arrow_csv.read_csv(
-                pa.py_buffer(text),
-                arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header),
-                arrow_csv.ParseOptions(delimiter=_delimiter(place.path), invalid_row_handler=skip),
+                pa.py_buffer(text + guard),
+                arrow_csv.ReadOptions(use_threads=False, block_size=len(text + guard) + 1, column_names=header),
+                arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
                 arrow_csv.ConvertOptions(
                     column_types={name: pa.string() for name in header},
                     include_columns=list(names),
@@ -114,13 +118,13 @@ class CsvFiles:
                 f"the first line: {start[:60].decode('utf-8', 'replace')!r}"
             )
         lines = sum(1 for line in text.split(b"\n") if line.rstrip(b"\r"))
-        if table.num_rows != lines:
+        if table.num_rows != lines + 1:
             raise InputError(
                 f"{self.where(place, 0)}: in or after this line a quoted field goes on in the next one; a row must be "
                 "one line (Parquet has no such limit)"
             )
-        columns = {name: _fields(table[name]) for name in names}
-        return Batch(place, columns, table.num_rows)
+        table = table.slice(0, lines)
+        return Batch(place, {name: _fields(table[name]) for name in names}, lines)
 
     def _line(self, place: Place, wanted: Any) -> int:
         """The number, from 1, of the first line from `place` on that is wanted, of those that are not blank."""
