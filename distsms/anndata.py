@@ -31,8 +31,11 @@ class AnnDataReader(SpanReader):
 
     def __init__(self, paths: Sequence[str], reading: Reading, comm: Communicator) -> None:
         """Collective."""
-        if reading.table is not None:
-            reading = replace(reading, label=reading.label or reading.table.label, id=reading.id or reading.table.id)
+        if (given := reading.table) is not None:
+            reading = replace(reading, label=reading.label or given.label)
+            with comm.together():
+                if reading.id is None and all(_has(path, given.id) for path in paths):
+                    reading = replace(reading, id=given.id)
         if reading.labelled and reading.label is None:
             raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
         super().__init__(paths, reading, comm)
@@ -120,6 +123,12 @@ class AnnDataReader(SpanReader):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
+
+
+def _has(path: str, name: str | None) -> bool:
+    """Whether obs has such a column."""
+    with _opened(path) as file:
+        return name is not None and name in file["obs"]
 
 
 def _values(dataset: Any, rows: slice) -> NDArray[Any]:

@@ -82,9 +82,9 @@ class Table:
         return cls(columns, record["label"], record["id"])
 
 
-def check_same(ours: Table, theirs: Table, where: object) -> None:
-    """Raise InputError where the features of a data set, `theirs`, are not those of a model, `ours`."""
-    if ours.features == theirs.features:
+def check_same(ours: Table, theirs: Table, where: object, ignore_new: bool) -> None:
+    """Raise InputError where the features of a data set, `theirs`, are not those of a model, `ours`, or begin so."""
+    if ours.features == (theirs.features[: ours.p] if ignore_new else theirs.features):
         return
     pairs = zip(ours.features, theirs.features, strict=False)
     k, (a, b) = next(((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1]), (-1, ("", "")))

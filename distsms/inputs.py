@@ -223,8 +223,8 @@ def _check_set(manifest: shards.Manifest, model: Model, how: How) -> None:
         raise InputError(f"{manifest.directory}: is a data set, whose labels and ids were chosen when it was made")
     if how.labelled:
         _check_labels(manifest.label_map, model, manifest.directory)
-    if manifest.table is not None and model.table is not None and not how.ignore_new:
-        columns.check_same(model.table, manifest.table, manifest.directory)
+    if manifest.table is not None and model.table is not None:
+        columns.check_same(model.table, manifest.table, manifest.directory, how.ignore_new)
     if not how.ignore_new:
         shards.check_columns(manifest, model.p)
 

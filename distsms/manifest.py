@@ -78,7 +78,8 @@ class Manifest:
     def fingerprint(self) -> str:
         """64 hex digits that identify the data wherever they lie: sizes, label counts and checksums of the shards."""
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
-        identity += [_normalization_record(self.normalization)] if self.normalization.kind != "none" else []
+        if how := _normalization_record(self.normalization):
+            identity.append(how)
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def column_name(self, column: int) -> str:
@@ -223,6 +224,8 @@ def _summed(entries: list[Mapping[str, Any]]) -> dict[str, Any]:
         if len(kinds) > 1:
             raise ValueError(f"shards differ in {name}: {sorted(map(str, kinds))}")
         record[name] = kinds.pop() if kinds else None
+    if not record["ids"]:
+        del record["ids"]
     names = [one.name for one in fields(Shard)]
     record["shards"] = [{name: entry[name] for name in names} for entry in entries]
     if not record["n"]:
@@ -274,6 +277,8 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _normalization_record(normalization: Normalization) -> dict[str, Any]:
+    if normalization.kind == "none":
+        return {}
     record: dict[str, Any] = {"normalize": normalization.kind}
     return record if normalization.scale is None else record | {"scale": normalization.scale.tolist()}
 

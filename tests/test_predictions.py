@@ -184,6 +184,8 @@ def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
     assert found[0] == found[1] and found[0]["n"] == 50
     with pytest.raises(InputError, match=r"feature 4 is 'w=é' there and 'w=eve' here.*--like"):
         api.evaluate(one, shared_dir / "unlike", comm.library)
+    with pytest.raises(InputError, match="--like TRAINING_DATA"):
+        predicted(one, shared_dir / "unlike", comm, shared_dir, ignore_new=True)
     with pytest.raises(InputError, match="--like takes"):
         convert([shared_dir / "few.csv"], shared_dir / "x", comm, positive="y", like=shared_dir / "train")
 

@@ -49,7 +49,9 @@ def smoothing(text: str) -> float | None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms compare` takes."""
     parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
-    parser.add_argument("--test", metavar="DATA2", help="a data set or svmlight file to measure models on")
+    parser.add_argument(
+        "--test", metavar="DATA2", help="a data set, or a file that `distsms shard` reads, to measure models on"
+    )
     parser.add_argument(
         "--output", default="comparison", metavar="FOLDER", help="where runs, tables and figures go (%(default)s)"
     )

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms report` takes."""
     parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
     parser.add_argument(
-        "--on", required=True, metavar="DATA", help="a data set made by `distsms shard`, or an svmlight file"
+        "--on", required=True, metavar="DATA", help="a data set made by `distsms shard`, or a file that it reads"
     )
     parser.add_argument("--out", default="report.html", metavar="FILE", help="where the page goes (%(default)s)")
     parser.add_argument("--figures", metavar="FOLDER", help="also write each figure as PNG and SVG here")

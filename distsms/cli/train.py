@@ -71,7 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="add a constant feature of this value (1), regularized like any other; ROCArea and PRBEP do not see it",
     )
     parser.add_argument(
-        "--test", metavar="DATA2", help="a data set or svmlight file to evaluate the model on at the end"
+        "--test",
+        metavar="DATA2",
+        help="a data set, or a file that `distsms shard` reads, to evaluate the model on at the end",
     )
     parser.add_argument("--output", default="model.h5", metavar="FILE", help="where the model goes (%(default)s)")
     parser.add_argument(
