@@ -123,7 +123,7 @@ def _convert(
             rows = concatenate(reader.read(shares[k]))
             columns = max(columns, rows.n_columns)
             _check_columns(rows, layout.n_features, [piece.path for piece in shares[k]])
-            if given is None and layout.normalize in ("standard", "maxabs"):
+            if given is None and layout.normalize in normalization.BY_COLUMN:
                 extent.add(rows.indices, rows.data)
             staged[k], labels[k] = _stage(rows, directory, k, layout.dtype, reader.named), rows.labels
             layout.progress(done + 1, len(mine))
@@ -136,9 +136,8 @@ def _convert(
     with comm.together():
         label_map = reader.label_map or interpret(set().union(*(one for one, _, _ in summary)), asked.positive).as_map()
     if given is None:
-        extent.merge(p, n, comm)
         entries = (part for one in staged.values() for part in shards.staged_entries(one))
-        given = normalization.measure(layout.normalize, extent, entries, n, comm)
+        given = normalization.measure(layout.normalize, extent, entries, (n, p), comm)
     finished = []
     with comm.together():
         for k, shard in staged.items():

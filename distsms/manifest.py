@@ -21,7 +21,7 @@ from distsms import __version__
 from distsms.columns import Table
 from distsms.errors import InputError
 from distsms.files import replacing, sync
-from distsms.normalization import KINDS, Normalization
+from distsms.normalization import BY_COLUMN, KINDS, Normalization
 
 FORMAT = "distsms-shards"
 VERSION = 1
@@ -265,7 +265,7 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
     except (TypeError, KeyError, ValueError) as error:
         raise InputError(f"{where}: table or scale is damaged: {error!r}") from error
     p = record["p"]
-    by_column = kind in ("standard", "maxabs")
+    by_column = kind in BY_COLUMN
     if (
         kind not in KINDS
         or by_column != (normalization.scale is not None)

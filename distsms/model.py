@@ -25,7 +25,7 @@ from distsms.columns import Table
 from distsms.errors import InputError
 from distsms.files import replacing, require_regular, require_space
 from distsms.manifest import Manifest
-from distsms.normalization import Normalization
+from distsms.normalization import BY_COLUMN, Normalization
 
 FORMAT, VERSION = "distsms-model", 1
 
@@ -162,7 +162,7 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: damaged model: threshold, bias, label_map or zero_based is missing")
     if w.ndim != 1 or w.dtype != np.float64 or not np.isfinite(w).all() or not isinstance(info, dict):
         raise InputError(f"{path}: damaged model: w must be a vector of finite float64, info a JSON object")
-    by_column = info.get("normalize", "none") in ("standard", "maxabs")
+    by_column = info.get("normalize", "none") in BY_COLUMN
     if (by_column and (scale is None or scale.shape != w.shape)) or (table is not None and table.p > len(w)):
         raise InputError(f"{path}: damaged model: scale or table do not fit w")
     return Model(w, info, table, scale)

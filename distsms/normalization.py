@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from distsms.comm import Communicator
 
 Floats = NDArray[np.float64]
-KINDS = ("none", "standard", "maxabs", "l2")
+BY_COLUMN = ("standard", "maxabs")
+KINDS = ("none", *BY_COLUMN, "l2")
 _BITS = 26
 """Sums are taken of whole numbers in two parts of so many bits, exactly: they do not depend on who has which rows."""
 
@@ -114,16 +115,20 @@ class Extent:
         self.high[sparse] = np.maximum(self.high[sparse], 0)
 
 
-def measure(kind: str, extent: Extent, entries: Iterable[tuple[Any, Any]], n: int, comm: Communicator) -> Normalization:
-    """The normalization of all ranks' n rows. Collective; the same to the bit however the rows are dealt out.
+def measure(
+    kind: str, extent: Extent, entries: Iterable[tuple[Any, Any]], shape: tuple[int, int], comm: Communicator
+) -> Normalization:
+    """The normalization of all ranks' rows, `shape` of them together. Collective; the same however they are dealt out.
 
-    extent : merged.  entries : (columns, values) of this rank's rows, a part at a time; read for `standard` alone.
+    extent : of this rank's rows.  entries : their (columns, values), a part at a time; read for `standard` alone.
     """
+    if kind not in BY_COLUMN:
+        return Normalization(kind)  # without a vector of length p
+    n, p = shape
+    extent.merge(p, n, comm)
     if kind == "maxabs":
         return Normalization(kind, _inverse(np.maximum(-extent.low, extent.high)))
-    if kind == "standard":
-        return Normalization(kind, _inverse(_deviations(extent, entries, n, comm)))
-    return Normalization(kind)
+    return Normalization(kind, _inverse(_deviations(extent, entries, n, comm)))
 
 
 def _inverse(sizes: Floats) -> Floats:

@@ -281,11 +281,10 @@ def test_deviations_are_sums_without_order(rows, random):
         X = sparse.csr_matrix(np.array(rows))
         extent = normalization.Extent()
         extent.add(X.indices, X.data)
-        extent.merge(3, len(rows), ALONE)
         parts = (
             [(X.indices[:k], X.data[:k]), (X.indices[k:], X.data[k:])] if (k := X.nnz // 2) else [(X.indices, X.data)]
         )
-        return normalization.measure("standard", extent, parts, len(rows), ALONE).scale
+        return normalization.measure("standard", extent, parts, (len(rows), 3), ALONE).scale
 
     first = scale(rows)
     shuffled = list(rows)
