@@ -116,7 +116,7 @@ def prepared(tmp_path_factory):
 
 
 def typed(lines, folder):
-    """Run them in a folder as a user would in bash, with fewer ranks and rows, and a gap to prove that is soon proved."""
+    """Run them in a folder as a user would in bash, with fewer ranks and rows, and a gap that is soon proved."""
     lines = re.sub(r"mpirun -n \d+", "mpirun -n 2", lines)
     lines = re.sub(r"--rows \S+", "--rows 2000", lines)
     lines = re.sub(r"(distsms path .*)", r"\1 --epsilon 1e-2", lines)
