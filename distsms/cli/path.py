@@ -68,9 +68,8 @@ def folds(text: str) -> int:
     return number
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms path` takes."""
-    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+def add_grid(parser: argparse.ArgumentParser) -> None:
+    """Which problems are solved, and on which folds."""
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -85,6 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folds", type=folds, default=5, metavar="K", help="of the cross-validation; 0: the path alone (%(default)s)"
     )
     parser.add_argument("--seed", type=whole, default=0, help="another one deals rows to folds otherwise (%(default)s)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms path` takes."""
+    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    add_grid(parser)
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),
