@@ -75,7 +75,7 @@ def _pays(best: Standing, less: Interval, name: str) -> str:
         return f"Direct optimization does not pay here: {best.method} is better by {found}."
     return (
         f"Direct optimization makes no difference that these rows show: {100 * less.value:+.2f} points of {name} "
-        f"against {best.method}, the best of the other linear models, with an interval of {between(less, '+')}. Take either."
+        f"(interval {between(less, '+')}) against {best.method}, the best of the other linear models. Take either."
     )
 
 
