@@ -154,7 +154,8 @@ def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
     """All rows that count as training sees them, X (n, p) in float64 as SciPy (CSR) or NumPy has it, and their labels
     (n,). Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load` does.
     """
-    read = _read_rows(manifest, *(_boundary(manifest, k, 1) for k in (0, 1)), manifest.p, manifest.normalization)
+    first, last = (_boundary(manifest, k, 1) for k in (0, 1))
+    read = _read_rows(manifest, first, last, manifest.p, manifest.normalization)
     X = read.rows.matrix()
     if read.weights is None:
         return X, read.labels
