@@ -11,6 +11,7 @@ DeLong's variances of the folds added up, or the folds' bootstrap replicates ave
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -180,14 +181,12 @@ def read_standing(told: Mapping[str, Any], where: object) -> Standing:
 
 
 def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> list[Standing]:
-    """The methods whose fits are all there, in their order. For the root; memory: their scores of all rows."""
-    judged = {
-        name: _Judged(folder, fits, rows, measure, name) for name in METHODS if any(f.method == name for f in fits)
-    }
-    ours = judged.get(OURS)
-    n_pos = int(np.sum(rows.y > 0))
+    """The methods that have fits of a setting on all folds. For the root; memory: their scores of all rows."""
+    folds, n_pos = int(rows.fold.max()), int(np.sum(rows.y > 0))
+    judged = [_Judged(folder, own, rows, measure) for name in METHODS if (own := complete(fits, name, folds))]
+    ours = next((one for one in judged if one.method == OURS), None)
     found = []
-    for name, one in judged.items():
+    for one in judged:
         area = intervals.of_rocarea(intervals.mean_of_folds([*one.delong(one.placed)]), LEVEL)
         sure = {"rocarea": area, "prbep": intervals.of_prbep(one.prbep, one.replicates, LEVEL, n_pos)}
         less = {}
@@ -196,28 +195,40 @@ def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> 
             less["rocarea"] = intervals.of_rocarea_difference(intervals.mean_of_folds([*one.delong(pairs)]), LEVEL)
             both = ours.replicates, one.replicates
             less["prbep"] = intervals.of_prbep_difference(ours.prbep, one.prbep, *both, LEVEL, n_pos)
-        own = [fit for fit in fits if fit.method == name]
-        tried = sorted({fit.setting for fit in own})
-        ends = sum(one in (tried[0], tried[-1]) for one in one.chosen)
-        at_end = METHODS[name].linear and len(tried) > 1 and 2 * ends > len(one.chosen)
-        notes = ", ".join(
-            f"{sum(fit.note == note for fit in own)} fits {note}" for note in sorted({f.note for f in own} - {""})
-        )
-        found.append(Standing(name, one.chosen, at_end, sum(fit.seconds for fit in own), notes, sure, less))
+        found.append(Standing(one.method, one.chosen, one.at_end, one.seconds, one.notes, sure, less))
     return found
+
+
+def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
+    """A method's fits by setting and fold, of the settings that all folds have."""
+    own = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
+    return {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
+
+
+def chosen(fits: Mapping[tuple[float, int], Fit], measure: str) -> list[float]:
+    """For each fold the setting of the best mean measure on the others, of several the largest. See `complete`."""
+    settings, folds = sorted({one for one, _ in fits}, reverse=True), sorted({fold for _, fold in fits})
+    values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in settings])
+    others = values.sum(axis=1, keepdims=True) - values
+    return [settings[int(np.argmax(column))] for column in np.round(others, 12).T]
 
 
 class _Judged:
     """A method's chosen fits: placements of each fold's rows, replicates of the mean PRBEP."""
 
-    def __init__(self, folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str, name: str) -> None:
-        folds = range(1, int(rows.fold.max()) + 1)
-        by = {(fit.setting, fit.fold): fit for fit in fits if fit.method == name}
+    def __init__(self, folder: Folder, fits: Mapping[tuple[float, int], Fit], rows: Rows, measure: str) -> None:
+        self.chosen = chosen(fits, measure)
+        folds = range(1, len(self.chosen) + 1)
+        own = [fits[setting, fold] for setting, fold in zip(self.chosen, folds, strict=True)]
+        self.method, self.prbep = own[0].method, float(np.mean([one.prbep for one in own]))
+        self.seconds = sum(one.seconds for one in fits.values())
+        notes = Counter(one.note for one in fits.values() if one.note)
+        self.notes = ", ".join(f"{count} fits {note}" for note, count in sorted(notes.items()))
+        ends = [extreme(setting for setting, _ in fits) for extreme in (min, max)]
+        at_ends = sum(one in ends for one in self.chosen)
+        self.at_end = METHODS[self.method].linear and ends[0] < ends[1] and 2 * at_ends > len(self.chosen)
         self._labels = [rows.y[rows.fold == fold] for fold in folds]
-        self.chosen = chosen(by, len(folds), measure)
-        own = [by[setting, fold] for setting, fold in zip(self.chosen, folds, strict=True)]
         scores = [folder.scores(one) for one in own]
-        self.prbep = float(np.mean([one.prbep for one in own]))
         self.placed = [measures.placements(s, y, ALONE) for s, y in zip(scores, self._labels, strict=True)]
         drawn = [
             bootstrap.prbep(s, y, np.flatnonzero(rows.fold == fold), REPLICATES, 0, ALONE)
@@ -228,16 +239,3 @@ class _Judged:
     def delong(self, placed: Sequence[NDArray[np.int64]]) -> Iterator[tuple[float, float, str]]:
         """Of each fold."""
         return (intervals.delong(one, y, ALONE) for one, y in zip(placed, self._labels, strict=True))
-
-
-def chosen(fits: Mapping[tuple[float, int], Fit], folds: int, measure: str) -> list[float]:
-    """For each fold the setting of the best mean measure on the others, of several the largest. Local.
-
-    fits : by setting and fold; settings that not all folds have are left out.
-    """
-    settings = [
-        one for one in sorted({s for s, _ in fits}, reverse=True) if all((one, f) in fits for f in range(1, folds + 1))
-    ]
-    values = np.array([[getattr(fits[one, f], measure) for f in range(1, folds + 1)] for one in settings])
-    others = values.sum(axis=1, keepdims=True) - values
-    return [settings[int(np.argmax(np.round(column, 12)))] for column in others.T]

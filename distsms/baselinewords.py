@@ -8,7 +8,7 @@ from distsms import report
 from distsms.baseline import LEVEL, Standing
 from distsms.competitors import METHODS, OURS
 from distsms.intervals import Interval
-from distsms.pathwords import SHOWN
+from distsms.measure_names import SHOWN
 
 HEADER = ("method", "ROCArea [%]", "interval", "PRBEP [%]", "interval", "lambda", "s")
 

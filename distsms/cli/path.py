@@ -242,7 +242,7 @@ def _conclude(
     """The table, the choice, the model, path.json; returns the exit code. On the root."""
     from dataclasses import replace
 
-    from distsms import model, path, pathwords
+    from distsms import model, path, pathwords, report
     from distsms.pathfolder import MODEL
     from distsms.result import Status
 
@@ -250,7 +250,7 @@ def _conclude(
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
     curve = path.means(points, args.measure)
     chosen = path.choose(curve, args.rule) if curve and not found.stopped else None
-    say(pathwords.table(points, args.measure, chosen))
+    say(report.table(*pathwords.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
