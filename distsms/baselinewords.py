@@ -22,15 +22,15 @@ def cells(one: Standing, measure: str) -> list[str]:
     """A method's row: measures in per cent."""
     words = [one.method]
     for name in SHOWN:
-        words += [f"{100 * one.sure[name].value:.2f}", between(one.sure[name], "")]
+        words += [f"{100 * one.sure[name].value:.2f}", between(one.sure[name])]
     less = one.less.get(measure)
-    words += [f"{100 * less.value:+.2f}", between(less, "+")] if less else ["", ""]
+    words += [f"{100 * less.value:+.3f}", between(less, "+.3f")] if less else ["", ""]
     return [*words, setting(one), f"{one.seconds:.1f}"]
 
 
-def between(one: Interval, sign: str) -> str:
+def between(one: Interval, form: str = ".2f") -> str:
     """An interval in per cent."""
-    return "none" if one.why else f"{100 * one.low:{sign}.2f} to {100 * one.high:{sign}.2f}"
+    return "none" if one.why else f"{100 * one.low:{form}} to {100 * one.high:{form}}"
 
 
 def setting(one: Standing) -> str:
@@ -66,25 +66,26 @@ def sentences(found: Sequence[Standing], measure: str) -> list[str]:
 
 
 def _pays(best: Standing, less: Interval, name: str) -> str:
-    found = f"{abs(100 * less.value):.2f} points of {name} (interval {between(less, '+')})"
+    over = f"{best.method}, the best of the other linear models"
     if less.why:
         return f"Whether direct optimization pays is not to be told: {less.why}."
     if less.low > 0:
-        return f"Direct optimization pays here: {found} over {best.method}, the best of the other linear models."
+        return f"Direct optimization is ahead of {over}, by {_points(less, name)}."
     if less.high < 0:
-        return f"Direct optimization does not pay here: {best.method} is better by {found}."
-    return (
-        f"Direct optimization makes no difference that these rows show: {100 * less.value:+.2f} points of {name} "
-        f"(interval {between(less, '+')}) against {best.method}, the best of the other linear models. Take either."
-    )
+        return f"Direct optimization does not pay here: it is behind {over}, by {_points(less, name)}."
+    told = f"{over}: {_points(less, name)}"
+    return f"Direct optimization makes no difference that these rows show to {told}. Take either."
 
 
-def _ceiling(one: Standing, less: Interval, name: str) -> str:
+def _ceiling(trees: Standing, less: Interval, name: str) -> str:
     if less.why:
-        return f"How {one.method} compare is not to be told: {less.why}."
-    found = f"{abs(100 * less.value):.2f} points of {name} (interval {between(less, '+')})"
+        return f"How {trees.method} compare is not to be told: {less.why}."
     if less.high < 0:
-        return f"Trees are better by {found}: where a model need not be linear, take them."
+        return f"Trees are ahead by {_points(less, name)}: where a model need not be linear, take them."
     if less.low > 0:
-        return f"Trees are worse by {found}: nothing here wants more than a linear model."
-    return f"Trees and distsms are not told apart in {name} (interval {between(less, '+')})."
+        return f"Trees are behind by {_points(less, name)}: nothing here wants more than a linear model."
+    return f"Trees and distsms are not told apart: {_points(less, name)}."
+
+
+def _points(less: Interval, name: str) -> str:
+    return f"{abs(100 * less.value):.3f} points of {name} (interval {between(less, '+.3f')})"

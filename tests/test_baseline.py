@@ -216,8 +216,11 @@ def standing(method, value, less=None, **more):
 @pytest.mark.parametrize(
     "less, word",
     [
-        ((0.02, 0.01, 0.03), "pays here: 2.00 points"),
-        ((-0.02, -0.03, -0.01), "does not pay here: svm is better by 2.00 points"),
+        ((0.02, 0.01, 0.03), "is ahead of svm, the best of the other linear models, by 2.000 points"),
+        (
+            (-0.02, -0.03, -0.01),
+            "does not pay here: it is behind svm, the best of the other linear models, by 2.000 points",
+        ),
         ((0.02, -0.01, 0.05), "makes no difference"),
     ],
 )
@@ -227,8 +230,8 @@ def test_what_is_said_is_what_the_interval_says(less, word):
     assert word in first and "logistic" not in first  # against the best of the others
     trees = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True)
     said = " ".join(baselinewords.sentences([*found, trees], "rocarea"))
-    assert "Trees are better by 5.00 points" in said and "trees: 2 fits odd." in said and "end of the grid" in said
-    assert "pays" not in " ".join(baselinewords.sentences(found[1:2], "rocarea"))
+    assert "Trees are ahead by 5.000 points" in said and "trees: 2 fits odd." in said and "end of the grid" in said
+    assert "irect" not in " ".join(baselinewords.sentences(found[1:2], "rocarea"))
     assert "0.1" in baselinewords.table(found, "rocarea")
 
 
