@@ -29,6 +29,7 @@ ALL = (
     "figure_lower_bounds",
     "kill_test",
     "measures",
+    "published",
     "sweep",
 )
 
@@ -66,6 +67,19 @@ def test_the_lower_bounds(tmp_path):
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".md", ".png", ".svg"}
     assert "| prbep | 0.1 | " in out
     assert "n.a." not in out
+
+
+@pytest.mark.slow
+def test_published_figures(texts, tmp_path):
+    out = script("published", tmp_path / "out", f"web8={texts[0]},{texts[1]}", f"news20={texts[0]}")
+    lines = [line.split(" | ") for line in out.splitlines()[2:]]
+    assert [line[0] for line in lines] == ["| web8"] * 9 + ["| news20"] * 6
+    assert all(0 <= float(line[4].split()[0]) <= 100 for line in lines)
+    assert (tmp_path / "out" / "published.md").read_text() in out + "\n"
+    assert (
+        "nothing published is known of 'other'"
+        in finish(start(tmp_path, f"other={texts[0]}", program=(str(SCRIPTS / "published"),)))[2]
+    )
 
 
 @pytest.mark.slow
