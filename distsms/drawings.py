@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from distsms import figures
 from distsms.curves import Curve, Histogram
+from distsms.measure_names import SHOWN
+
+if TYPE_CHECKING:
+    from distsms.intervals import Interval
+    from distsms.path import Choice, Mean, Point
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"  # Okabe and Ito's
 SQUARE, WIDE = (4.2, 4.4), (4.2, 3.6)  # inches
@@ -111,6 +117,45 @@ def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
         f"best J is {J[-1]:.6g}, its lower bound {bound[-1]:.6g}, the gap {gap[-1]:.3g}."
     )
     return Drawing(figure, f"convergence_{against}", f"Convergence by {against}", words)
+
+
+def path(curve: Sequence[Mean], points: Sequence[Point], found: Choice, measure: str) -> Drawing:
+    """The held-out measure over lambda: mean, standard error and each fold; the training rows' measure; the choice."""
+    figure, (axes,) = figures.blank(WIDE)
+    name, lams = SHOWN[measure], [one.lam for one in curve]
+    for_folds = [(one.lam, one.held_out[measure]) for one in points if one.held_out and one.lam in lams]
+    trained = [(one.lam, one.training[measure]) for one in points if not one.lane and one.lam in lams]
+    axes.plot(*zip(*for_folds, strict=True), color="grey", linestyle="", marker=".", markersize=4, label="each fold")
+    axes.plot(*zip(*trained, strict=True), color=VERMILION, linestyle="--", linewidth=1.2, label="training rows")
+    errors = [one.error for one in curve]
+    axes.errorbar(lams, [one.mean for one in curve], errors, color=BLUE, capsize=3, label="held out, s.e.")
+    axes.plot([found.chosen.lam], [found.chosen.mean], color=PURPLE, marker="D", label="chosen", **POINT)
+    axes.set(xscale="log", xlabel="lambda", ylabel=name)
+    _legend(figure, 2)
+    words = (
+        f"Held-out {name} over lambda: the best mean is {found.best.mean:.4f} at {found.best.lam:g}, the chosen lambda "
+        f"is {found.chosen.lam:g} with {found.chosen.mean:.4f}, standard error {found.chosen.error:.4f}; from "
+        f"{found.low.lam:g} to {found.high.lam:g} means are within one standard error of the best."
+    )
+    return Drawing(figure, "path", f"Held-out {name} over lambda", words)
+
+
+def methods(name: str, caption: str, label: str, found: Mapping[str, Interval], zero: bool) -> Drawing:
+    """A value with its interval, in per cent, for each method; with `zero` a line there."""
+    figure, (axes,) = figures.blank(WIDE)
+    for at, (method, one) in enumerate(found.items()):
+        colour, value = (PURPLE if method == "distsms" else BLUE), 100 * one.value
+        reach = [[value - 100 * one.low], [100 * one.high - value]]
+        axes.errorbar([value], [at], xerr=None if one.why else reach, color=colour, marker="o", markersize=5, capsize=3)
+    if zero:
+        axes.axvline(0, color="grey", linestyle=":")
+    axes.set(xlabel=label, yticks=range(len(found)), yticklabels=list(found))
+    axes.invert_yaxis()
+    each = (
+        f"{method} {100 * one.value:.2f}" + ("" if one.why else f" ({100 * one.low:.2f} to {100 * one.high:.2f})")
+        for method, one in found.items()
+    )
+    return Drawing(figure, name, caption, f"{label}: {'; '.join(each)}.")
 
 
 def _legend(figure: Any, columns: int) -> None:

@@ -90,7 +90,7 @@ def judge(
     drawn = [bootstrap.prbep(one, rows.labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
     judged = []
     for path, model, own, places, draws in zip(paths, models, scores, placed, drawn, strict=True):
-        area = intervals.of_rocarea(places, rows.labels, asked.level, comm)
+        area = intervals.of_rocarea(intervals.delong(places, rows.labels, comm), asked.level)
         found = measured(model, own, rows.labels, comm, asked.threshold, asked.k, area.value)
         prbep = intervals.of_prbep(found["prbep"], draws, asked.level, found["n_pos"])
         more = more_measures(model.info, asked.k)
@@ -99,7 +99,9 @@ def judge(
     for a, b in combinations(range(len(judged)), 2):
         found, other = judged[a].found, judged[b].found
         differences = {
-            "rocarea": intervals.of_rocarea_difference(placed[a], placed[b], rows.labels, asked.level, comm),
+            "rocarea": intervals.of_rocarea_difference(
+                intervals.delong(placed[a] - placed[b], rows.labels, comm), asked.level
+            ),
             "prbep": intervals.of_prbep_difference(
                 found["prbep"], other["prbep"], drawn[a], drawn[b], asked.level, found["n_pos"]
             ),

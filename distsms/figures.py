@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from distsms.cells import Finished
+from distsms.measure_names import SHOWN
 from distsms.tables import ROUNDING, best_run, problems
 
 LOOKS = {  # method -> colour, marker
@@ -34,7 +35,6 @@ LOOKS = {  # method -> colour, marker
 }
 OTHER_MARKERS = "hpd8H"  # of other widths and variants, which have their solver's colour
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
-NAMES = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 LEGEND_INCHES = 1.65  # the widest entry of a legend
 PROVED_GAP, UNKNOWN = "proved gap", "uncertainty of the least J"
 PROVED, UNPROVED = "end: proved", "end: limit or standstill"
@@ -84,7 +84,7 @@ def draw(runs: Sequence[Finished], title: str, folder: Path) -> list[Path]:
             wanted.append(("agm", agm, both))
         for name, group, drawn in wanted:
             if group and drawn:
-                figure = panels(group, drawn, f"{title}: {NAMES[measure]}", problems(these))
+                figure = panels(group, drawn, f"{title}: {SHOWN[measure]}", problems(these))
                 written += save(figure, folder, f"{name}_{measure}")
     return written
 
@@ -108,7 +108,7 @@ def panels(
                 one.draw(axes, group, Reference.of(known[problem]), looks)
             _plain_numbers(column[-1])
         for axes, one in zip(grid[:, 0], drawn, strict=True):
-            axes.set_ylabel(one.label.replace("MEASURE", NAMES[runs[0].cell.measure]))
+            axes.set_ylabel(one.label.replace("MEASURE", SHOWN[runs[0].cell.measure]))
         handles = {
             label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
@@ -212,7 +212,7 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
             epsilons = np.unique([epsilon for pairs in methods.values() for epsilon, _ in pairs])
             bound = [theory[measure](epsilon) for epsilon in epsilons]
             axes.plot(epsilons, bound, "k:", label="paper's bound for cutting planes")
-            axes.set(xscale="log", yscale="log", xlabel="epsilon", title=NAMES[measure])
+            axes.set(xscale="log", yscale="log", xlabel="epsilon", title=SHOWN[measure])
             axes.invert_xaxis()
         grid[0].set_ylabel("evaluations to a proved gap of epsilon")
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

@@ -13,6 +13,9 @@ SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 RANKING = ("rocarea", "prbep")
 """The paper's two measures, which comparisons are of."""
 
+SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
+"""What they are called where people read."""
+
 
 def parse(name: str) -> tuple[str, tuple[float, ...]]:
     """The family and its parameters: "f0.5" is ("f-beta", (0.5,)), "recall@9" is ("recall@k", (9,)).

@@ -39,7 +39,8 @@ table { border-collapse: collapse; min-width: min(100%, 18rem); font-variant-num
 caption { text-align: left; padding-bottom: .25rem; }
 th, td { padding: .3rem .9rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top; }
 th:first-child, td.text { text-align: left; overflow-wrap: anywhere; }
-td.text { min-width: 9rem; }
+td { white-space: nowrap; }
+td.text { min-width: 9rem; white-space: normal; }
 th { font-weight: 600; }
 tbody th { font-weight: 400; min-width: 7rem; }
 .bar { display: block; height: .7em; margin-top: .4em; background: var(--blue); }

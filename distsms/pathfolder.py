@@ -9,26 +9,20 @@ model.h5               the model at the lambda that was chosen
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from distsms import cells, model
-from distsms.cells import Fields, differences, number, number_or_null, read_objects
-from distsms.errors import InputError
-from distsms.files import replacing
+from distsms.cells import Fields, number, number_or_null, read_objects
 from distsms.model import Model
 from distsms.path import Point
-from distsms.report import to_json
 from distsms.result import Status
+from distsms.resumable import Resumable
 from distsms.settings import Settings
 from distsms.training import Floats
 
-FORMAT, VERSION = "distsms-path", 1
-IDENTITY, POINTS, MODEL = "path.json", "points", "model.h5"
+MODEL = "model.h5"
 
 RESULT: Fields = {
     "status": tuple(one.name.lower() for one in Status).__contains__,
@@ -44,46 +38,17 @@ POINT: Fields = {
     "training": lambda value: cells.fault(value, cells.MEASURED) is None,
     "held_out": lambda value: value is None or cells.fault(value, cells.MEASURED) is None,
 }
-IDENTITIES: Fields = {
-    "format": FORMAT.__eq__,
-    "version": VERSION.__eq__,
-    "problem": lambda value: isinstance(value, dict),
-}
 
 
-class Folder:
+class Folder(Resumable):
     """A path's folder. For the root alone; hold it with `files.exclusive`."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    def check(self) -> None:
-        """Raise InputError if something else than a path is there."""
-        if os.path.lexists(self.path) and not self.path.is_dir():
-            raise InputError(f"{self.path}: is not a folder; name another place for the path")
-        if self.path.is_dir() and any(self.path.glob("[!.]*")) and not (self.path / IDENTITY).exists():
-            raise InputError(f"{self.path}: holds something that is not a path; name another folder")
-
-    def open(self, problem: Mapping[str, Any]) -> None:
-        """Begin, or go on with, the path of a problem. InputError, with what differs, if another one's is there."""
-        (self.path / POINTS).mkdir(exist_ok=True)
-        if not (self.path / IDENTITY).exists():
-            return self.describe(problem)
-        remedy = "Name another folder, or remove this one"
-        there = read_objects(self.path / IDENTITY, IDENTITIES, remedy)[0]["problem"]
-        if differing := differences(there, json.loads(to_json(problem))):
-            raise InputError(f"{self.path}: holds another path ({'; '.join(differing)}). {remedy}")
-
-    def describe(self, problem: Mapping[str, Any], **more: Any) -> None:
-        """Write path.json: the problem, and what came of it."""
-        with replacing(self.path / IDENTITY) as temporary:
-            words = {"format": FORMAT, "version": VERSION, "problem": problem, **more}
-            temporary.write_text(to_json(words, indent=1) + "\n", encoding="utf-8")
+    kind, parts = "path", "points"
 
     def points(self) -> list[Point]:
         """All that are kept: by falling lambda and lane. Raises InputError where one is damaged."""
         found = []
-        for path in (self.path / POINTS).glob("[!.]*.json"):
+        for path in (self.path / self.parts).glob("[!.]*.json"):
             point = Point(**read_objects(path, POINT, f"Remove {path}, and the point is run anew")[0])
             found.append(point)
         return sorted(found, key=lambda one: (-one.lam, one.lane))
@@ -92,8 +57,7 @@ class Folder:
         """Write a point and its model; of a fold, the older models go."""
         newest = self._file(point, "h5")
         model.save(newest, trained)
-        with replacing(self._file(point, "json")) as temporary:
-            temporary.write_text(to_json(point._asdict(), indent=1) + "\n", encoding="utf-8")
+        self.write(self._file(point, "json"), point._asdict())
         if point.lane:
             for old in newest.parent.glob(f"*_{_lane(point.lane)}.h5"):
                 if old != newest:
@@ -110,10 +74,10 @@ class Folder:
 
     def model(self, lam: float) -> Model:
         """The model of all rows at a lambda."""
-        return model.load(self.path / POINTS / f"{lam!r}_{_lane(0)}.h5")
+        return model.load(self.path / self.parts / f"{lam!r}_{_lane(0)}.h5")
 
     def _file(self, point: Point, kind: str) -> Path:
-        return self.path / POINTS / f"{point.lam!r}_{_lane(point.lane)}.{kind}"
+        return self.path / self.parts / f"{point.lam!r}_{_lane(point.lane)}.{kind}"
 
 
 def finished(point: Point, settings: Settings) -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distsms import report
+from distsms.measure_names import SHOWN
 from distsms.path import Choice, Mean, Point, means
-
-SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 
 
 def line(point: Point, measure: str) -> str:
@@ -21,8 +19,8 @@ def line(point: Point, measure: str) -> str:
     )
 
 
-def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> str:
-    """A row for each lambda: of all rows J, gap, evaluations; of the folds evaluations, mean and standard error."""
+def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple[list[str], list[list[str]]]:
+    """Header and a row for each lambda: of all rows J, gap, evaluations; of the folds evaluations, mean and s.e."""
     name, curve, rows = SHOWN[measure], {one.lam: one for one in means(points, measure)}, []
     for lam in dict.fromkeys(one.lam for one in points):
         here = [one for one in points if one.lam == lam]
@@ -42,7 +40,7 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> str:
             ]
         )
     header = ["lambda", "J", "gap", "evaluations", "of the folds", f"training {name}", f"held out {name}", "s.e.", ""]
-    return report.table(header, rows)
+    return header, rows
 
 
 def choice(measure: str, found: Choice, curve: Sequence[Mean]) -> str:

@@ -27,7 +27,7 @@ from scipy import sparse
 
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.features import PART_ENTRIES, Dense, Features, Pattern, Sparse, length_dtype, unsigned
+from distsms.features import PART_ENTRIES, Dense, Features, Pattern, Sparse, index_dtype, length_dtype, unsigned
 from distsms.files import exclusive
 from distsms.manifest import Manifest, prepare, publish, read_manifest, verify
 from distsms.normalization import Normalization
@@ -148,6 +148,18 @@ def load(
     longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
+
+
+def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
+    """All rows that count as training sees them, X (n, p) in float64 as SciPy (CSR) or NumPy has it, and their labels
+    (n,). Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load` does.
+    """
+    first, last = (_boundary(manifest, k, 1) for k in (0, 1))
+    read = _read_rows(manifest, first, last, manifest.p, manifest.normalization)
+    X = read.rows.matrix()
+    if read.weights is None:
+        return X, read.labels
+    return X[read.weights != 0], read.labels[read.weights != 0]
 
 
 class _Boundary(NamedTuple):
@@ -305,6 +317,13 @@ class _SparseRows:
             return Pattern(indices, lengths, self.width, sort=differ)
         return Sparse(self.values[: self.filled], indices, lengths, self.width, sort=differ)
 
+    def matrix(self) -> sparse.csr_matrix:
+        """All rows and entries as SciPy has them."""
+        kind, nnz = index_dtype(self.filled, self.width), self.filled
+        values = np.ones(nnz) if self.values is None else self.values[:nnz].astype(float)
+        indptr = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))).astype(kind)
+        return sparse.csr_matrix((values, self.indices[:nnz].astype(kind), indptr), (len(self.lengths), self.width))
+
 
 class _DenseRows:
     """The local rows of dense shards. Columns beyond `width` are not even read."""
@@ -324,3 +343,6 @@ class _DenseRows:
 
     def features(self, longest: int, differ: bool) -> Dense:
         return Dense(self.array)
+
+    def matrix(self) -> NDArray[np.float64]:
+        return self.array.astype(float, copy=False)

@@ -17,11 +17,12 @@ from distsms import __version__, drawings, page
 from distsms.curves import Curve, Histogram
 from distsms.drawings import Drawing
 from distsms.evaluation import Judged
-from distsms.figures import as_svg
 from distsms.intervals import Floats, Interval
+from distsms.measure_names import SHOWN
 from distsms.page import Html, element
 from distsms.report import size
 from distsms.result import Status
+from distsms.summary_choice import Beside, OnPath, baseline_section, figure_of, path_section
 
 WEIGHTS = 20
 """So many of the largest weights are shown."""
@@ -39,6 +40,8 @@ class Material:
     trace: dict[str, Floats]
     trace_note: str
     names: Sequence[str] | None  # of the model's columns
+    path: OnPath | None = None
+    baseline: Beside | None = None
 
     @property
     def info(self) -> dict[str, Any]:
@@ -87,7 +90,7 @@ def _measured(material: Material, drawn: list[Drawing]) -> Html:
             drawings.precision_recall(material.curve, found),
         ]
         drawn += these
-        parts.append(page.beside(*map(_figure, these)))
+        parts.append(page.beside(*map(figure_of, these)))
     else:
         parts.append(element("p", "Only one class is present: there are no curves, and ROCArea is not defined."))
     histogram = drawings.scores(material.histogram, found["threshold"])
@@ -105,7 +108,7 @@ def _measured(material: Material, drawn: list[Drawing]) -> Html:
         "On these rows",
         element("p", _sure(material)),
         *parts,
-        page.beside(_figure(histogram), element("div", *at_threshold)),
+        page.beside(figure_of(histogram), element("div", *at_threshold)),
     )
 
 
@@ -151,7 +154,15 @@ def _convergence(material: Material, drawn: list[Drawing]) -> Html:
     these = [drawings.convergence(material.trace, one) for one in ("seconds", "evaluations")]
     drawn += these
     told = "No J can lie below the lower bound, whatever w: the gap is what is left to gain at the most."
-    return page.section("Convergence", element("p", told), page.beside(*map(_figure, these)))
+    return page.section("Convergence", element("p", told), page.beside(*map(figure_of, these)))
+
+
+def _path(material: Material, drawn: list[Drawing]) -> str:
+    return path_section(material.path, drawn)
+
+
+def _baseline(material: Material, drawn: list[Drawing]) -> str:
+    return baseline_section(material.baseline, drawn)
 
 
 def _weights(material: Material, drawn: list[Drawing]) -> Html:
@@ -219,6 +230,8 @@ SECTIONS: tuple[Callable[[Material, list[Drawing]], str], ...] = (
     _measured,
     _trained,
     _convergence,
+    _path,
+    _baseline,
     _weights,
     _cost,
     _provenance,
@@ -230,10 +243,6 @@ def in_words(one: Interval, level: float) -> str:
     return f"no interval: {one.why}" if one.why else f"{one.low:.4f} to {one.high:.4f} ({100 * level:g} %)"
 
 
-def _figure(one: Drawing) -> Html:
-    return page.figure(as_svg(one.figure), one.name, one.caption, one.words)
-
-
 def _ending(info: Mapping[str, Any]) -> str:
     by_name = {one.name.lower(): one.sentence for one in Status}
     detail = f": {info['detail']}" if info.get("detail") else ""
@@ -241,8 +250,7 @@ def _ending(info: Mapping[str, Any]) -> str:
 
 
 def _on_training(info: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"rocarea": "ROCArea", "prbep": "PRBEP"}
-    return {f"{names.get(name, name)} on them": one for name, one in (info.get("training") or {}).items()}
+    return {f"{SHOWN.get(name, name)} on them": one for name, one in (info.get("training") or {}).items()}
 
 
 def _base_rate(found: Mapping[str, Any]) -> float:

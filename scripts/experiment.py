@@ -27,6 +27,15 @@ def text(name: str) -> Path:
     return Path(name)
 
 
+def named(words: str) -> tuple[str, list[Path]]:
+    """NAME=TRAIN[,TEST]: a name and svmlight text."""
+    name, _, files = words.partition("=")
+    paths = files.split(",")
+    if not (name and files) or len(paths) > 2:
+        raise argparse.ArgumentTypeError(f"{words!r} is not NAME=TRAIN or NAME=TRAIN,TEST")
+    return name, [text(one) for one in paths]
+
+
 def add_ranks(parser: argparse.ArgumentParser) -> None:
     """--ranks."""
     parser.add_argument("--ranks", type=count, default=1, metavar="N", help="MPI ranks of every run (%(default)s)")
@@ -100,6 +109,15 @@ def _run(words: Sequence[object], ranks: int, **more: Any) -> subprocess.Complet
     command = [*launcher, sys.executable, "-m", "distsms", *map(str, words)]
     # Python's own copy of the environment: MPI, if this process has it, adds to the other what mpirun stumbles over.
     return subprocess.run(command, check=False, env=dict(os.environ), **more)  # noqa: S603
+
+
+def without_empty(text: Path, to: Path) -> Path:
+    """A text's rows that have features, in the file `to`, which is returned; nothing is done if it is there."""
+    if not to.exists():
+        with _opened(text) as lines, open(to.with_name(f".{to.name}"), "wb") as kept:
+            kept.writelines(line for line in lines if b":" in line.split(b"#")[0])
+        to.with_name(f".{to.name}").rename(to)
+    return to
 
 
 def _split(text: Path, folder: Path) -> tuple[Path, Path]:

@@ -47,6 +47,31 @@ def run_json(*words, **more):
     return json.loads(run(*words, "--json", **more))
 
 
+KILLER = """
+import os, signal, sys
+from distsms import objective
+from distsms.__main__ import main
+
+answer, count = objective.Objective._answer, 0
+
+def broken(self, *questions):
+    global count
+    count += 1
+    if count == %d and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer(self, *questions)
+
+objective.Objective._answer = broken
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def killed(at, *words):
+    """Run on two ranks, of which the second is killed at its pass number `at` over the data."""
+    code, out, err = finish(start(*words, ranks=2, program=("-c", KILLER % at)))
+    assert code != 0, out + err
+
+
 def write_svmlight(path, n=300, p=10, seed=0, positive=0.2):
     """Text of n rows with signal; returns X dense and y."""
     rng = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distsms.cells import Cell
-from tests.program import TIME_LIMIT, finish, run, run_json, start, write_svmlight
+from tests.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
 from tests.test_comparison import made
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
@@ -32,30 +32,9 @@ def results(folder):
     return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("cells/*/result.json")}
 
 
-KILLER = """
-import os, signal, sys
-from distsms import objective
-from distsms.__main__ import main
-
-answer, count = objective.Objective._answer, 0
-
-def broken(self, *questions):
-    global count
-    count += 1
-    if count == 36 and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answer(self, *questions)
-
-objective.Objective._answer = broken
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 def test_killed_and_resumed(words, tmp_path):
     """Two runs of at most 15 evaluations are finished when the 36th comes; the end is that of an undisturbed one."""
-    (tmp_path / "killer.py").write_text(KILLER)
-    code, out, err = finish(start(*words, *GRID, *SHORT, ranks=2, program=(str(tmp_path / "killer.py"),)))
-    assert code != 0, out + err
+    killed(36, *words, *GRID, *SHORT)
     before = results(tmp_path / "out")
     cells = {path.name for path in (tmp_path / "out" / "cells").iterdir()}
     assert len(before) == 2

@@ -26,6 +26,10 @@ def drawn(n, share, seed=0, decimals=1, shift=1.0):
     return np.round(rng.normal(size=n) + shift * (labels > 0), decimals), labels
 
 
+def area(scores, labels, level=0.95, comm=ALONE):
+    return intervals.of_rocarea(intervals.delong(measures.placements(scores, labels, comm), labels, comm), level)
+
+
 def error_by_pairs(labels, *scores):
     """The variance of ROCArea, or of a difference of two, from the definition: the matrix of all pairs, its means."""
     order = [oracles.orders(one[labels > 0], one[labels < 0]) for one in scores]
@@ -63,10 +67,10 @@ def test_delong_on_any_ranks(comm, monkeypatch, share, piece, size):
     order = np.random.default_rng(1).permutation(len(scores))
     for one in (np.arange(len(scores)), order):
         mine, of_mine = local_part(size * scores[one], comm), local_part(labels[one], comm)
-        found = intervals.of_rocarea(measures.placements(mine, of_mine, comm), of_mine, 0.95, comm)
+        found = intervals.of_rocarea(intervals.delong(measures.placements(mine, of_mine, comm), of_mine, comm), 0.95)
         assert found.value == measures.rocarea(size * scores, labels, ALONE)
         assert found.standard_error == pytest.approx(error_by_midranks(labels, scores), rel=1e-12)
-        assert found == intervals.of_rocarea(measures.placements(scores, labels, ALONE), labels, 0.95, ALONE)
+        assert found == area(scores, labels)
         assert 0 < found.low < found.value < found.high < 1
 
 
@@ -75,14 +79,18 @@ def test_the_difference_of_two_models(comm):
     other = scores + noise.round(1)
     mine = local_part(labels, comm)
     placed = [measures.placements(local_part(one, comm), mine, comm) for one in (scores, other)]
-    found = intervals.of_rocarea_difference(*placed, mine, 0.9, comm)
+
+    def difference(twice, other):
+        return intervals.of_rocarea_difference(intervals.delong(twice - other, mine, comm), 0.9)
+
+    found = difference(*placed)
     assert found.standard_error == pytest.approx(error_by_pairs(labels, scores, other), rel=1e-12)
     z = found.value / found.standard_error
     assert found.p == pytest.approx(2 * stats.norm.sf(abs(z)))
     assert (found.low > 0 or found.high < 0) == (found.p < 0.1)
-    back = intervals.of_rocarea_difference(*placed[::-1], mine, 0.9, comm)
+    back = difference(*placed[::-1])
     assert (back.value, back.low, back.p) == (-found.value, -found.high, found.p)
-    same = intervals.of_rocarea_difference(placed[0], placed[0], mine, 0.9, comm)
+    same = difference(placed[0], placed[0])
     assert same.p == 1 and intervals.verdict(same, "a", "b") == "not distinguishable"
 
 
@@ -90,7 +98,7 @@ def test_the_difference_of_two_models(comm):
 def test_one_row_of_a_class_has_no_variance(comm, labels, word):
     labels = local_part(np.array(labels, np.int8), comm)
     scores = local_part(np.array([1.0, 3.0, 2.0]), comm)
-    found = intervals.of_rocarea(measures.placements(scores, labels, comm), labels, 0.95, comm)
+    found = area(scores, labels, comm=comm)
     assert word in found.why and math.isnan(found.low) and found.value in (0.0, 0.5)
 
 
@@ -98,9 +106,9 @@ def test_one_row_of_a_class_has_no_variance(comm, labels, word):
 @pytest.mark.parametrize("scores, word", [([2, 2, 1, 1], "wrong order"), ([1, 1, 1, 1], "same place")])
 def test_where_nothing_varies_there_is_no_interval(scores, word):
     labels = np.array([1, 1, -1, -1], np.int8)
-    found = intervals.of_rocarea(measures.placements(np.array(scores, float), labels, ALONE), labels, 0.95, ALONE)
+    found = area(np.array(scores, float), labels)
     assert word in found.why and math.isnan(found.low)
-    one_class = intervals.of_rocarea(np.zeros(2, np.int64), np.ones(2, np.int8), 0.95, ALONE)
+    one_class = area(np.zeros(2), np.ones(2, np.int8))
     assert one_class.why == "a class is missing" and math.isnan(one_class.value)
 
 
@@ -197,7 +205,7 @@ def test_coverage():
         ranked = measures.ranking(scores, labels, ALONE)
         draws = bootstrap.prbep(scores, labels, np.arange(n), 200, seed, ALONE)
         found = {
-            "rocarea": intervals.of_rocarea(measures.placements(scores, labels, ALONE), labels, 0.9, ALONE),
+            "rocarea": area(scores, labels, 0.9),
             "prbep": intervals.of_prbep(ranked.prbep, draws, 0.9, ranked.n_pos),
         }
         for name, one in found.items():

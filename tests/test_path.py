@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from distsms import pathwords
+from distsms import pathwords, report
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses import MEASURES
@@ -271,7 +271,7 @@ def test_words_on_points_that_came_to_nothing():
         Point(0.01, 0, nothing, 0.0, {"prbep": None}, None),
     ]
     assert "nonfinite J -  gap        -" in pathwords.line(points[1], "prbep")
-    lines = pathwords.table(points, "prbep", None).splitlines()
+    lines = report.table(*pathwords.table(points, "prbep", None)).splitlines()
     assert " ".join(lines[2].split()) == "0.1 0.50000000 0.0001 0 0 0.600000 - - no better than w = 0"
     assert lines[3].split() == ["0.01", "-", "-", "0", "0", "-", "-", "-", "nonfinite"]
 

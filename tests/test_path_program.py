@@ -12,7 +12,7 @@ import pytest
 
 from distsms.cli.path import lambdas
 from distsms.pathfolder import Folder
-from tests.program import TIME_LIMIT, finish, run, run_json, start, write_svmlight
+from tests.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 GRID = ("--lambdas", "1e-1:1e-3", "--folds", 3)
@@ -62,29 +62,8 @@ def test_the_same_on_one_rank_and_two(words, tmp_path):
     assert kept == {f"{lam}_all.h5" for lam in (0.1, 0.01, 0.001)} | {f"0.001_fold{f}.h5" for f in (1, 2, 3)}
 
 
-KILLER = """
-import os, signal, sys
-from distsms import objective
-from distsms.__main__ import main
-
-answer, passes = objective.Objective._answer, 0
-
-def broken(self, *questions):
-    global passes
-    passes += 1
-    if passes == 10 and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answer(self, *questions)
-
-objective.Objective._answer = broken
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 def test_killed_and_resumed(words, tmp_path):
-    (tmp_path / "killer.py").write_text(KILLER)
-    code, out, err = finish(start(*words, *GRID, ranks=2, program=(str(tmp_path / "killer.py"),)))
-    assert code != 0, out + err
+    killed(10, *words, *GRID)
     before = points(tmp_path / "out")
     assert 0 < len(before) < 12
     out = run(*words, *GRID, ranks=2)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from distsms.__main__ import main
@@ -30,6 +29,7 @@ ALL = (
     "figure_lower_bounds",
     "kill_test",
     "measures",
+    "published",
     "sweep",
 )
 
@@ -70,6 +70,19 @@ def test_the_lower_bounds(tmp_path):
 
 
 @pytest.mark.slow
+def test_published_figures(texts, tmp_path):
+    out = script("published", tmp_path / "out", f"web8={texts[0]},{texts[1]}", f"news20={texts[0]}")
+    lines = [line.split(" | ") for line in out.splitlines()[2:]]
+    assert [line[0] for line in lines] == ["| web8"] * 9 + ["| news20"] * 6
+    assert all(0 <= float(line[4].split()[0]) <= 100 for line in lines)
+    assert (tmp_path / "out" / "published.md").read_text() in out + "\n"
+    assert (
+        "nothing published is known of 'other'"
+        in finish(start(tmp_path, f"other={texts[0]}", program=(str(SCRIPTS / "published"),)))[2]
+    )
+
+
+@pytest.mark.slow
 def test_the_cost_model(texts, tmp_path):
     """It sees what runs took, knows each phase, and draws what it predicts."""
     pytest.importorskip("matplotlib")
@@ -104,30 +117,16 @@ def test_evaluations(texts, tmp_path):
     assert [len(course) for course in courses] == [3] * 4
 
 
-def test_benchmarks_see_the_same_rows(texts, tmp_path, monkeypatch):
-    """What SciPy, dlib and the others are given is what our own products work on."""
-    assert main(["shard", str(texts[0]), str(tmp_path / "data"), "--quiet"]) == 0
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    from benchmarks.measuring import Set, matrix
-
-    X, y = matrix(tmp_path / "data")
-    block = Set("a", tmp_path / "data").load()
-    w = np.linspace(-1, 1, X.shape[1])
-    np.testing.assert_allclose(X @ w, block.features.margins(w), atol=1e-12)
-    np.testing.assert_array_equal(y, block.labels)
-    assert set(X.data) != {1.0}
-
-
 @pytest.mark.parametrize(
     "part, rows",
     [("loss", 3), ("products", 5)]
     + [
         pytest.param(*one, marks=pytest.mark.slow)
-        for one in (("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("others", 3))
+        for one in (("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4))
     ],
 )
 def test_benchmarks(part, rows, texts, tmp_path):
-    """More rows where dlib and XGBoost are installed. `large` takes too long here."""
+    """More rows where dlib is installed. `large` takes too long here."""
     out = script("bench", part, "--quick", "--data", f"a={texts[0]},{texts[1]}", "--output", tmp_path)
     lines = [line for line in out.splitlines() if line.startswith(f"| {part} | a")]
     found = json.loads((tmp_path / "bench.json").read_text())[part]["rows"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -12,14 +13,17 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from distsms import curves, evaluation, model, summary
+from distsms import curves, evaluation, intervals, model, summary, summary_choice
+from distsms.baseline import Standing
 from distsms.cli.report import _trace
 from distsms.comm import Communicator
 from distsms.errors import InputError
+from distsms.path import Point
 from distsms.shards import write_data
 from tests.program import run, run_json, write_svmlight
 
 ALONE = Communicator()
+NOTHING = evaluation.Interval(np.nan, np.nan, np.nan, np.nan, "DeLong", "too few")
 EVIL = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -69,8 +73,7 @@ def material(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, path
     made = model.Model(np.array(w), told)
     scores = np.linspace(-1, 1, len(labels))
     found = evaluation.measured(made, scores, labels, ALONE)
-    nothing = evaluation.Interval(np.nan, np.nan, np.nan, np.nan, "DeLong", "too few")
-    judged = evaluation.Judged(path, made, scores, found, [], {"rocarea": nothing, "prbep": nothing})
+    judged = evaluation.Judged(path, made, scores, found, [], {"rocarea": NOTHING, "prbep": NOTHING})
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
     return summary.Material(judged, "rows", 0.95, curve, histogram, trace or {}, "no course", names)
@@ -101,6 +104,38 @@ def test_the_page_is_valid_and_fetches_nothing():
     assert len(page.of("caption")) == len(page.of("table")) > 4
     assert all("scope" in one for one in page.of("th"))
     assert not re.search(r"#000000|#0072b2;|#d55e00;", text.split("</style>", 1)[1].lower())  # all follow the scheme
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("folds", [0, 3])
+def test_path_and_baseline(folds):
+    def value(lam, lane):
+        return {"rocarea": 0.9 - 0.1 * abs(np.log10(lam) + 2) + 0.01 * lane, "prbep": None}
+
+    result = {"status": "proved", "J": 0.1, "gap": 0.01, "evaluations": 9, "vacuous": False}
+    points = [
+        Point(lam, lane, result, 0.0, value(lam, 0), value(lam, lane) if lane else None)
+        for lam in (0.1, 0.01, 0.001)
+        for lane in range(folds + 1)
+    ]
+    of = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
+    sure = {"rocarea": intervals.of_rocarea((0.9, 0.01, ""), 0.95), "prbep": NOTHING}
+    less = {"rocarea": intervals.of_rocarea_difference((0.02, 0.01, ""), 0.95), "prbep": NOTHING}
+    found = [Standing(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")]
+    beside = summary_choice.Beside(of, found, [EVIL])
+    made = replace(material([1, -1, 1, -1]), path=summary_choice.OnPath(of, points, "best"), baseline=beside)
+    text, drawn = summary.compose(made)
+    page = Reader(text)
+    assert "<script" not in text and EVIL in page.words
+    assert len(page.ids) == len(set(page.ids)) and len(page.of("svg")) == len(drawn)
+    assert [one.name for one in drawn if one.name in ("path", "methods", "differences")] == [
+        *(["path"] if folds else []),
+        "methods",
+        "differences",
+    ]
+    if folds:
+        assert "the chosen lambda is 0.01" in next(one.words for one in drawn if one.name == "path")
+    assert "svm 2.00 (0.04 to 3.96)" in drawn[-1].words
 
 
 @pytest.mark.serial

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from distsms import __version__
-from distsms.cli import compare, evaluate, export, info, path, predict, report, shard, synth, train
+from distsms.cli import baseline, compare, evaluate, export, info, path, predict, report, shard, synth, train
 from distsms.errors import EXIT_USAGE
 
-COMMANDS = (shard, synth, train, path, compare, evaluate, report, predict, export, info)
+COMMANDS = (shard, synth, train, path, baseline, compare, evaluate, report, predict, export, info)
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other

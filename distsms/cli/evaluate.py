@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads, count, finite, share, whole
 from distsms.errors import EXIT_OK
+from distsms.measure_names import SHOWN
 
 if TYPE_CHECKING:
     from distsms import inputs
@@ -30,7 +31,6 @@ examples:
   mpirun -n 8 distsms evaluate model.h5 data/test --json
   distsms evaluate a.h5 b.h5 --on data/test
 """
-NAMES = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +129,7 @@ def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
         (of_order if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
     width = max(map(len, (*of_order, *at_threshold)))
-    sure = {NAMES[name]: f"   {_interval(one)}" for name, one in judged.sure.items()}
+    sure = {SHOWN[name]: f"   {_interval(one)}" for name, one in judged.sure.items()}
     for name, one in of_order.items():
         print(f"  {name:<{width}} {one:.6f}{sure.get(name, '')}")
     print(f"  intervals of {100 * asked.level:g} %: how much a measure would move on other rows of the same kind")
@@ -150,7 +150,7 @@ def _print_several(on: str, judged: list[Judged], pairs: list[Pair], level: floa
     for line in _warnings(judged[0]):
         print(f"  {line}")
     header, lines = ["model"], [[one.path] for one in judged]
-    for name, label in NAMES.items():
+    for name, label in SHOWN.items():
         header += [label, judged[0].sure[name].method]
         for cells, one in zip(lines, (model.sure[name] for model in judged), strict=True):
             cells += [f"{one.value:.6f}", "none" if one.why else f"{one.low:.6f} to {one.high:.6f}"]
@@ -160,7 +160,7 @@ def _print_several(on: str, judged: list[Judged], pairs: list[Pair], level: floa
         for name, one in pair.differences.items():
             told = intervals.verdict(one, pair.first, pair.other)
             shown = "" if one.why else f"{_interval(one, '+')}, p = {one.p:.2g}: "
-            print(f"  {NAMES[name]:<7} {one.value:+.6f}   {shown}{told}")
+            print(f"  {SHOWN[name]:<7} {one.value:+.6f}   {shown}{told}")
     if len(pairs) > 1:
         print("\neach p is of its pair alone: of many, some are small by chance")
 

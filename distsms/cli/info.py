@@ -129,13 +129,13 @@ def _model(path: str) -> dict[str, Any]:
 
 def _results(models: list[dict[str, Any]]) -> str:
     """What each model was trained for, and what became of it, as a table."""
+    from distsms.measure_names import SHOWN
     from distsms.report import table
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
     numbers = ("J", "gap", "evaluations", "seconds")
     sets = [name for name in ("training", "test") if any(model.get(name) for model in models)]
     columns = [(name, measure) for name in sets for measure in ("rocarea", "prbep")]
-    names = {"rocarea": "ROCArea", "prbep": "PRBEP"}
     rows = []
     for model in models:
         measured = [(model.get(name) or {}).get(measure) for name, measure in columns]
@@ -149,7 +149,7 @@ def _results(models: list[dict[str, Any]]) -> str:
             + [_number(model.get(name), 6) for name in numbers]
             + [_number(value, 5) for value in measured]
         )
-    return table([*header, *[f"{name} {names[measure]}" for name, measure in columns]], rows)
+    return table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
 
 
 def _usages(models: list[dict[str, Any]]) -> str:

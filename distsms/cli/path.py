@@ -68,9 +68,8 @@ def folds(text: str) -> int:
     return number
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms path` takes."""
-    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+def add_grid(parser: argparse.ArgumentParser) -> None:
+    """Which problems are solved, and on which folds."""
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -85,6 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folds", type=folds, default=5, metavar="K", help="of the cross-validation; 0: the path alone (%(default)s)"
     )
     parser.add_argument("--seed", type=whole, default=0, help="another one deals rows to folds otherwise (%(default)s)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms path` takes."""
+    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    add_grid(parser)
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),
@@ -237,7 +242,7 @@ def _conclude(
     """The table, the choice, the model, path.json; returns the exit code. On the root."""
     from dataclasses import replace
 
-    from distsms import model, path, pathwords
+    from distsms import model, path, pathwords, report
     from distsms.pathfolder import MODEL
     from distsms.result import Status
 
@@ -245,7 +250,7 @@ def _conclude(
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
     curve = path.means(points, args.measure)
     chosen = path.choose(curve, args.rule) if curve and not found.stopped else None
-    say(pathwords.table(points, args.measure, chosen))
+    say(report.table(*pathwords.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE

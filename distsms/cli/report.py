@@ -20,6 +20,7 @@ EPILOG = """\
 One HTML file that fetches nothing, in light or dark as the reader prefers. All figures are exact over all rows of all
 ranks; curves are thinned for drawing only. It needs matplotlib (pip install 'distsms[plot]').
 
+A model that `distsms path` chose is shown on its path; --baseline adds what `distsms baseline` found.
 The course of the training is shown from the file that `distsms train --trace` wrote; the model remembers where that is.
 
 examples:
@@ -42,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="the course of the training (default: what the model remembers)"
     )
+    parser.add_argument(
+        "--path", metavar="FOLDER", help="what `distsms path` wrote (default: where the model lies, if that is one)"
+    )
+    parser.add_argument("--baseline", metavar="FOLDER", help="what `distsms baseline` wrote")
     add_intervals(parser)
     add_reading(parser)
     add_threads(parser)
@@ -89,8 +94,8 @@ def _write(args: argparse.Namespace, text: str, drawn: list[Any]) -> None:
         print(f"{args.figures}: {len(files)} files")
 
 
-def _beside(args: argparse.Namespace) -> tuple[Any, str, list[str] | None]:
-    """The trace, why there is none, and the columns' names; refuses now what would fail at the end. On the root."""
+def _beside(args: argparse.Namespace) -> tuple[Any, ...]:
+    """The trace, why there is none, the columns' names, path and baseline; refuses what would fail. On the root."""
     from distsms import model
 
     try:
@@ -104,7 +109,19 @@ def _beside(args: argparse.Namespace) -> tuple[Any, str, list[str] | None]:
         raise InputError(f"{args.out}: exists and is not a report; name another file, or remove it first")
     judged = model.load(args.model)
     names = judged.feature_names if args.feature_names is None else _names(args.feature_names, judged.p)
-    return *_trace(args, judged), names
+    return *_trace(args, judged), names, *_choice(args, judged)
+
+
+def _choice(args: argparse.Namespace, judged: Model) -> tuple[Any, Any]:
+    """The path that a model is on, and what else was tried. Raises InputError where what was asked for does not fit."""
+    from distsms import summary_choice
+
+    data = (judged.info.get("data") or {}).get("fingerprint")
+    places = [Path(args.path)] if args.path else []
+    if judged.info.get("path") and (Path(args.model).parent / "path.json").exists():
+        places.append(Path(args.model).parent)
+    path = summary_choice.read_path(places[0], data) if places else None
+    return path, summary_choice.read_baseline(Path(args.baseline), data) if args.baseline else None
 
 
 def _trace(args: argparse.Namespace, judged: Model) -> tuple[Any, str]:

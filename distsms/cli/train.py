@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors, fitting, settings_from, speaker
 from distsms.cli.types import duration, measure, positive
 from distsms.errors import EXIT_REQUEUE
-from distsms.measure_names import NAMES, at
+from distsms.measure_names import NAMES, SHOWN, at
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
@@ -272,8 +272,7 @@ def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Re
 
 def _figures(measured: dict[str, float]) -> str:
     """What `fit.measured` found, for people."""
-    shown = {"rocarea": "ROCArea", "prbep": "PRBEP"}
-    return "   ".join(f"{shown.get(name, name)} {value:.6f}" for name, value in measured.items())
+    return "   ".join(f"{SHOWN.get(name, name)} {value:.6f}" for name, value in measured.items())
 
 
 def _start(path: str, manifest: Manifest, bias: float | None) -> Floats:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.measuring import EPSILON, LAMBDA, Row, Set, matrix, objective_of, row, say
+from benchmarks.measuring import EPSILON, LAMBDA, Row, Set, objective_of, row, say
 from benchmarks.running import module
 
 from distsms.comm import Communicator
@@ -25,6 +25,7 @@ from distsms.objective import Objective, Request
 from distsms.regularizer import SquaredNorm
 from distsms.result import Result, State
 from distsms.settings import Settings
+from distsms.shards import matrix, read_manifest
 from distsms.training import train
 
 LADDER = (0.1, 0.03, 0.01, 0.003, EPSILON, 3e-4, 1e-4)
@@ -93,7 +94,7 @@ def run_dlib(data: Path, C: float, epsilon: float, w_file: Path) -> dict[str, An
     """One training; w in a file."""
     import dlib
 
-    X, y = matrix(data)
+    X, y = matrix(read_manifest(data))
     pair = dlib.sparse_ranking_pair()
     for i in range(X.shape[0]):
         entries = dlib.sparse_vector()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measuring import Row, Set, matrix, objective_of, requests, row, timed
+from benchmarks.measuring import Row, Set, objective_of, requests, row, timed
 
 from distsms.comm import Communicator
+from distsms.shards import matrix, read_manifest
 
 SORT = {"covertype-nominal": ">= 10"}
 PRODUCTS = {"adult9": "<= 2", "web8": "<= 1", "news20": "<= 0.1"}
@@ -17,7 +18,7 @@ FEW = 6  # evaluations in a round
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set; each function goes through the same consecutive w of a training in every round."""
-    block, (X, y) = one.load(), matrix(one.train)
+    block, (X, y) = one.load(), matrix(read_manifest(one.train))
     c = np.random.default_rng(0).normal(size=len(y))
     losses, asked, margins = {}, {}, {}
     for measure in ("rocarea", "prbep"):

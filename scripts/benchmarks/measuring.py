@@ -10,16 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import numba
 import numpy as np
-from scipy import sparse
 
 from distsms.comm import Communicator
 from distsms.losses import choose_ordering, make_loss
 from distsms.objective import Objective, Request
 from distsms.settings import Settings
-from distsms.shards import Block, load, read_manifest
+from distsms.shards import Block, load
 from distsms.training import train
 
 LAMBDA, EPSILON = 1e-6, 1e-3
@@ -123,21 +121,6 @@ class Set(NamedTuple):
     def load(self, comm: Communicator | None = None) -> Block:
         """The rows to train on."""
         return load(self.train, comm or Communicator())
-
-
-def matrix(data: Path) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """X as SciPy wants it, float64 and 32-bit indices, and y (n,) of a data set."""
-    blocks, labels = [], []
-    for shard in read_manifest(data).shards:
-        with h5py.File(data / shard.file) as f:
-            indices, indptr = f["X/indices"][:], f["X/indptr"][:]
-            values = f["X/data"][:].astype(float) if "X/data" in f else np.ones(len(indices))
-            blocks.append(sparse.csr_matrix((values, indices, indptr), f["X"].attrs["shape"]))
-            labels.append(f["y"][:])
-    X = blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
-    if X.nnz < 2**31:
-        X.indices, X.indptr = X.indices.astype(np.int32, copy=False), X.indptr.astype(np.int32, copy=False)
-    return X, np.concatenate(labels)
 
 
 def objective_of(block: Block, measure: str, comm: Communicator) -> Objective:

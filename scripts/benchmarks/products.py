@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measuring import Row, Set, Triad, matrix, row, timed
+from benchmarks.measuring import Row, Set, Triad, row, timed
 
 from distsms.features import Pattern, Sparse
-from distsms.shards import read_manifest
+from distsms.shards import matrix, read_manifest
 
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set; no coefficient is zero, so that none is passed over."""
-    features, (X, y) = one.load().features, matrix(one.train)
+    features, (X, y) = one.load().features, matrix(read_manifest(one.train))
     if not isinstance(features, Sparse):
         return
     rng = np.random.default_rng(0)

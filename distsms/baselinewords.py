@@ -1,0 +1,91 @@
+"""What a baseline says: a row for each method, and sentences on whether direct optimization pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distsms import report
+from distsms.baseline import LEVEL, Standing
+from distsms.competitors import METHODS, OURS
+from distsms.intervals import Interval
+from distsms.measure_names import SHOWN
+
+HEADER = ("method", "ROCArea [%]", "interval", "PRBEP [%]", "interval", "lambda", "s")
+
+
+def header(measure: str) -> list[str]:
+    """Of `cells`."""
+    return [*HEADER[:5], f"distsms ahead by, {SHOWN[measure]}", "interval", *HEADER[5:]]
+
+
+def cells(one: Standing, measure: str) -> list[str]:
+    """A method's row: measures in per cent."""
+    words = [one.method]
+    for name in SHOWN:
+        words += [f"{100 * one.sure[name].value:.2f}", between(one.sure[name])]
+    less = one.less.get(measure)
+    words += [f"{100 * less.value:+.3f}", between(less, "+.3f")] if less else ["", ""]
+    return [*words, setting(one), f"{one.seconds:.1f}"]
+
+
+def between(one: Interval, form: str = ".2f") -> str:
+    """An interval in per cent."""
+    return "none" if one.why else f"{100 * one.low:{form}} to {100 * one.high:{form}}"
+
+
+def setting(one: Standing) -> str:
+    """What most folds were given; a star where most of them are at an end of the grid."""
+    most = max(sorted(set(one.chosen)), key=one.chosen.count)
+    return (f"{most:g}" if METHODS[one.method].linear else f"depth {most:g}") + "*" * one.at_end
+
+
+def table(found: Sequence[Standing], measure: str) -> str:
+    """A row for each method."""
+    return report.table(header(measure), [cells(one, measure) for one in found])
+
+
+def sentences(found: Sequence[Standing], measure: str) -> list[str]:
+    """Whether direct optimization pays, and what to know of the table."""
+    name, ours = SHOWN[measure], next((one for one in found if one.method == OURS), None)
+    linear = [one for one in found if one is not ours and METHODS[one.method].linear]
+    words = []
+    if ours and linear:
+        best = max(linear, key=lambda one: one.sure[measure].value)
+        words.append(_pays(best, best.less[measure], name))
+    for one in found:
+        if ours and not METHODS[one.method].linear:
+            words.append(_ceiling(one, one.less[measure], name))
+    if any(one.at_end for one in found):
+        words.append("* the lambda of most folds is at an end of the grid: there may be a better one beyond it.")
+    words += [f"{one.method}: {one.notes}." for one in found if one.notes]
+    words.append(
+        f"Intervals of {100 * LEVEL:g} %: how much a value would move on other rows, the models given; what other "
+        "training rows would change is not in them. Each is of its pair alone."
+    )
+    return words
+
+
+def _pays(best: Standing, less: Interval, name: str) -> str:
+    over = f"{best.method}, the best of the other linear models"
+    if less.why:
+        return f"Whether direct optimization pays is not to be told: {less.why}."
+    if less.low > 0:
+        return f"Direct optimization is ahead of {over}, by {_points(less, name)}."
+    if less.high < 0:
+        return f"Direct optimization does not pay here: it is behind {over}, by {_points(less, name)}."
+    told = f"{over}: {_points(less, name)}"
+    return f"Direct optimization makes no difference that these rows show to {told}. Take either."
+
+
+def _ceiling(trees: Standing, less: Interval, name: str) -> str:
+    if less.why:
+        return f"How {trees.method} compare is not to be told: {less.why}."
+    if less.high < 0:
+        return f"Trees are ahead by {_points(less, name)}: where a model need not be linear, take them."
+    if less.low > 0:
+        return f"Trees are behind by {_points(less, name)}: nothing here wants more than a linear model."
+    return f"Trees and distsms are not told apart: {_points(less, name)}."
+
+
+def _points(less: Interval, name: str) -> str:
+    return f"{abs(100 * less.value):.3f} points of {name} (interval {between(less, '+.3f')})"

@@ -1,0 +1,196 @@
+"""Set the obvious alternatives beside distsms on the same folds: does direct optimization pay on these data?"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from distsms.cli.options import add_stopping
+from distsms.cli.path import add_grid
+from distsms.cli.types import add_threads
+from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distsms.baseline import Fit, Folder, Rows, Unit
+    from distsms.comm import Communicator
+    from distsms.interrupts import StopSignals
+    from distsms.manifest import Manifest
+    from distsms.settings import Settings
+
+NAME = "baseline"
+USAGE = "DATA [options]"
+METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "trees")
+EPILOG = """\
+distsms, scikit-learn's LogisticRegression and LinearSVC (classes as they are, and balanced), and XGBoost's trees, each
+on the folds that `distsms path` deals with the same --folds and --seed. The linear ones are tuned on the same lambdas
+(scikit-learn's C is 1 / (lambda n)), trees on their depth and, in each training, on the number of rounds by a fifth of
+its rows. A fold is measured at the setting that is best on the other folds. Differences are paired by row.
+
+Fits are dealt out to the ranks. Each rank holds all rows, since other libraries know no other way: data that do not fit
+one process want a sample. It needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
+
+OUTPUT gets baseline.json and a folder with each fit and its scores. The same line again keeps finished fits and makes
+the others; more lambdas and methods add fits.
+
+exit codes: 0 the table is there   1 error   2 usage   75 stopped by a signal or --time-limit; the same line again goes
+on
+
+examples:
+  distsms baseline data/train --measure rocarea
+  mpirun -n 4 distsms baseline data/train --path path --output baseline
+"""
+
+BYTES = 48
+"""Of a stored entry: SciPy's rows, a training's copy of them, and what the libraries make of it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `distsms baseline` takes."""
+    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    add_grid(parser)
+    parser.add_argument(
+        "--path", metavar="FOLDER", help="of `distsms path`: take its measure, lambdas, folds, seed and target"
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="which ones (all)")
+    parser.add_argument("--output", default="baseline", metavar="FOLDER", help="where fits and table go (%(default)s)")
+    add_stopping(parser, float("inf"))
+    add_threads(parser)
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
+
+
+def run(args: argparse.Namespace, comm: Communicator) -> int:
+    """Fit what is missing, then the table. Collective."""
+    import contextlib
+
+    from distsms.baseline import Folder
+    from distsms.interrupts import StopSignals
+    from distsms.watchdog import watching
+
+    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+        return _run(args, comm, signals, Folder(args.output), held)
+
+
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: Folder, held: Any) -> int:
+    import time
+
+    import numpy as np
+
+    from distsms import baseline, competitors, files, folds, inputs, shards
+    from distsms.cli.options import speaker
+
+    say, known = speaker(comm.is_root and not args.quiet), set[Any]()
+    with comm.together():  # everything that can be refused before the data are read
+        manifest = shards.read_manifest(args.data)
+        identity, lambdas, settings = _asked(args, manifest)
+        competitors.require(args.methods)
+        _require_memory(manifest, len(comm.node_ranks()))
+        if comm.is_root:
+            inputs.check_distinct(args.output, args.data, args.path)
+            folder.check()
+            held.enter_context(files.exclusive(folder.path))
+            folder.open(identity)
+            known = {(one.method, one.setting, one.fold) for one in folder.fits()}
+    known = comm.bcast(known)
+    wanted = baseline.units(args.methods, lambdas, identity["folds"])
+    missing = [one for one in wanted if one not in known]
+    say(f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
+    say(
+        f"problem   {identity['measure']}; {identity['folds']} folds; lambda {', '.join(f'{one:g}' for one in lambdas)}"
+    )
+    say(f"fits      {len(wanted)}, of which {len(wanted) - len(missing)} are there\n")
+    with comm.together():
+        X, y = shards.matrix(manifest)
+        rows = baseline.Rows(
+            X, y, folds.deal(y, np.ones(len(y), bool), identity["folds"], identity["seed"], competitors.ALONE)
+        )
+    end = time.monotonic() + args.time_limit
+    own = missing[comm.rank :: comm.size]
+    stopped = baseline.run(
+        rows,
+        own,
+        identity["measure"],
+        settings,
+        _keeper(folder, len(own), comm.size, say),
+        lambda: signals.wanted() or time.monotonic() > end,
+    )
+    if any(comm.allgather(stopped)):
+        say("\nstopped; finished fits are kept, and the same line again goes on")
+        code = EXIT_REQUEUE
+    else:
+        code = EXIT_OK
+        with comm.together():
+            if comm.is_root:
+                _conclude(folder, identity, wanted, rows, say)
+    comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
+    return code
+
+
+def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
+    """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
+    from distsms.fit import settings_for
+    from distsms.pathfolder import Folder
+
+    problem = {"measure": args.measure, "folds": args.folds, "seed": args.seed}
+    problem |= {"epsilon": args.epsilon, "relative": args.relative}
+    lambdas = sorted({one for some in args.lambdas for one in some}, reverse=True)
+    if args.path:
+        there = Folder(args.path)
+        told = there.read("problem", "points")
+        if told["problem"]["data"]["fingerprint"] != manifest.fingerprint:
+            raise InputError(f"{args.path}: is a path on other data, {told['problem']['data']['path']}")
+        problem = {name: told["problem"][name] for name in problem}
+        lambdas = sorted({one.lam for one in there.points()}, reverse=True)
+    if not problem["folds"]:
+        raise InputError(
+            "a baseline wants folds: at least 2" + f", and the path {args.path} has none" * bool(args.path)
+        )
+    target = problem["epsilon"], problem["relative"]
+    settings = settings_for(problem["measure"], "lmvm", *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
+    problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
+    return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
+
+
+def _require_memory(manifest: Manifest, here: int) -> None:
+    """Raise InputError if this node's ranks would need more memory than it has. Local."""
+    from distsms import memory
+    from distsms.report import size
+
+    each, there = memory.INTERPRETER + BYTES * manifest.nnz + memory.ROW_BYTES * manifest.n, memory.available()
+    if here * each > there:
+        raise InputError(
+            f"{here} rank(s) of this node would need {size(here * each)}, and {size(there)} are there: each holds "
+            f"all rows, about {size(each)}. Take fewer ranks, or a sample of the rows"
+        )
+
+
+def _keeper(folder: Folder, count: int, ranks: int, say: Callable[[str], None]) -> Callable[[Fit, Any], None]:
+    """What keeps a fit, and says a line for it."""
+    done = 0
+
+    def keep(fit: Fit, scores: Any) -> None:
+        nonlocal done
+        folder.keep(fit, scores)
+        done += 1
+        where = f"[{done:{len(str(count))}d}/{count}{' of this rank' if ranks > 1 else ''}]"
+        measured = f"ROCArea {fit.rocarea:.6f}  PRBEP {fit.prbep:.6f}  {fit.seconds:8.2f} s"
+        say(f"{where} {fit.method:17s} {fit.setting:<8g} fold {fit.fold}  {measured}  {fit.note}")
+
+    return keep
+
+
+def _conclude(
+    folder: Folder, identity: dict[str, Any], wanted: list[Unit], rows: Rows, say: Callable[[str], None]
+) -> None:
+    """The table and baseline.json, of all fits in the folder that are complete. On the root."""
+    from distsms import baseline, baselinewords
+
+    measure = identity["measure"]
+    found = baseline.standings(folder, folder.fits(), rows, measure)
+    words = baselinewords.sentences(found, measure)
+    say(f"\n{baselinewords.table(found, measure)}\n")
+    for line in words:
+        say(line)
+    folder.describe(identity, methods=[one.as_json() for one in found], sentences=words)
+    say(f"\n{folder.identity}, and each fit beside it in {folder.parts}/")

@@ -1,0 +1,99 @@
+"""What a report says of how a model was chosen: the path that it is on, and what else was tried on the same folds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distsms import baseline, baselinewords, drawings, page, path, pathfolder, pathwords
+from distsms.drawings import Drawing
+from distsms.errors import InputError
+from distsms.figures import as_svg
+from distsms.measure_names import SHOWN
+from distsms.page import Html, element
+from distsms.path import Point
+
+
+class OnPath(NamedTuple):
+    """A path: what it is of, its points, and the rule that chose."""
+
+    problem: Mapping[str, Any]
+    points: Sequence[Point]
+    rule: str
+
+
+class Beside(NamedTuple):
+    """A baseline: what it is of, each method's place, and what was said of them."""
+
+    problem: Mapping[str, Any]
+    found: Sequence[baseline.Standing]
+    sentences: Sequence[str]
+
+
+def read_path(folder: Path, fingerprint: str | None) -> OnPath:
+    """The finished path in a folder. Raises InputError if there is none, or one on other data than the model's."""
+    there = pathfolder.Folder(folder)
+    told = there.read("problem", "points")
+    _check(folder, told["problem"], fingerprint)
+    return OnPath(told["problem"], there.points(), str(told.get("rule", "best")))
+
+
+def read_baseline(folder: Path, fingerprint: str | None) -> Beside:
+    """The finished baseline in a folder. Raises InputError as `read_path` does."""
+    there = baseline.Folder(folder)
+    told = there.read("problem", "methods", "sentences")
+    _check(folder, told["problem"], fingerprint)
+    found = [baseline.read_standing(one, there.identity) for one in told["methods"]]
+    return Beside(told["problem"], found, [str(one) for one in told["sentences"]])
+
+
+def _check(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
+    data = problem.get("data") or {}
+    if problem.get("measure") not in SHOWN or data.get("fingerprint") != fingerprint:
+        raise InputError(
+            f"{folder}: is of other data than the model, {data.get('path')}; name the folder that is of its"
+        )
+
+
+def path_section(found: OnPath | None, drawn: list[Drawing]) -> str:
+    """The measure over lambda, and each lambda in a table."""
+    if found is None:
+        return ""
+    measure = found.problem["measure"]
+    curve = path.means(found.points, measure)
+    chosen = path.choose(curve, found.rule) if curve else None
+    header, rows = pathwords.table(found.points, measure, chosen)
+    parts = [page.table("Each lambda", [one or "remark" for one in header], rows)]
+    if chosen:
+        one = drawings.path(curve, found.points, chosen, measure)
+        drawn.append(one)
+        told = [element("p", line.strip()) for line in pathwords.choice(measure, chosen, curve).strip().splitlines()]
+        words = "The standard error is that of the mean over folds; it says how rough the choice is."
+        parts = [page.beside(figure_of(one), element("div", *told, element("p", words, class_="soft"))), *parts]
+    return page.section(f"Path of lambdas, {found.problem['folds']} folds", *parts)
+
+
+def baseline_section(found: Beside | None, drawn: list[Drawing]) -> str:
+    """Each method's measures on the folds, and by how much ours is ahead."""
+    if found is None:
+        return ""
+    measure = found.problem["measure"]
+    name, less = SHOWN[measure], {one.method: one.less[measure] for one in found.found if measure in one.less}
+    own = {one.method: one.sure[measure] for one in found.found}
+    these = [drawings.methods("methods", f"{name} on held-out folds", f"{name} [%]", own, False)]
+    if less:
+        label = f"{name} of distsms less the other's, points"
+        these.append(drawings.methods("differences", "By how much distsms is ahead", label, less, True))
+    drawn += these
+    header, rows = baselinewords.header(measure), [baselinewords.cells(one, measure) for one in found.found]
+    caption = f"Means over {found.problem['folds']} folds, intervals of {100 * baseline.LEVEL:g} %"
+    told = (element("p", one) for one in found.sentences)
+    return page.section(
+        "Beside other methods", *told, page.beside(*map(figure_of, these)), page.table(caption, header, rows)
+    )
+
+
+def figure_of(one: Drawing) -> Html:
+    """A drawing in the page."""
+    return page.figure(as_svg(one.figure), one.name, one.caption, one.words)
