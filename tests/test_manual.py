@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [module.NAME for module in cli.COMMANDS]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-HERE = ("scripts/demo", "scripts/test")
-"""Commands that set up and test everything: the demo has a test of its own, and the tests would run themselves."""
+ITSELF = "scripts/test"
+"""The one command that is not run here: it is what runs this."""
 
 pytestmark = pytest.mark.serial
 
@@ -120,6 +120,7 @@ def typed(lines, folder):
     lines = re.sub(r"mpirun -n \d+", "mpirun -n 2", lines)
     lines = re.sub(r"--rows \S+", "--rows 2000", lines)
     lines = re.sub(r"(distsms path .*)", r"\1 --epsilon 1e-2", lines)
+    folder.mkdir(exist_ok=True)
     for name in ("scripts", ".venv"):
         if (ROOT / name).exists() and not (folder / name).exists():
             (folder / name).symlink_to(ROOT / name)
@@ -137,12 +138,13 @@ def typed(lines, folder):
 
 @pytest.mark.e2e
 def test_blocks_of_the_readme(prepared, tmp_path):
-    """Each block of the shell in a folder of its own; then those of Python, where the first one's files are."""
-    shell = [(line, text) for line, text in blocks("sh") if not text.startswith(HERE)]
-    assert len(shell) >= 3
-    for line, text in shell:
-        folder = tmp_path / f"line{line}"
+    """The demo, then each block of the shell beside what it left; then those of Python."""
+    demo, *shell = [text for _, text in blocks("sh") if not text.startswith(ITSELF)]
+    typed(demo, tmp_path / "begun")
+    for number, text in enumerate(shell):
+        folder = tmp_path / str(number)
         shutil.copytree(prepared, folder)
+        shutil.copytree(tmp_path / "begun" / "demo-output", folder / "demo-output")
         if "distsms shard" in text:
             shutil.rmtree(folder / "data")
         typed(text, folder)
@@ -151,7 +153,7 @@ def test_blocks_of_the_readme(prepared, tmp_path):
         "def fresh():\n    y = np.where(rng.random(200) < 0.3, 1, -1)\n"
         "    X = rng.normal(size=(200, 10)) + (y > 0)[:, None]\n    return {'X': X, 'y': y, 'X_new': X}\n"
     )
-    folder = tmp_path / f"line{shell[0][0]}"
+    folder = tmp_path / "0"
     for line, text in blocks("python"):
         shutil.rmtree(folder / "data" / "written", ignore_errors=True)
         text = text.replace('write_data("data/train"', 'write_data("data/written"')
