@@ -26,7 +26,7 @@ def importers(library):
     [
         ("mpi4py", {"comm.py"}),
         ("petsc4py", {"solvers/tao.py"}),
-        ("h5py", {"shardfile.py", "model.py", "anndata.py", "predictions.py"}),
+        ("h5py", {"hdf5.py", "shardfile.py", "model.py", "anndata.py", "predictions.py"}),
         ("pyarrow", {"arrow.py"}),
         ("matplotlib", {"figures.py"}),
         ("sklearn", {"estimator.py"}),
