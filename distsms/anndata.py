@@ -67,11 +67,11 @@ class AnnDataReader(SpanReader):
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
-                return Size(*dense.shape, dense.size)
-            kind = X.attrs.get("encoding-type", X.attrs.get("h5sparse_format", "csr"))
+                return Size(dense.shape[0], dense.shape[1], dense.size)
+            kind = _told(X, "encoding-type", "h5sparse_format") or "csr"
             if kind not in ("csr_matrix", "csr"):
                 raise InputError(f"{path}: X is a {kind}; expected rows, CSR or dense (adata.X = adata.X.tocsr())")
-            n, p = map(int, X.attrs["shape" if "shape" in X.attrs else "h5sparse_shape"])
+            n, p = map(int, _told(X, "shape", "h5sparse_shape"))
             if hdf5.dataset(file, "X/indptr").shape != (n + 1,):
                 raise InputError(f"{path}: X is said to have {n} rows, which its indptr has not")
             hdf5.dataset(file, "X/indices")
@@ -128,12 +128,17 @@ class AnnDataReader(SpanReader):
     def _names(path: str) -> list[str]:
         with hdf5.opened(path, "AnnData") as file:
             var = file["var"]
-            index = var.attrs.get("_index", "_index")
+            index = _told(var, "_index") or "_index"
             names = [str(one) for one in _values(var[index], slice(None)).tolist()]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
+
+
+def _told(item: h5py.Group, *names: str) -> Any:
+    """The first of these attributes that there is."""
+    return next((found for name in names if (found := hdf5.attribute(item, name, text=True)) is not None), None)
 
 
 def _has(path: str, name: str | None) -> bool:

@@ -25,7 +25,6 @@ from distsms.errors import InputError
 from distsms.rows import Span
 from distsms.spans import Size, SpanReader, as_float, csr
 
-
 DAMAGED = (
     ArithmeticError,
     AttributeError,
@@ -66,11 +65,7 @@ class ArrayReader(SpanReader):
             return _dense_size(header(path, None), path)
         members = _members(path)
         if {"indptr", "indices", "data", "shape"} <= members:
-            kind = _text(_whole(path, "format")) if "format" in members else "csr"
-            if kind != "csr":
-                raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
-            n, p = map(int, _whole(path, "shape"))
-            return Size(n, p, header(path, "data").shape[0])
+            return _sparse_size(path, members)
         if "X" not in members:
             found = ", ".join(sorted(members))
             raise InputError(
@@ -165,9 +160,16 @@ def _whole(path: str, member: str) -> NDArray[Any]:
         return np.frombuffer(stream.read(), found.dtype).reshape(found.shape)
 
 
-def _text(array: NDArray[Any]) -> str:
-    one = array.item()
-    return one.decode() if isinstance(one, bytes) else str(one)
+def _sparse_size(path: str, members: frozenset[str]) -> Size:
+    try:
+        kind = _whole(path, "format").item() if "format" in members else "csr"
+        kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
+        if kind != "csr":
+            raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
+        n, p = map(int, _whole(path, "shape"))
+        return Size(n, p, header(path, "data").shape[0])
+    except DAMAGED as error:
+        raise InputError(f"{path}: is no matrix as scipy.sparse.save_npz writes it: {error}") from error
 
 
 def _dense_size(found: Header, path: str) -> Size:

@@ -52,18 +52,21 @@ def dataset(file: h5py.File, name: str) -> h5py.Dataset:
     return found
 
 
-def attribute(item: h5py.Group | h5py.Dataset, name: str) -> Any:
-    """An attribute of fixed length, numbers or bytes, or None; one of another type, which is not ours, is none."""
+def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) -> Any:
+    """An attribute, numbers or bytes of fixed length, or None; one of another type, which is not ours, is none.
+
+    text : take a single string of variable length, too, of a file whose heaps were checked.
+    """
     if name not in item.attrs:
         return None
     found = item.attrs.get_id(name)
-    kind = found.get_type()
-    fixed = isinstance(kind, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID | h5py.h5t.TypeEnumID) or (
-        isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
-    )
-    if not fixed or kind.get_size() * found.get_space().get_simple_extent_npoints() > _ATTRIBUTE_BYTES:
-        return None
-    return item.attrs[name]
+    kind, n = found.get_type(), found.get_space().get_simple_extent_npoints()
+    if isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str():
+        allowed = text and n == 1
+    else:
+        numbers = h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID
+        allowed = isinstance(kind, (*numbers, h5py.h5t.TypeStringID)) and kind.get_size() * n <= _ATTRIBUTE_BYTES
+    return item.attrs[name] if allowed else None
 
 
 def check_heaps(path: str | os.PathLike[str]) -> None:
@@ -75,7 +78,7 @@ def check_heaps(path: str | os.PathLike[str]) -> None:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             sizes = content[13:15] if content[8:9] in (b"\0", b"\1") else content[9:11]
             if content[:8] != _SIGNATURE or sizes != b"\x08\x08":
-                raise InputError(f"{path}: is not an HDF5 file as they are written today")
+                raise InputError(f"{path}: cannot be read as HDF5; copy it again, or make it again")
             at = content.find(_HEAP)
             while at >= 0:
                 _check_heap(content, at, path)
@@ -91,7 +94,10 @@ def _check_heap(content: mmap.mmap, start: int, path: str | os.PathLike[str]) ->
         return  # no heap: HDF5 refuses what leads out of the file
     at = start + 16
     while at + 16 <= end:
-        number, size = int.from_bytes(content[at : at + 2], "little"), int.from_bytes(content[at + 8 : at + 16], "little")
+        number, size = (
+            int.from_bytes(content[at : at + 2], "little"),
+            int.from_bytes(content[at + 8 : at + 16], "little"),
+        )
         step = size if number == 0 else 16 + -(-size // 8) * 8  # number 0: the space that is left, with its header
         if not 16 <= step <= end - at:
             raise InputError(f"{path}: is damaged: a heap of strings is broken at byte {at}; copy it again")

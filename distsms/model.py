@@ -143,12 +143,12 @@ def load(path: str | os.PathLike[str]) -> Model:
     hdf5.check_heaps(path)
     try:
         with hdf5.opened(path, "a model") as file:
-            if file.attrs.get("format") != FORMAT or not file.attrs.get("complete"):
+            if hdf5.attribute(file, "format", text=True) != FORMAT or not hdf5.attribute(file, "complete"):
                 raise InputError(f"{path}: an HDF5 file, but not a (complete) model of distsms")
-            if int(file.attrs["version"]) > VERSION:
-                raise InputError(f"{path}: written by a newer distsms (model version {file.attrs['version']})")
-            w, info = hdf5.dataset(file, "w")[()], json.loads(file.attrs["info"])
-            scale = hdf5.dataset(file, "scale")[()] if "scale" in file else None
+            if (version := int(hdf5.attribute(file, "version"))) > VERSION:
+                raise InputError(f"{path}: written by a newer distsms (model version {version})")
+            w, info = np.asarray(hdf5.dataset(file, "w")[()]), json.loads(hdf5.attribute(file, "info", text=True))
+            scale = np.asarray(hdf5.dataset(file, "scale")[()]) if "scale" in file else None
             table = Table.from_json(json.loads(hdf5.dataset(file, "table")[()].tobytes())) if "table" in file else None
     except RecursionError as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
@@ -176,7 +176,7 @@ def is_model(path: str | os.PathLike[str]) -> bool:
     try:
         hdf5.check_heaps(path)
         with hdf5.opened(path, "a model") as file:
-            return bool(file.attrs.get("format") == FORMAT)
+            return bool(hdf5.attribute(file, "format", text=True) == FORMAT)
     except InputError:
         return False
 

@@ -76,7 +76,7 @@ def stage_shard(
     named = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
     n_bytes = values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0)
     require_space(path.parent, n_bytes + (0 if named is None else named.nbytes))
-    with hdf5.opened(path, "a shard", "w") as target:
+    with hdf5.opened(path, "an HDF5 shard", "w") as target:
         target.attrs["format"] = _FORMAT
         target.attrs["version"] = VERSION
         if named is not None:
@@ -92,7 +92,7 @@ def stage_shard(
 
 def staged_entries(staged: StagedShard) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Columns and values of a staged CSR shard, a bounded part at a time. Local."""
-    with _hdf5(staged.path, "r") as file:
+    with hdf5.opened(staged.path, "an HDF5 shard") as file:
         X = file["X"]
         for start in range(0, staged.nnz, PART_ENTRIES):
             indices = X["indices"][start : start + PART_ENTRIES]
@@ -109,7 +109,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     if p < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p}.")
     require_space(staged.path.parent, 9 * staged.rows)
-    with hdf5.opened(staged.path, "a shard", "r+") as target:
+    with hdf5.opened(staged.path, "an HDF5 shard", "r+") as target:
         if staged.layout == "csr":
             target["X"].attrs["shape"] = np.array([staged.rows, p], np.int64)
         elif target["X"].shape[1] != p:
@@ -327,5 +327,5 @@ class OpenShard:
 def open_shard(manifest: Manifest, shard: Shard, offset: int) -> Iterator[OpenShard]:
     """A shard of the data set for reading; `offset` is the global number of its first row."""
     path = manifest.checked_path(shard)
-    with hdf5.opened(path, "a shard") as file:
+    with hdf5.opened(path, "an HDF5 shard") as file:
         yield OpenShard(file, path, manifest, shard, offset)

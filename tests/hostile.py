@@ -33,6 +33,9 @@ class Target(NamedTuple):
     seeds: list[bytes]
     read: Callable[[bytes], object]
 
+    def __repr__(self) -> str:
+        return "a target"
+
 
 def attempt(target: Target, content: bytes, name: str = "hostile") -> None:
     """Read some bytes. AssertionError if an error does not name the file; any other exception is a find."""
