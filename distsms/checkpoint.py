@@ -66,7 +66,10 @@ class Checkpoint:
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
             _read_header(member)
             for _ in range(shape[0] if len(shape) > 1 else 1):
-                yield np.frombuffer(member.read(8 * shape[-1]), np.float64).copy()
+                content = member.read(8 * shape[-1])
+                if len(content) < 8 * shape[-1]:
+                    raise InputError(f"{self.path}: damaged: {name} ends too early")
+                yield np.frombuffer(content, np.float64).copy()
 
     def array(self, name: str) -> Floats:
         """A whole array."""
