@@ -6,8 +6,7 @@ included. The columns are matched by name with those of the training data, in wh
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms import hdf5
 from distsms.columns import Column, Table, match, shown
 from distsms.comm import Communicator
 from distsms.errors import InputError
@@ -31,6 +31,9 @@ class AnnDataReader(SpanReader):
 
     def __init__(self, paths: Sequence[str], reading: Reading, comm: Communicator) -> None:
         """Collective."""
+        with comm.together():
+            for path in paths if comm.is_root else ():
+                hdf5.check_heaps(path)
         if (given := reading.table) is not None:
             reading = replace(reading, label=reading.label or given.label)
             with comm.together():
@@ -41,6 +44,9 @@ class AnnDataReader(SpanReader):
         super().__init__(paths, reading, comm)
         with comm.together():
             names = {path: self._names(path) for path in paths}
+            for path in paths:
+                if len(names[path]) != self.sizes[path].p:
+                    raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
             first = names[paths[0]]
             table = reading.table or Table(tuple(map(Column, first)))
             wanted = [column.name for column in table.columns]
@@ -56,20 +62,25 @@ class AnnDataReader(SpanReader):
 
     def size(self, path: str) -> Size:
         """As the file says."""
-        with _opened(path) as file:
+        with hdf5.opened(path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
-                return Size(X.shape[0], X.shape[1], X.size)
-            kind = X.attrs.get("encoding-type", X.attrs.get("h5sparse_format", "csr"))
+                if (dense := hdf5.dataset(file, "X")).ndim != 2:
+                    raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
+                return Size(dense.shape[0], dense.shape[1], dense.size)
+            kind = _told(X, "encoding-type", "h5sparse_format") or "csr"
             if kind not in ("csr_matrix", "csr"):
                 raise InputError(f"{path}: X is a {kind}; expected rows, CSR or dense (adata.X = adata.X.tocsr())")
-            n, p = map(int, X.attrs["shape" if "shape" in X.attrs else "h5sparse_shape"])
-            return Size(n, p, len(X["data"]))
+            n, p = map(int, _told(X, "shape", "h5sparse_shape"))
+            if hdf5.dataset(file, "X/indptr").shape != (n + 1,):
+                raise InputError(f"{path}: X is said to have {n} rows, which its indptr has not")
+            hdf5.dataset(file, "X/indices")
+            return Size(n, p, len(hdf5.dataset(file, "X/data")))
 
     def block(self, part: Span) -> sparse.csr_matrix:
         """Reads these rows, and brings their columns into order."""
         p = self.sizes[part.path].p
-        with _opened(part.path) as file:
+        with hdf5.opened(part.path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
                 rows = sparse.csr_matrix(as_float(X[part.start : part.stop], part.path))
@@ -89,7 +100,7 @@ class AnnDataReader(SpanReader):
 
     def beside(self, part: Span, name: str | None) -> NDArray[Any]:
         """A column of obs."""
-        with _opened(part.path) as file:
+        with hdf5.opened(part.path, "AnnData") as file:
             obs = file["obs"]
             if name not in obs:
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {shown(sorted(obs))}")
@@ -115,9 +126,9 @@ class AnnDataReader(SpanReader):
 
     @staticmethod
     def _names(path: str) -> list[str]:
-        with _opened(path) as file:
+        with hdf5.opened(path, "AnnData") as file:
             var = file["var"]
-            index = var.attrs.get("_index", "_index")
+            index = _told(var, "_index") or "_index"
             names = [str(one) for one in _values(var[index], slice(None)).tolist()]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
@@ -125,9 +136,14 @@ class AnnDataReader(SpanReader):
             return names
 
 
+def _told(item: h5py.Group, *names: str) -> Any:
+    """The first of these attributes that there is."""
+    return next((found for name in names if (found := hdf5.attribute(item, name, text=True)) is not None), None)
+
+
 def _has(path: str, name: str | None) -> bool:
     """Whether obs has such a column."""
-    with _opened(path) as file:
+    with hdf5.opened(path, "AnnData") as file:
         return name is not None and name in file["obs"]
 
 
@@ -136,12 +152,3 @@ def _values(dataset: Any, rows: slice) -> NDArray[Any]:
     if h5py.check_string_dtype(dataset.dtype) is not None:
         return np.array(dataset.asstr()[rows].tolist(), dtype=str)
     return dataset[rows]
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[h5py.File]:
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{path}: cannot be read as AnnData: {error}") from error

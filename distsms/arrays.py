@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +24,23 @@ from distsms import textfiles
 from distsms.errors import InputError
 from distsms.rows import Span
 from distsms.spans import Size, SpanReader, as_float, csr
+
+DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy and zipfile raise where an archive, or the header of an array, is not what it should be."""
+PACKED = 1100
+"""Bytes that one byte of a compressed file may stand for: deflate reaches 1032."""
 
 
 class Header(NamedTuple):
@@ -46,11 +65,7 @@ class ArrayReader(SpanReader):
             return _dense_size(header(path, None), path)
         members = _members(path)
         if {"indptr", "indices", "data", "shape"} <= members:
-            kind = _text(_whole(path, "format")) if "format" in members else "csr"
-            if kind != "csr":
-                raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
-            n, p = map(int, _whole(path, "shape"))
-            return Size(n, p, header(path, "data").shape[0])
+            return _sparse_size(path, members)
         if "X" not in members:
             found = ", ".join(sorted(members))
             raise InputError(
@@ -115,24 +130,28 @@ def _stream(path: str, member: str | None) -> Iterator[tuple[Any, Header]]:
         with contextlib.ExitStack() as opened:
             opened.enter_context(textfiles.named(path))
             stream: Any = opened.enter_context(open(path, "rb"))
+            size = os.path.getsize(path)
             if member is not None:
                 archive = opened.enter_context(zipfile.ZipFile(stream))
+                size = min(archive.getinfo(f"{member}.npy").file_size, PACKED * size)
                 stream = opened.enter_context(archive.open(f"{member}.npy"))
-            reader = npy.read_array_header_1_0 if npy.read_magic(stream)[0] == 1 else npy.read_array_header_2_0
-            shape, columns_first, dtype = reader(stream)
+            if npy.read_magic(stream) != (1, 0):  # others are for records of many fields
+                raise InputError(f"{path}: holds no plain array; save numbers or strings")
+            shape, columns_first, dtype = npy.read_array_header_1_0(stream)
             if dtype.hasobject:
                 raise InputError(f"{path}: holds Python objects, which are not read; save numbers or strings")
+            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
+                raise InputError(f"{path}: claims the shape {shape}, for which the file is too small; copy it again")
             yield stream, Header(shape, dtype, columns_first)
-    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise InputError(f"{path}: cannot be read as NumPy's format: {error}") from error
 
 
-@cache
 def _members(path: str) -> frozenset[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return frozenset(name.removesuffix(".npy") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, *DAMAGED) as error:
         raise InputError(f"{path}: cannot be read as .npz: {error}") from error
 
 
@@ -141,9 +160,16 @@ def _whole(path: str, member: str) -> NDArray[Any]:
         return np.frombuffer(stream.read(), found.dtype).reshape(found.shape)
 
 
-def _text(array: NDArray[Any]) -> str:
-    one = array.item()
-    return one.decode() if isinstance(one, bytes) else str(one)
+def _sparse_size(path: str, members: frozenset[str]) -> Size:
+    try:
+        kind = _whole(path, "format").item() if "format" in members else "csr"
+        kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
+        if kind != "csr":
+            raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
+        n, p = map(int, _whole(path, "shape"))
+        return Size(n, p, header(path, "data").shape[0])
+    except DAMAGED as error:
+        raise InputError(f"{path}: is no matrix as scipy.sparse.save_npz writes it: {error}") from error
 
 
 def _dense_size(found: Header, path: str) -> Size:

@@ -79,13 +79,21 @@ class CsvFiles:
     def _header(self, path: str) -> list[str]:
         with textfiles.opened(path) as stream:
             first = stream.readline().removeprefix(textfiles.BYTE_ORDER_MARK).decode("utf-8", "replace")
-        names = [name.strip() for name in next(csv.reader([first], delimiter=_delimiter(path)), [])]
+        try:
+            names = [name.strip() for name in next(csv.reader([first], delimiter=_delimiter(path)), [])]
+        except csv.Error as error:
+            raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
         return _distinct(names, f"{path}:1")
 
     def _parse(self, text: bytes, place: Place, names: Sequence[str]) -> Batch:
         header, bad = self.headers[place.path], []
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            line = textfiles.line_number(textfiles.Where(*place), text, error.start)
+            raise InputError(f"{place.path}:{line}: is not UTF-8 ({error.reason}); expected CSV in UTF-8") from error
         delimiter = _delimiter(place.path)
         # A row of empty fields after the last one: a quote that is still open there would take it in.
         guard = delimiter.join(['""'] * len(header)).encode() + b"\n"
@@ -169,12 +177,15 @@ class ParquetFiles:
                     if first < span.stop and end > span.start:
                         yield from self._group(file, group, first, span, names)
                     first = end
+                if first != file.metadata.num_rows:
+                    raise InputError(f"{span.path}: is damaged: its groups have {first} rows; copy it again")
 
     def where(self, place: Place, row: int) -> str:
         """The file and number of a row of the batch at `place`."""
         return f"{place.path}: row {place.at + row} (counted from 0)"
 
     def _group(self, file: Any, group: int, first: int, span: rows.Span, names: Sequence[str]) -> Iterator[Batch]:
+        end = first + file.metadata.row_group(group).num_rows
         for batch in file.iter_batches(BATCH_ROWS, [group], list(names), use_threads=False):
             start, stop = max(span.start - first, 0), min(span.stop - first, batch.num_rows)
             if start < stop:
@@ -182,6 +193,8 @@ class ParquetFiles:
                 place = Place(span.path, first + start)
                 yield Batch(place, {name: _typed(part[name], name, span.path) for name in names}, len(part))
             first += batch.num_rows
+        if first != end:
+            raise InputError(f"{span.path}: is damaged: {end - first} rows are missing in group {group}; copy it again")
 
 
 def open_files(paths: Sequence[str]) -> CsvFiles | ParquetFiles:
@@ -242,6 +255,7 @@ def _fields(column: Any) -> Any:
 def _typed(column: Any, name: str, path: str) -> Any:
     """A column of a Parquet file as text or float64."""
     kind = column.type
+    column.validate(full=True)  # text may be anything but UTF-8
     if pa.types.is_dictionary(kind):
         return as_text(column.dictionary_decode())
     if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean)):
@@ -258,7 +272,7 @@ def _parquet(path: str) -> Iterator[Any]:
     try:
         with textfiles.named(path), arrow_parquet.ParquetFile(path, buffer_size=2**20) as file:
             yield file
-    except pa.ArrowException as error:
+    except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
 
 

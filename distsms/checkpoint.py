@@ -17,9 +17,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.arrays import DAMAGED
 from distsms.errors import InputError
 from distsms.files import replacing, require_space, sync
 
@@ -65,7 +66,10 @@ class Checkpoint:
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
             _read_header(member)
             for _ in range(shape[0] if len(shape) > 1 else 1):
-                yield np.frombuffer(member.read(8 * shape[-1]), np.float64).copy()
+                content = member.read(8 * shape[-1])
+                if len(content) < 8 * shape[-1]:
+                    raise InputError(f"{self.path}: damaged: {name} ends too early")
+                yield np.frombuffer(content, np.float64).copy()
 
     def array(self, name: str) -> Floats:
         """A whole array."""
@@ -150,28 +154,22 @@ def read(path: Path) -> Checkpoint:
             shapes = {name: tuple(shape) for name, shape in info["shapes"].items()}
             for name, shape in shapes.items():
                 with archive.open(f"{name}.npy") as member:
-                    if _read_header(member) != shape:
+                    whole = _read_header(member) == shape and min(shape) >= 0
+                    if not whole or archive.getinfo(f"{name}.npy").file_size != member.tell() + 8 * math.prod(shape):
                         raise InputError(f"{path}: damaged: {name} is not of the size it should be")
-        return Checkpoint(path, info["problem"], info["numbers"], shapes)
+        return Checkpoint(path, dict(info["problem"]), dict(info["numbers"]), shapes)
     except FileNotFoundError:
         raise
-    except (
-        OSError,
-        zipfile.BadZipFile,
-        LookupError,
-        ValueError,
-        TypeError,
-        EOFError,
-        RuntimeError,
-        zlib.error,
-    ) as error:
+    except (OSError, *DAMAGED) as error:
         raise InputError(f"{path}: damaged, or not a checkpoint: {error}") from error
 
 
 def _read_header(member: IO[bytes]) -> tuple[int, ...]:
     """The shape of the array whose member is open, which is read up to the array's first number."""
     np.lib.format.read_magic(member)
-    shape, _, _ = np.lib.format.read_array_header_1_0(member)
+    shape, by_columns, kind = np.lib.format.read_array_header_1_0(member)
+    if by_columns or kind != np.float64:
+        raise ValueError("numbers of another kind")
     return tuple(shape)
 
 

@@ -102,7 +102,8 @@ def _locked(path: Path) -> IO[str]:
     """The lock file, open and locked, with its owner in it. Raises BlockingIOError, with words, if that is another."""
     me = _owner()
     while True:
-        lock = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closed by the caller
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link leads elsewhere
+        lock = open(handle, "a+", encoding="utf-8")  # noqa: SIM115 - closed by the caller
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -171,7 +171,7 @@ def publish(
     record |= {} if table is None else {"table": table.as_json()}
     record |= _normalization_record(normalization)
     manifest = _parse(record, directory)  # what could not be read back is not published
-    if manifest.path.exists():
+    if os.path.lexists(manifest.path):  # also a link that leads nowhere: it would be followed
         manifest.path.unlink()
         sync(directory)
     names = {shard.file for shard in manifest.shards}

@@ -21,11 +21,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms import hdf5
 from distsms.columns import Table
 from distsms.errors import InputError
 from distsms.files import replacing, require_regular, require_space
 from distsms.manifest import Manifest
-from distsms.normalization import BY_COLUMN, Normalization
+from distsms.normalization import BY_COLUMN, KINDS, Normalization
 
 FORMAT, VERSION = "distsms-model", 1
 
@@ -139,16 +140,17 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: is a directory, not a model; were the arguments swapped? MODEL comes first")
     if not Path(path).is_file():
         raise InputError(f"{path}: no such model file")
+    hdf5.check_heaps(path)
     try:
-        with h5py.File(path, "r", locking=False) as file:
-            if file.attrs.get("format") != FORMAT or not file.attrs.get("complete"):
+        with hdf5.opened(path, "a model") as file:
+            if hdf5.attribute(file, "format", text=True) != FORMAT or not hdf5.attribute(file, "complete"):
                 raise InputError(f"{path}: an HDF5 file, but not a (complete) model of distsms")
-            if int(file.attrs["version"]) > VERSION:
-                raise InputError(f"{path}: written by a newer distsms (model version {file.attrs['version']})")
-            w, info = file["w"][:], json.loads(file.attrs["info"])
-            scale = file["scale"][:] if "scale" in file else None
-            table = Table.from_json(json.loads(file["table"][:].tobytes())) if "table" in file else None
-    except (OSError, KeyError, ValueError, TypeError) as error:
+            if (version := int(hdf5.attribute(file, "version"))) > VERSION:
+                raise InputError(f"{path}: written by a newer distsms (model version {version})")
+            w, info = np.asarray(hdf5.dataset(file, "w")[()]), json.loads(hdf5.attribute(file, "info", text=True))
+            scale = np.asarray(hdf5.dataset(file, "scale")[()]) if "scale" in file else None
+            table = Table.from_json(json.loads(hdf5.dataset(file, "table")[()].tobytes())) if "table" in file else None
+    except RecursionError as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
     labels = info.get("label_map") if isinstance(info, dict) else None
     if (
@@ -160,20 +162,22 @@ def load(path: str | os.PathLike[str]) -> Model:
         or not isinstance(info.get("zero_based"), bool)
     ):
         raise InputError(f"{path}: damaged model: threshold, bias, label_map or zero_based is missing")
-    if w.ndim != 1 or w.dtype != np.float64 or not np.isfinite(w).all() or not isinstance(info, dict):
-        raise InputError(f"{path}: damaged model: w must be a vector of finite float64, info a JSON object")
-    by_column = info.get("normalize", "none") in BY_COLUMN
-    if (by_column and (scale is None or scale.shape != w.shape)) or (table is not None and table.p > len(w)):
-        raise InputError(f"{path}: damaged model: scale or table do not fit w")
+    normalize = info.get("normalize", "none")
+    vectors = [w] if scale is None else [w, scale]
+    if any(one.shape != (w.size,) or one.dtype != np.float64 or not np.isfinite(one).all() for one in vectors):
+        raise InputError(f"{path}: damaged model: w must be a vector of finite float64, and so must scale")
+    if normalize not in KINDS or (normalize in BY_COLUMN and scale is None) or (table and table.p > w.size):
+        raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
     return Model(w, info, table, scale)
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
     """Whether the file says that it is a model, whole or not."""
     try:
-        with h5py.File(path, "r", locking=False) as file:
-            return bool(file.attrs.get("format") == FORMAT)
-    except OSError:
+        hdf5.check_heaps(path)
+        with hdf5.opened(path, "a model") as file:
+            return bool(hdf5.attribute(file, "format", text=True) == FORMAT)
+    except InputError:
         return False
 
 

@@ -1,4 +1,4 @@
-"""One shard file in HDF5: how it is written, and how its parts are read and checked. The only place that knows h5py.
+"""One shard file in HDF5: how it is written, and how its parts are read and checked.
 
 A file holds a run of rows. Nothing is compressed, every dataset is contiguous, columns count from zero:
 
@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from distsms import hdf5
 from distsms.errors import InputError
 from distsms.features import PART_ENTRIES, index_dtype
 from distsms.files import require_space, sync
@@ -75,7 +76,7 @@ def stage_shard(
     named = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
     n_bytes = values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0)
     require_space(path.parent, n_bytes + (0 if named is None else named.nbytes))
-    with _hdf5(path, "w") as target:
+    with hdf5.opened(path, "an HDF5 shard", "w") as target:
         target.attrs["format"] = _FORMAT
         target.attrs["version"] = VERSION
         if named is not None:
@@ -91,7 +92,7 @@ def stage_shard(
 
 def staged_entries(staged: StagedShard) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Columns and values of a staged CSR shard, a bounded part at a time. Local."""
-    with _hdf5(staged.path, "r") as file:
+    with hdf5.opened(staged.path, "an HDF5 shard") as file:
         X = file["X"]
         for start in range(0, staged.nnz, PART_ENTRIES):
             indices = X["indices"][start : start + PART_ENTRIES]
@@ -108,7 +109,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     if p < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p}.")
     require_space(staged.path.parent, 9 * staged.rows)
-    with _hdf5(staged.path, "r+") as target:
+    with hdf5.opened(staged.path, "an HDF5 shard", "r+") as target:
         if staged.layout == "csr":
             target["X"].attrs["shape"] = np.array([staged.rows, p], np.int64)
         elif target["X"].shape[1] != p:
@@ -197,18 +198,16 @@ class OpenShard:
     def __init__(self, file: h5py.File, path: Path, manifest: Manifest, shard: Shard, offset: int) -> None:
         self.file, self.path, self.shard, self.offset = file, path, shard, offset
         self.bytes_read = 0
-        if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != VERSION:
+        if hdf5.attribute(file, "format") != _FORMAT or hdf5.attribute(file, "version") != VERSION:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {VERSION}.")
-        if file.attrs.get("complete") != 1:
+        if hdf5.attribute(file, "complete") != 1:
             raise InputError(
                 f"{path}: was not written to its end (its attribute 'complete' is missing). Convert again."
             )
         self.expect("y", (shard.rows,), "int8")
         if manifest.weights:
             self.expect("weights", (shard.rows,), "float64")
-        if manifest.ids and (
-            file.get("ids") is None or file["ids"].dtype.kind != "S" or len(file["ids"]) != shard.rows
-        ):
+        if manifest.ids and ((ids := hdf5.dataset(file, "ids")).dtype.kind != "S" or ids.shape != (shard.rows,)):
             raise InputError(f"{path}: has no names of its {shard.rows} rows, which the manifest promises.")
         if manifest.layout == "dense":
             self.expect("X", (shard.rows, manifest.p), manifest.dtype)
@@ -219,15 +218,13 @@ class OpenShard:
             self.expect("X/data", (shard.nnz,), manifest.dtype)
         elif "X/data" in file:
             raise InputError(f"{path}: has values where {manifest.path.name} says that all are 1. Convert again.")
-        shape = file["X"].attrs.get("shape")
+        shape = hdf5.attribute(file["X"], "shape")
         if not np.array_equal(shape, [shard.rows, manifest.p]):
             raise InputError(f"{path}: X has shape {shape}, the manifest says [{shard.rows}, {manifest.p}].")
 
     def expect(self, name: str, shape: tuple[int, ...], *dtypes: str) -> None:
         """InputError unless the dataset is as the manifest says, and inside this file (not a link to another)."""
-        dataset = self.file.get(name)
-        if not isinstance(dataset, h5py.Dataset) or dataset.file != self.file or dataset.external or dataset.is_virtual:
-            raise InputError(f"{self.path}: has no dataset '{name}' of its own.")
+        dataset = hdf5.dataset(self.file, name)
         if dataset.shape != shape or dataset.dtype not in [np.dtype(one) for one in dtypes]:
             raise InputError(
                 f"{self.path}: '{name}' is {dataset.dtype} of shape {dataset.shape}; the manifest and the format ask "
@@ -330,20 +327,5 @@ class OpenShard:
 def open_shard(manifest: Manifest, shard: Shard, offset: int) -> Iterator[OpenShard]:
     """A shard of the data set for reading; `offset` is the global number of its first row."""
     path = manifest.checked_path(shard)
-    with _hdf5(path, "r") as file:
-        try:
-            checked = OpenShard(file, path, manifest, shard, offset)
-        except (TypeError, ValueError) as error:  # h5py's, about types that a damaged file seems to have
-            raise InputError(f"{path}: is damaged: {error}. Copy it again, or convert again.") from error
-        yield checked
-
-
-@contextlib.contextmanager
-def _hdf5(path: Path, mode: str) -> Iterator[h5py.File]:
-    """An HDF5 file without locks; what HDF5 has to say against it becomes an InputError with the file's name."""
-    try:
-        with h5py.File(path, mode, locking=False) as file:
-            yield file
-    except (OSError, RuntimeError, KeyError) as error:
-        verb = "read as an HDF5 shard; copy it again, or convert again" if mode == "r" else "written"
-        raise InputError(f"{path}: cannot be {verb}: {error}") from error
+    with hdf5.opened(path, "an HDF5 shard") as file:
+        yield OpenShard(file, path, manifest, shard, offset)

@@ -20,6 +20,8 @@ from distsms.errors import InputError
 
 BLOCK_BYTES = 2**24
 """Text parsed at a time: large against the cost of a call, small against memory."""
+LONGEST_LINE = 2**31
+"""What a line may have: more are not rows, but a file of another kind."""
 EXPANSION = 4
 """Text bytes per compressed byte, assumed where files are balanced over ranks; only the balance depends on it."""
 COMPRESSED = (".gz", ".bz2", ".xz")
@@ -125,7 +127,9 @@ def blocks(piece: Piece, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, 
             if not text:
                 return
             if not text.endswith(b"\n"):
-                text += stream.readline()
+                text += (rest := stream.readline(LONGEST_LINE))
+                if len(rest) == LONGEST_LINE:
+                    raise InputError(f"{piece.path}: a line has more than {LONGEST_LINE} bytes; is this a text file?")
             yield position, text
             position += len(text)
 

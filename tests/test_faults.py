@@ -368,3 +368,42 @@ def test_a_trace_replaces_nothing_else(data, tmp_path):
         assert path.read_bytes() == before
     for _ in range(2):
         train(data, "--trace", tmp_path / "t.jsonl")
+
+
+def test_a_shard_that_vanishes_in_mid_run_is_not_missed(data):
+    """The rows are in memory by then."""
+    script = data.parent / "vanishing.py"
+    script.write_text(FAULTS.format(deed=f"os.unlink({str(data / 'shard-00001.h5')!r})"))
+    words = ["train", data, "--output", data.parent / "model.h5", "--epsilon", "1e-9"]
+    code, out, err = finish(start("x", 1, *words, ranks=2, program=(str(script),)))
+    assert code == 0, out + err
+    assert not (data / "shard-00001.h5").exists()
+    assert run_json("info", data.parent / "model.h5")["status"] == "proved"
+
+
+def test_folders_that_cannot_be_written_to(data):
+    """Refused before anything is read, by every command that writes: a read-only file system stands for all reasons."""
+    fixed = data.parent / "fixed"
+    fixed.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", fixed], capture_output=True, check=False
+    ).returncode:
+        fixed.chmod(0o500)
+        if os.access(fixed, os.W_OK):
+            pytest.skip("no permission to mount a file system, and yet to write anywhere")
+    try:
+        train(data)
+        model = data.parent / "model.h5"
+        for words in (
+            ("shard", data.parent / "train.svm", fixed / "data"),
+            ("train", data, "--output", fixed / "m.h5"),
+            ("train", data, "--trace", fixed / "t.jsonl"),
+            ("train", data, "--checkpoint", fixed),
+            ("predict", model, data, "--output", fixed / "scores.txt"),
+            ("export", model, "--to", "csv", "--output", fixed / "m.csv"),
+        ):
+            err = run(*words, code=1)
+            assert str(fixed) in err and "Traceback" not in err, words
+        assert not list(fixed.iterdir())
+    finally:
+        subprocess.run(["umount", fixed], capture_output=True, check=False)

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from distsms import model
+from distsms import files, model
 from distsms.errors import InputError
 from distsms.model import Model
 
@@ -160,3 +160,14 @@ def test_what_is_no_model_is_not_replaced(tmp_path):
         model.check_replaceable(tmp_path / "thesis.h5")
     model.save(tmp_path / "m.h5", Model(np.ones(2), INFO))
     model.check_replaceable(tmp_path / "m.h5")
+
+
+def test_two_jobs_that_write_one_model(tmp_path):
+    """Both end well; what is there afterwards is the model of the one that ended last, whole."""
+    path = tmp_path / "m.h5"
+    with files.replacing(path) as first:
+        model.save(first, model.Model(np.full(3, 1.0), INFO))
+        model.save(path, model.Model(np.full(3, 2.0), INFO))
+        assert model.load(path).w[0] == 2.0
+    assert model.load(path).w[0] == 1.0
+    assert [one.name for one in tmp_path.iterdir()] == ["m.h5"]

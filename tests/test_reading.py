@@ -383,7 +383,7 @@ def test_arrays_of_other_kinds(tmp_path):
     refused("has no column 'z'; it has 'y'", "a.h5ad", label="z")
     refused("--label COLUMN", "a.h5ad")
     (tmp_path / "no.h5ad").write_bytes(b"x")
-    refused("cannot be read as AnnData", "no.h5ad", label="y")
+    refused("cannot be read as HDF5", "no.h5ad", label="y")
     (tmp_path / "no.parquet").write_bytes(b"x" * 100)
     refused("cannot be read as Parquet", "no.parquet", label="y")
 

@@ -27,6 +27,7 @@ ALL = (
     "evaluations",
     "experiments",
     "figure_lower_bounds",
+    "fuzz",
     "kill_test",
     "measures",
     "published",

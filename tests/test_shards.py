@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms import shards
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.features import Dense, Pattern, Sparse
@@ -742,3 +743,54 @@ def test_unequal_shards_are_not_published(own_dir):
         with pytest.raises(ValueError, match="shards"):
             publish(own_dir, entries, label_map={}, zero_based=True)
     assert not (own_dir / "manifest.json").exists()
+
+
+def test_links_in_the_place_of_files_that_are_written(own_dir):
+    """Whoever prepared the directory does not choose what is written over."""
+    outside = own_dir / "outside"
+    outside.write_text("mine")
+    for name in ("manifest.json", "shard-00000.h5", "shard-00000.h5.partial", ".writing"):
+        for target in (outside, own_dir / "absent"):
+            data = own_dir / f"{name}-{target.name}"
+            data.mkdir()
+            (data / name).symlink_to(target)
+            if name == ".writing":
+                with pytest.raises(InputError, match="cannot be written to"):
+                    write_data(data, *draw(), overwrite=True)
+            else:
+                write_data(data, *draw(), overwrite=True)
+                assert load(data, ALONE).n == 40
+                assert not (data / name).is_symlink()
+            assert outside.read_text() == "mine" and not (own_dir / "absent").exists()
+
+
+def test_a_shard_that_vanishes_while_it_is_read(own_dir, monkeypatch):
+    """After the sizes were compared, and before it is opened."""
+    write_data(own_dir, *draw(), 3)
+    checked = shards.Manifest.checked_path
+
+    def vanishing(manifest, shard):
+        path = checked(manifest, shard)
+        vanishing.calls += 1
+        if vanishing.calls == 4:  # all three were there
+            (own_dir / "shard-00000.h5").unlink()
+        return path
+
+    vanishing.calls = 0
+    monkeypatch.setattr(shards.Manifest, "checked_path", vanishing)
+    with pytest.raises(InputError, match=r"shard-00000\.h5: cannot be read.*No such file"):
+        load(own_dir, ALONE)
+
+
+def test_shards_of_two_data_sets_mixed(own_dir):
+    """Refused if the sizes differ; if they are the same, by the checksums."""
+    X, y = draw()
+    write_data(own_dir / "a", X, y, 2)
+    write_data(own_dir / "b", X * 2, y, 2)
+    shutil.copy(own_dir / "b" / "shard-00001.h5", own_dir / "a" / "shard-00001.h5")
+    problems = verify(own_dir / "a")
+    assert len(problems) == 1 and "shard-00001.h5: its content is not what was written" in problems[0]
+    write_data(own_dir / "c", *draw(41), 2)
+    shutil.copy(own_dir / "c" / "shard-00001.h5", own_dir / "a" / "shard-00001.h5")
+    with pytest.raises(InputError, match=r"shard-00001\.h5: has \d+ bytes where manifest\.json says"):
+        load(own_dir / "a", ALONE)

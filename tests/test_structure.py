@@ -26,7 +26,7 @@ def importers(library):
     [
         ("mpi4py", {"comm.py", "buffers.py", "replicas.py"}),
         ("petsc4py", {"solvers/tao.py"}),
-        ("h5py", {"shardfile.py", "model.py", "anndata.py", "predictions.py"}),
+        ("h5py", {"hdf5.py", "shardfile.py", "model.py", "anndata.py", "predictions.py"}),
         ("pyarrow", {"arrow.py"}),
         ("matplotlib", {"figures.py"}),
         ("sklearn", {"estimator.py", "competitors.py"}),
@@ -101,3 +101,15 @@ def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
         "assert threads_wanted() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
     )
     assert "numpy" in loaded(code)
+
+
+def test_every_row_on_reliability_has_its_test():
+    """The README names them as file and function."""
+    readme = (PACKAGE.parent / "README.md").read_text()
+    rows = readme.partition("| what happens |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(rows) > 30
+    for row in rows:
+        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row)
+        assert named, row
+        for file, function in named:
+            assert f"def {function}(" in (PACKAGE.parent / "tests" / file).read_text(), function

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
-from distsms import svmlight
+from distsms import svmlight, textfiles
 from distsms.errors import InputError
 from distsms.svmlight import Piece, Rows, Where, concatenate, parse, plan, read
 
@@ -410,3 +410,20 @@ def test_real_data_agree_with_scikit_learn(name: str, tmp_path: Path) -> None:
         assert (rows.indices == matrix.indices).all()
         assert (rows.indptr == matrix.indptr).all()
         assert rows.n_columns == matrix.shape[1]
+
+
+def test_gigantic_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of any length are read, and what is no row is refused with a short excerpt; but no line is endless."""
+    path = tmp_path / "long"
+    path.write_bytes(b"1 " + b" ".join(b"%d:1" % k for k in range(1, 2**20)) + b"\n-1 1:2\n")
+    rows = concatenate(read(plan([path], 1)[0], block_bytes=2**16))
+    assert rows.indptr.tolist() == [0, 2**20 - 1, 2**20]
+    path.write_bytes(b"1 1:1\n" + b"\xff" * 2**23)
+    with pytest.raises(InputError, match=r"long:2: found '(\\xff){40}'\.\.\.: ") as caught:
+        list(read(plan([path], 1)[0]))
+    assert len(str(caught.value)) < 500
+    monkeypatch.setattr(textfiles, "LONGEST_LINE", 2**20)
+    with gzip.open(path, "wb") as file:
+        file.write(b"1 " + b"0" * 2**25)
+    with pytest.raises(InputError, match="long: a line has more than 1048576 bytes"):
+        list(read(plan([path], 1)[0]))

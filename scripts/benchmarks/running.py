@@ -21,7 +21,7 @@ def module(name: str, *words: object, ranks: int = 1, limit: float | None = None
     launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     command = [*launcher, sys.executable, "-m", f"benchmarks.{name}", *map(str, words)]
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             command,
             capture_output=True,
             text=True,
