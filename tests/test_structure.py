@@ -101,3 +101,13 @@ def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
         "assert threads_wanted() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
     )
     assert "numpy" in loaded(code)
+
+
+def test_a_path_without_greenlet_is_refused_in_a_sentence(tmp_path):
+    code = (
+        "import sys\nsys.modules['greenlet'] = None\n"
+        "from distsms.__main__ import main\nassert main(['path', 'x', '--output', 'y']) == 1"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "pip install greenlet" in done.stderr and "Traceback" not in done.stderr
