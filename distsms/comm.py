@@ -1,8 +1,8 @@
-"""Every collective of the program, over MPI or on one process; the only module that imports mpi4py.
+"""Every collective of the program, over MPI or on one process. Only this module, `replicas` and `buffers` know mpi4py.
 
 `Communicator` is one rank alone: its collectives are copies or nothing at all. `MPICommunicator` gives them their
 distributed meaning. What calls them never asks which one it has. Arrays are C-contiguous numpy arrays; buffers of more
-than `COUNT_LIMIT` elements travel in pieces, since MPI counts them in 32 bits.
+than `buffers.COUNT_LIMIT` elements travel in pieces, since MPI counts them in 32 bits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms import buffers, replicas
 from distsms.errors import DistsmsError, LaunchError
+from distsms.replicas import Replica
 
 T = TypeVar("T")
-
-COUNT_LIMIT = 2**30
-"""Elements per MPI message; tests lower it to see the pieces."""
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - not for files of ours: where Linux, and so MPI, keeps shared memory
 
 
 class Communicator:
@@ -164,22 +162,6 @@ class Communicator:
         os._exit(code)
 
 
-class Replica:
-    """The same k vectors for every rank to read; of one rank alone, they are the ones that it gives."""
-
-    def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
-        """The root's k vectors (m,), as (k, m), until the next call. None elsewhere. Collective."""
-        assert rows is not None
-        return rows[0][None, :] if len(rows) == 1 else np.array(rows)
-
-    def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
-        """The k vectors of which each rank has a slice (counts[rank],), in rank order; as `broadcast`. Collective."""
-        return self.broadcast(slices)
-
-    def close(self) -> None:
-        """Free the memory. Collective."""
-
-
 class MPICommunicator(Communicator):
     """All ranks of an mpi4py communicator."""
 
@@ -194,7 +176,7 @@ class MPICommunicator(Communicator):
         return self._comm
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        for piece in _pieces(array):
+        for piece in buffers.pieces(array):
             self._comm.Bcast(piece, root=0)
         (self.received if self.rank else self.sent)["broadcast"] += array.nbytes
         return array
@@ -212,7 +194,7 @@ class MPICommunicator(Communicator):
     def _reduce(self, name: str, operation: Any, array: NDArray[Any]) -> NDArray[Any]:
         from mpi4py import MPI
 
-        for piece in _pieces(array):
+        for piece in buffers.pieces(array):
             self._comm.Allreduce(MPI.IN_PLACE, piece, op=operation)
         self.sent[name] += array.nbytes
         self.received[name] += array.nbytes
@@ -226,14 +208,14 @@ class MPICommunicator(Communicator):
     def _reduce_to(self, root: int, array: NDArray[Any], piece: int | None = None) -> None:
         from mpi4py import MPI
 
-        for part in _pieces(array, piece):
+        for part in buffers.pieces(array, piece):
             mine = (MPI.IN_PLACE, part) if self.rank == root else (part, None)
             self._comm.Reduce(*mine, op=MPI.SUM, root=root)
 
     def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
         mine = np.empty(counts[self.rank], array.dtype)
-        if in_turn or array.size > COUNT_LIMIT:
-            for rank, part in _parts(array, counts):
+        if in_turn or array.size > buffers.COUNT_LIMIT:
+            for rank, part in buffers.parts(array, counts):
                 self._reduce_to(rank, part)
                 if rank == self.rank:
                     mine[:] = part
@@ -244,36 +226,22 @@ class MPICommunicator(Communicator):
         return mine
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
-        node = self.node_ranks() if shared else [self.rank]
-        nodes = self.allgather(node)
-        contiguous = all(ranks == list(range(ranks[0], ranks[-1] + 1)) for ranks in nodes)
-        if contiguous and max(len(ranks) for ranks in nodes) > 1 and self._shared_memory(node, 8 * k * length):
-            return _OnePerNode(self, k, length, sorted({tuple(ranks) for ranks in nodes}))
-        return _OnePerRank(self, k, length)
-
-    def _shared_memory(self, node: list[int], wanted: int) -> bool:
-        """Whether every node has room for so many bytes where shared memory is kept on Linux. Collective."""
-        try:
-            place = os.statvfs(SHARED_MEMORY)
-            room = place.f_bavail * place.f_frsize
-        except OSError:
-            room = 0
-        return bool(self.maximum(np.array([self.rank == node[0] and room < wanted + 2**24], np.int64))[0] == 0)
+        return replicas.over_ranks(self, k, length, shared)
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
         local = np.ascontiguousarray(local)
         counts = self._comm.gather(len(local), root=0)
         if self.rank != 0:
-            for piece in _pieces(local):
+            for piece in buffers.pieces(local):
                 self._comm.Send(piece, dest=0)
             self.sent["gather"] += local.nbytes
             return None
         whole = np.empty(sum(counts), local.dtype)
-        for rank, part in _parts(whole, counts):
+        for rank, part in buffers.parts(whole, counts):
             if rank == 0:
                 part[:] = local
                 continue
-            for piece in _pieces(part):
+            for piece in buffers.pieces(part):
                 self._comm.Recv(piece, source=rank)
             self.received["gather"] += part.nbytes
         return whole
@@ -282,17 +250,17 @@ class MPICommunicator(Communicator):
         counts = self._comm.gather(n_local, root=0)
         local = np.empty(n_local, dtype)
         if self.rank != 0:
-            for piece in _pieces(local):
+            for piece in buffers.pieces(local):
                 self._comm.Recv(piece, source=0)
             self.received["scatter"] += local.nbytes
             return local
         assert whole is not None
         whole = np.ascontiguousarray(whole, dtype)
-        for rank, part in _parts(whole, counts):
+        for rank, part in buffers.parts(whole, counts):
             if rank == 0:
                 local[:] = part
                 continue
-            for piece in _pieces(part):
+            for piece in buffers.pieces(part):
                 self._comm.Send(piece, dest=rank)
             self.sent["scatter"] += part.nbytes
         return local
@@ -300,8 +268,8 @@ class MPICommunicator(Communicator):
     def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
         local = np.ascontiguousarray(local)
         whole = np.empty(sum(counts), local.dtype)
-        _own(whole, counts, self.rank)[:] = local
-        _allgather(self._comm, whole, counts)
+        buffers.own(whole, counts, self.rank)[:] = local
+        buffers.complete(self._comm, whole, counts)
         self.sent["allgather"] += local.nbytes
         self.received["allgather"] += whole.nbytes - local.nbytes
         return whole
@@ -315,17 +283,17 @@ class MPICommunicator(Communicator):
         got = np.empty(int(incoming.sum()), rows.dtype)
         requests, mine = [], rows[:0]
         # Message by message rather than Alltoallv: pieces of any number, and nothing between ranks that have nothing.
-        for rank, part in _parts(rows, counts):
+        for rank, part in buffers.parts(rows, counts):
             if rank == self.rank:
                 mine = part
                 continue
-            requests += [self._comm.Isend(piece, dest=rank) for piece in _pieces(part)]
+            requests += [self._comm.Isend(piece, dest=rank) for piece in buffers.pieces(part)]
             self.sent["alltoall"] += part.nbytes
-        for rank, part in _parts(got, incoming):
+        for rank, part in buffers.parts(got, incoming):
             if rank == self.rank:
                 part[:] = mine
                 continue
-            requests += [self._comm.Irecv(piece, source=rank) for piece in _pieces(part)]
+            requests += [self._comm.Irecv(piece, source=rank) for piece in buffers.pieces(part)]
             self.received["alltoall"] += part.nbytes
         MPI.Request.Waitall(requests)
         return got, incoming
@@ -351,126 +319,6 @@ class MPICommunicator(Communicator):
         sys.stdout.flush()
         sys.stderr.flush()
         self._comm.Abort(code)
-
-
-class _OnePerRank(Replica):
-    """A copy on each rank; on the root a broadcast vector is its own."""
-
-    def __init__(self, comm: MPICommunicator, k: int, length: int) -> None:
-        self._comm, self._shape = comm, (k, length)
-        self._rows: NDArray[np.float64] | None = None
-
-    def _room(self) -> NDArray[np.float64]:
-        if self._rows is None:
-            self._rows = np.empty(self._shape)
-        return self._rows
-
-    def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
-        return self._comm.broadcast(self._room() if rows is None else super().broadcast(rows))
-
-    def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
-        room, comm = self._room(), self._comm
-        for whole, mine in zip(room, slices, strict=True):
-            _own(whole, counts, comm.rank)[:] = mine
-            _allgather(comm.library, whole, counts)
-            comm.sent["allgather"] += mine.nbytes
-            comm.received["allgather"] += whole.nbytes - mine.nbytes
-        return room
-
-    def close(self) -> None:
-        self._rows = None
-
-
-class _OnePerNode(Replica):
-    """A copy in memory that the ranks of a node share; only the first rank of each, its leader, communicates.
-
-    The ranks of a node are consecutive. Before a rank writes, all others of its node have come here, so that none
-    still reads; before one reads, all have written (MPI 3.1, section 11.4: separate barriers and memory barriers).
-    """
-
-    def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:
-        from mpi4py import MPI
-
-        self._comm, self._nodes = comm, nodes
-        self._node = comm.library.Split_type(MPI.COMM_TYPE_SHARED)
-        self._leads = self._node.Get_rank() == 0
-        self._leaders = comm.library.Split(0 if self._leads else MPI.UNDEFINED)
-        self._window = MPI.Win.Allocate_shared(8 * k * length if self._leads else 0, 8, comm=self._node)
-        memory: Any = self._window.Shared_query(0)[0]
-        self._rows = np.frombuffer(memory, np.float64, k * length).reshape(k, length)
-        self._window.Lock_all(MPI.MODE_NOCHECK)
-
-    def _meet(self) -> None:
-        self._window.Sync()
-        self._node.Barrier()
-        self._window.Sync()
-
-    def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
-        self._meet()
-        if rows is not None:
-            for mine, given in zip(self._rows, rows, strict=True):
-                mine[:] = given
-        if self._leads:
-            for piece in _pieces(self._rows):
-                self._leaders.Bcast(piece, root=0)
-            (self._comm.received if self._comm.rank else self._comm.sent)["broadcast"] += self._rows.nbytes
-        self._meet()
-        return self._rows
-
-    def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
-        self._meet()
-        for whole, mine in zip(self._rows, slices, strict=True):
-            _own(whole, counts, self._comm.rank)[:] = mine
-        self._meet()
-        if self._leads:
-            together = [sum(counts[rank] for rank in ranks) for ranks in self._nodes]
-            for whole in self._rows:
-                _allgather(self._leaders, whole, together)
-                sent = 8 * together[self._leaders.Get_rank()]
-                self._comm.sent["allgather"] += sent
-                self._comm.received["allgather"] += whole.nbytes - sent
-        self._meet()
-        return self._rows
-
-    def close(self) -> None:
-        del self._rows
-        self._window.Unlock_all()
-        self._window.Free()
-        for one in (self._leaders, self._node):
-            if one:  # false is the null communicator of those that do not lead
-                one.Free()
-
-
-def _own(whole: NDArray[Any], counts: Sequence[int], rank: int) -> NDArray[Any]:
-    """A rank's share of an array in rank order: a view."""
-    start = sum(counts[:rank])
-    return whole[start : start + counts[rank]]
-
-
-def _allgather(comm: Any, whole: NDArray[Any], counts: Sequence[int]) -> None:
-    """Complete an array of which each rank of an mpi4py communicator has filled in its share. Collective, in place."""
-    from mpi4py import MPI
-
-    if len(whole) <= COUNT_LIMIT:
-        comm.Allgatherv(MPI.IN_PLACE, [whole, counts])
-        return
-    for rank, part in _parts(whole, counts):  # counts and offsets are 32 bits wide: a broadcast from each rank in turn
-        for piece in _pieces(part):
-            comm.Bcast(piece, root=rank)
-
-
-def _pieces(array: NDArray[Any], most: int | None = None) -> Iterator[NDArray[Any]]:
-    """Views of at most so many elements (COUNT_LIMIT) that cover a C-contiguous array; none for an empty one."""
-    flat, most = array.reshape(-1), most or COUNT_LIMIT
-    assert np.shares_memory(flat, array) or not flat.size
-    for start in range(0, flat.size, most):
-        yield flat[start : start + most]
-
-
-def _parts(whole: NDArray[Any], counts: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Each rank's share of an array in rank order: (rank, view)."""
-    for rank, (end, count) in enumerate(zip(np.cumsum(counts), counts, strict=True)):
-        yield rank, whole[end - count : end]
 
 
 def launched_size() -> int:

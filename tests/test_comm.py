@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms import comm as module
+from distsms import buffers
 from distsms.comm import Communicator, launched_size, world
 from distsms.errors import InputError, LaunchError
 
@@ -13,7 +13,7 @@ from distsms.errors import InputError, LaunchError
 @pytest.fixture(params=[1, 7, 2**30])
 def pieces(request, monkeypatch):
     """Messages of at most so many elements, as if MPI counted no further."""
-    monkeypatch.setattr(module, "COUNT_LIMIT", request.param)
+    monkeypatch.setattr(buffers, "COUNT_LIMIT", request.param)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int8, np.bool_])

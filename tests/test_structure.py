@@ -24,7 +24,7 @@ def importers(library):
 @pytest.mark.parametrize(
     "library, modules",
     [
-        ("mpi4py", {"comm.py"}),
+        ("mpi4py", {"comm.py", "buffers.py", "replicas.py"}),
         ("petsc4py", {"solvers/tao.py"}),
         ("h5py", {"shardfile.py", "model.py", "anndata.py", "predictions.py"}),
         ("pyarrow", {"arrow.py"}),

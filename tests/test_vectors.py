@@ -7,8 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from distsms import comm as transport
-from distsms import vectors
+from distsms import buffers, replicas, vectors
 from distsms.errors import InputError
 from distsms.objective import Request
 from distsms.regularizer import SquaredNorm
@@ -88,7 +87,7 @@ def test_copies_and_totals(step, k, p, comm, shared):
 
 
 def test_long_vectors_travel_in_pieces(comm, monkeypatch):
-    monkeypatch.setattr(transport, "COUNT_LIMIT", 7)
+    monkeypatch.setattr(buffers, "COUNT_LIMIT", 7)
     monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     for step in STEPS:
         made, w = make_vectors(step, 100, comm), whole(100, 1)
@@ -103,7 +102,7 @@ def test_ranks_of_a_node_share(comm, monkeypatch):
     monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     made, w = make_vectors("spread", 10, comm), whole(10, 2)
     copies = made.copies(1, [made.part(w)])
-    assert isinstance(made._replica[1], transport._OnePerNode) == (len(comm.node_ranks()) > 1)
+    assert isinstance(made._replica[1], replicas.OnePerNode) == (len(comm.node_ranks()) > 1)
     if comm.is_root:
         copies[0, 3] = 77  # seen by the neighbours, too
     comm.barrier()
@@ -113,11 +112,11 @@ def test_ranks_of_a_node_share(comm, monkeypatch):
 
 
 def test_without_room_for_shared_memory_each_rank_has_its_own(comm, monkeypatch, tmp_path):
-    monkeypatch.setattr(transport, "SHARED_MEMORY", str(tmp_path / "none"))
+    monkeypatch.setattr(replicas, "SHARED_MEMORY", str(tmp_path / "none"))
     monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     made, w = make_vectors("spread", 10, comm), whole(10, 2)
     np.testing.assert_array_equal(made.copies(1, [made.part(w)])[0], w)
-    assert not isinstance(made._replica[1], transport._OnePerNode)
+    assert not isinstance(made._replica[1], replicas.OnePerNode)
 
 
 @pytest.mark.parametrize("measure", ["rocarea", "prbep"])
