@@ -12,13 +12,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from greenlet import getcurrent, greenlet
-
 from distsms.clock import Clock
+from distsms.errors import InputError
 from distsms.losses import Loss
 from distsms.objective import Evaluation, Floats, Objective, Request
 from distsms.regularizer import SquaredNorm
 from distsms.vectors import Vectors
+
+try:
+    from greenlet import getcurrent, greenlet
+except ImportError as error:
+    raise InputError(f"solves side by side want greenlet: {error}. pip install greenlet", everywhere=True) from error
 
 
 class Seat:

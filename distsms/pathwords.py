@@ -51,7 +51,9 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean]) -> str:
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
     text += "\n  flatness  "
-    if found.low == found.high:
+    if len(curve) == 1:
+        text += "there is one lambda alone"
+    elif found.low == found.high:
         text += "no neighbour of the best lambda is within its standard error"
     else:
         ends = [f"{one.mean - best.mean:+.6f} at {one.lam:g}" for one in (found.low, found.high) if one != best]

@@ -40,7 +40,7 @@ class Resumable:
     def open(self, problem: Mapping[str, Any]) -> None:
         """Begin, or go on with, the parts of a problem. InputError, with what differs, if another one's are there."""
         (self.path / self.parts).mkdir(exist_ok=True)
-        if not self.identity.exists():
+        if not self.identity.exists() or not any((self.path / self.parts).glob("[!.]*")):
             return self.describe(problem)
         if differing := differences(self.read("problem")["problem"], json.loads(to_json(problem))):
             words = "; ".join(differing)

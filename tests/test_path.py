@@ -246,12 +246,14 @@ def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
     folder.path.mkdir()
     folder.open(problem)
     folder.check()
+    folder.open({**problem, "folds": 7})  # without a point nothing is lost
+    folder.open(problem)
+    (folder.path / "points" / "0.1_all.json").write_text("{}")
     folder.open({**problem, "data": {"path": "moved", "fingerprint": "f"}})
     with pytest.raises(InputError, match=r"measure: there prbep, now rocarea; folds: there 5, now 3"):
         folder.open({**problem, "measure": "rocarea", "folds": 3})
     with pytest.raises(InputError, match="with other content"):
         folder.open({**problem, "data": {"path": "a", "fingerprint": "g"}})
-    (folder.path / "points" / "0.1_all.json").write_text("{}")
     with pytest.raises(InputError, match=r"Remove .*0\.1_all\.json, and the point is run anew"):
         folder.points()
     (folder.path / "path.json").unlink()

@@ -113,3 +113,13 @@ def test_every_row_on_reliability_has_its_test():
         assert named, row
         for file, function in named:
             assert f"def {function}(" in (PACKAGE.parent / "tests" / file).read_text(), function
+
+
+def test_a_path_without_greenlet_is_refused_in_a_sentence(tmp_path):
+    code = (
+        "import sys\nsys.modules['greenlet'] = None\n"
+        "from distsms.__main__ import main\nassert main(['path', 'x', '--output', 'y']) == 1"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "pip install greenlet" in done.stderr and "Traceback" not in done.stderr

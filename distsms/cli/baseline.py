@@ -39,7 +39,8 @@ on
 
 examples:
   distsms baseline data/train --measure rocarea
-  mpirun -n 4 distsms baseline data/train --path path --output baseline
+  distsms path data/train --output path
+  mpirun -n 4 distsms baseline data/train --path path --output beside-path
 """
 
 BYTES = 48
