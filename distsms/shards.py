@@ -31,6 +31,7 @@ from distsms.features import PART_ENTRIES, Dense, Features, Pattern, Sparse, len
 from distsms.files import exclusive
 from distsms.manifest import Manifest, prepare, publish, read_manifest, verify
 from distsms.shardfile import OpenShard, Piece, StagedShard, finish_shard, open_shard, stage_shard
+from distsms.streaming import DenseStream, Room, SparseStream, Stream, entry_bytes, span
 
 PART_ROWS = 2**16
 """Rows, and by PART_ENTRIES entries, that are read and checked at a time."""
@@ -116,6 +117,7 @@ def load(
     comm: Communicator,
     n_columns: int | None = None,
     ignore_new_features: bool = False,
+    room: Room | None = None,
 ) -> Block:
     """Read this rank's share of the rows, and nothing else. Collective.
 
@@ -127,6 +129,9 @@ def load(
     n_columns: as many columns as a model has, instead of p; the ones that the data lack are zero. Columns beyond are
     refused, or left out with `ignore_new_features` (their place in memory is claimed, but never touched).
 
+    room: what this rank may hold of its rows, which then have all their columns; what does not fit is streamed, with
+    the same results. None: all of it.
+
     Raises InputError on every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or
     different from the manifest, or rows that are not what the format says.
     """
@@ -135,9 +140,14 @@ def load(
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
             check_columns(manifest, width)
-        read = _read_rows(manifest, comm.rank, comm.size, width)
+        read = _read_rows(manifest, comm.rank, comm.size, width, room)
     longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
+    if room is not None:
+        with comm.together():
+            if isinstance(read.rows, Stream):
+                read.rows.load(features, room.entries(len(read.labels)))
+                read = read._replace(bytes_read=read.bytes_read + read.rows.bytes_read)
     return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
 
 
@@ -163,21 +173,26 @@ def check_columns(manifest: Manifest, width: int) -> None:
 class _Read(NamedTuple):
     """A rank's rows as they come from the files; see `Block`."""
 
-    rows: _DenseRows | _SparseRows
+    rows: _DenseRows | _SparseRows | Stream
     labels: NDArray[np.int8]
     weights: NDArray[np.float64] | None
     first_row: int
     bytes_read: int
 
 
-def _read_rows(manifest: Manifest, rank: int, size: int, width: int) -> _Read:
+def _read_rows(manifest: Manifest, rank: int, size: int, width: int, room: Room | None) -> _Read:
     first, last = _boundary(manifest, rank, size), _boundary(manifest, rank + 1, size)
     pieces = list(_pieces(manifest, first.row, last.row))
     for piece in pieces:
         manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word
     n_local = last.row - first.row
-    rows: _DenseRows | _SparseRows
-    if manifest.layout == "dense":
+    streamed = room is not None and entry_bytes(manifest)[0] * (last.nnz - first.nnz) > room.entries(n_local)
+    rows: _DenseRows | _SparseRows | Stream
+    if manifest.layout == "dense" and streamed:
+        rows = DenseStream(n_local, width, manifest.dtype)
+    elif streamed:
+        rows = SparseStream(n_local, width, manifest.dtype, any(piece.shard.values for piece in pieces))
+    elif manifest.layout == "dense":
         rows = _DenseRows(n_local, width, manifest.dtype)
     else:
         rows = _SparseRows(pieces, n_local, last.nnz - first.nnz, width, manifest.dtype)
@@ -273,8 +288,7 @@ class _SparseRows:
         self.filled += len(indices)
 
     def lengths_span(self) -> tuple[int, int]:
-        """The entries of the longest row, and minus those of the shortest."""
-        return int(self.lengths.max(initial=0)), -int(self.lengths.min()) if len(self.lengths) else -(2**62)
+        return span(self.lengths)
 
     def features(self, longest: int, differ: bool) -> Sparse:
         """longest : the entries of the longest row of all ranks; differ : whether there are rows with fewer."""
