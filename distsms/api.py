@@ -79,16 +79,16 @@ def train(
     comm = communicator(comm)
     with comm.together():
         chosen = fit.settings_for(measure, lam=lam, **settings)
-    rows, origin = _training_rows(data, comm)
+    rows, origin, manifest = _training_rows(data, comm)
     with comm.together():
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
-        w = None if begin is None else fit.start_from(begin, rows.p, bias, "start")
+        w = None if begin is None else _start(begin, rows.p, bias, manifest)
     found = fit.fit(
         rows.features, rows.labels, rows.weights, measure, chosen, comm, bias, w, ordering, watch, stop_wanted
     )
     on_training = fit.measured(measure, *rows.judged(found.scores), found.threshold, comm)
     told = found.result, found.layout, found.bias, found.threshold, on_training
-    return Model(found.w, fit.info(measure, chosen, *told, origin, _versions()))
+    return model.trained(found.w, fit.info(measure, chosen, *told, origin, _versions()), manifest)
 
 
 def predict(
@@ -108,7 +108,7 @@ def predict(
     comm = communicator(comm)
     judge = _model(model, comm)
     if isinstance(data, str | os.PathLike):
-        rows = inputs.rows_for(judge, data, comm, ignore_new_features, False, zero_based)
+        rows = inputs.rows_for(judge, data, comm, inputs.How(ignore_new_features, False, zero_based))
     else:
         rows = _in_memory(data, None, comm, judge.p)
     return inputs.scores(judge, rows, _name(data), comm)
@@ -134,7 +134,7 @@ def evaluate(
     comm = communicator(comm)
     judge = _model(model, comm)
     if isinstance(data, str | os.PathLike):
-        rows = inputs.rows_for(judge, data, comm, ignore_new_features, zero_based=zero_based)
+        rows = inputs.rows_for(judge, data, comm, inputs.How(ignore_new_features, True, zero_based))
     else:
         rows = _in_memory(*data, comm, judge.p)
     scores = inputs.scores(judge, rows, _name(data), comm)
@@ -152,17 +152,21 @@ def _name(data: Any) -> Path:
     return data if isinstance(data, str | os.PathLike) else "the rows given"
 
 
-def _training_rows(data: Data, comm: Communicator) -> tuple[shards.Block, dict[str, Any]]:
-    """This rank's rows, and what is known of all of them. Collective."""
+def _start(begin: Model, p: int, bias: float | None, manifest: shards.Manifest | None) -> NDArray[np.float64]:
+    return fit.start_from(begin, p, bias, "start", *([manifest.normalization] if manifest else []))
+
+
+def _training_rows(data: Data, comm: Communicator) -> tuple[shards.Block, dict[str, Any], shards.Manifest | None]:
+    """This rank's rows, what is known of all of them, and their data set. Collective."""
     if isinstance(data, str | os.PathLike):
         with comm.together():
             manifest = shards.read_manifest(data)
-        return shards.load(manifest, comm), fit.origin(manifest, data)
+        return shards.load(manifest, comm), fit.origin(manifest, data), manifest
     rows = _in_memory(*data, comm)
     counts = [len(rows.labels), rows.features.nnz, np.sum(rows.labels > 0), np.sum(rows.labels < 0)]
     n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
     meaning = {"label_map": {"+1": 1, "-1": -1}, "zero_based": False, "directory": None, "fingerprint": None}
-    return rows, meaning | {"n": n, "p": rows.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}
+    return rows, meaning | {"n": n, "p": rows.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}, None
 
 
 def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> shards.Block:

@@ -1,65 +1,38 @@
-"""Text to shards, in parallel over ranks: each parses and writes its own shards, the root publishes them at the end."""
+"""Files to shards, in parallel over ranks: each reads and writes its own shards, the root publishes them at the end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms import shards, svmlight
+from distsms import normalization, shards, textfiles
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.files import LOCK, exclusive
+from distsms.labels import MOST, interpret, signs
+from distsms.reading import Reader, Reading, open_reader
+from distsms.rows import Rows, concatenate
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Text per shard where the number of shards is not given."""
-KNOWN_LABELS = ({-1.0, 1.0}, {0.0, 1.0}, {1.0, 2.0})
-"""Pairs of labels in common use; 1 is the positive one in each."""
 
 
-class Labels(NamedTuple):
-    """What the two labels of the text mean; a class that does not occur is None."""
+class Layout(NamedTuple):
+    """What is written. n_features : columns, if more than the input uses.  progress : see `convert`."""
 
-    positive: float | None
-    negative: float | None
-
-    def signs(self, labels: NDArray[np.float64]) -> NDArray[np.int8]:
-        """+1 where the label (n,) is the positive one, else -1."""
-        return np.where(labels == self.positive, 1, -1).astype(np.int8)
-
-    def as_map(self) -> dict[str, float | None]:
-        """For the manifest: the text's label of each class."""
-        return {"+1": self.positive, "-1": self.negative}
-
-
-def interpret(found: Iterable[float], positive: float | None = None) -> Labels:
-    """What the labels found in a text mean; `positive` names the positive one where they are not a common pair.
-
-    Raises InputError where there are more than two, or two of which neither is known to be the positive one.
-    """
-    values = sorted(set(found))
-    shown = ", ".join(f"{value:g}" for value in values[:10])
-    if len(values) > 2:
-        raise InputError(
-            f"found {len(values)} different labels ({shown}, ...); two are expected (one class 1, the others -1)"
-        )
-    if positive is None:
-        if not any(set(values) <= known for known in KNOWN_LABELS):
-            raise InputError(
-                f"found the labels {shown}; known pairs are -1/+1, 0/1 and 1/2 (1 is positive). "
-                "Say which one is positive with --positive"
-            )
-        positive = 1.0
-    elif len(values) == 2 and positive not in values:
-        raise InputError(f"found the labels {shown}, and --positive {positive:g} is neither of them")
-    others = [value for value in values if value != positive]
-    return Labels(positive if positive in values else None, others[0] if others else None)
+    n_shards: int | None = None
+    n_features: int | None = None
+    dtype: str = "float64"
+    normalize: str = "none"
+    progress: Callable[[int, int], None] = lambda done, of: None
 
 
 def convert(
@@ -67,26 +40,48 @@ def convert(
     directory: str | os.PathLike[str],
     comm: Communicator,
     n_shards: int | None = None,
-    positive: float | None = None,
+    positive: float | str | None = None,
     zero_based: bool = False,
     n_features: int | None = None,
     dtype: str = "float64",
     overwrite: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    normalize: str | None = None,
+    like: str | os.PathLike[str] | None = None,
+    **reading: Any,
 ) -> shards.Manifest:
-    """Convert svmlight text files to a data set in `directory`. Collective; raises InputError on every rank.
+    """Convert files of one format to a data set in `directory`. Collective; raises InputError on every rank.
 
-    Rows keep their order: files as given, lines as they stand. Unless n_shards is given there is a shard for every
+    Rows keep their order: files as given, rows as they stand. Unless n_shards is given there is a shard for every
     128 MiB of text, and at least one for each rank. progress : called with the number of this rank's shards that are
-    written, and how many it has. Memory of a rank: the text and rows of one shard, and 8 bytes for each of its rows.
+    written, and how many it has. normalize : a kind of `normalization.KINDS`. like : a data set, whose columns,
+    categories, labels and normalization are taken over. reading : label, id, drop; see `reading.Reading`.
+    Memory of a rank: the text and rows of one shard, and 8 bytes for each of its rows.
     """
+    asked = Reading(zero_based=zero_based, positive=positive, **reading)
+    layout = Layout(n_shards, n_features, dtype, normalize or "none", progress)
+    given = None
     with comm.together():
         sizes = [_size(path) for path in inputs]
-        n_shards = n_shards or max(comm.size, -(-sum(sizes) // SHARD_TEXT_BYTES))
-        # A compressed file falls into one share whole and may leave others without any.
-        shares = [share for share in svmlight.plan(inputs, min(n_shards, sum(sizes) + 1)) if share] or [[]]
+        if like is not None:
+            given, asked, layout = _as_in(shards.read_manifest(like), asked, layout, normalize)
+    source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
+    reader = open_reader(inputs, asked, comm)
     with writing(directory, comm, overwrite):
-        return _convert(shares, sizes, inputs, directory, comm, positive, zero_based, n_features, dtype, progress)
+        return _convert(reader, source, Path(directory), comm, asked, layout, given)
+
+
+def _as_in(
+    manifest: shards.Manifest, asked: Reading, layout: Layout, normalize: str | None
+) -> tuple[normalization.Normalization, Reading, Layout]:
+    """How to make a data set like another one. Local."""
+    if asked.positive is not None or asked.drop or normalize is not None:
+        raise InputError("--like takes --positive, --drop and --normalize over from that data set; leave them out")
+    asked = replace(
+        asked, table=manifest.table, label_map=manifest.label_map, zero_based=asked.zero_based or manifest.zero_based
+    )
+    layout = layout._replace(n_features=layout.n_features or manifest.p)
+    return manifest.normalization, asked, layout
 
 
 @contextlib.contextmanager
@@ -110,46 +105,78 @@ def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bo
 
 
 def _convert(
-    shares: list[list[svmlight.Piece]],
-    sizes: list[int],
-    inputs: Sequence[str | os.PathLike[str]],
-    directory: str | os.PathLike[str],
+    reader: Reader,
+    source: list[dict[str, Any]],
+    directory: Path,
     comm: Communicator,
-    positive: float | None,
-    zero_based: bool,
-    n_features: int | None,
-    dtype: str,
-    progress: Callable[[int, int], None],
+    asked: Reading,
+    layout: Layout,
+    given: normalization.Normalization | None,
 ) -> shards.Manifest:
-    """Parse, write and publish the shares, one shard each. Collective."""
-    n_shards = len(shares)
-    mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
-    staged, labels = {}, {}
+    """Read, write and publish the shares, one shard each. Collective.  given : a normalization that is known."""
+    shares = _shares(reader, sum(one["bytes"] for one in source), comm.size, layout.n_shards)
+    mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
+    staged, labels, extent = {}, {}, normalization.Extent()
+    columns = reader.n_columns or 0
     with comm.together():
         for done, k in enumerate(mine):
-            rows = svmlight.concatenate(svmlight.read(shares[k], zero_based))
-            _check_columns(rows, n_features, shares[k])
-            X = sparse.csr_matrix(
-                (rows.data, rows.indices, rows.indptr), shape=(len(rows.labels), rows.n_columns), copy=False
-            )
-            staged[k], labels[k] = (shards.stage_shard(directory, k, X, dtype), rows.n_columns), rows.labels
-            progress(done + 1, len(mine))
-    found = {float(one) for k in mine for one in np.unique(labels[k])[:10]}
-    summary = comm.allgather((found, max((columns for _, columns in staged.values()), default=0)))
-    p = n_features or max(1, *(columns for _, columns in summary))
-    entries = []
+            rows = concatenate(reader.read(shares[k]))
+            columns = max(columns, rows.n_columns)
+            _check_columns(rows, layout.n_features, [piece.path for piece in shares[k]])
+            if given is None and layout.normalize in normalization.BY_COLUMN:
+                extent.add(rows.indices, rows.data)
+            staged[k], labels[k] = _stage(rows, directory, k, layout.dtype, reader.named), rows.labels
+            layout.progress(done + 1, len(mine))
+    found = (
+        {float(one) for k in mine for one in np.unique(labels[k])[: MOST + 1]} if reader.label_map is None else set()
+    )
+    summary = comm.allgather((found, columns, sum(one.rows for one in staged.values())))
+    p = layout.n_features or max(1, *(one for _, one, _ in summary))
+    n = sum(rows for _, _, rows in summary)
     with comm.together():
-        meaning = interpret(set().union(*(one for one, _ in summary)), positive)
-        for k, (shard, _) in staged.items():
-            entries.append(shards.finish_shard(shard, meaning.signs(labels[k]), p))
-    entries = [entry for part in comm.allgather(entries) for entry in part]
+        label_map = reader.label_map or interpret(set().union(*(one for one, _, _ in summary)), asked.positive).as_map()
+    if given is None:
+        entries = (part for one in staged.values() for part in shards.staged_entries(one))
+        given = normalization.measure(layout.normalize, extent, entries, (n, p), comm)
+    finished = []
+    with comm.together():
+        for k, shard in staged.items():
+            finished.append(shards.finish_shard(shard, _signs(labels[k], reader, label_map), p))
+    finished = [entry for part in comm.allgather(finished) for entry in part]
     with comm.together():
         if comm.is_root:
-            source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
-            label_map = meaning.as_map()
-            shards.publish(directory, entries, label_map=label_map, zero_based=zero_based, source=source)
+            shards.publish(
+                directory,
+                finished,
+                label_map=label_map,
+                zero_based=asked.zero_based,
+                source=source,
+                table=reader.table,
+                normalization=given,
+            )
     with comm.together():
         return shards.read_manifest(directory)
+
+
+def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) -> list[list[Any]]:
+    """What goes into each shard. Local, the same on every rank."""
+    n_bytes *= textfiles.EXPANSION if reader.compressed else 1
+    n_shards = n_shards or max(n_ranks, -(-n_bytes // SHARD_TEXT_BYTES))
+    # A compressed file falls into one share whole and may leave others without any.
+    return [share for share in reader.plan(min(n_shards, n_bytes + 1)) if share] or [[]]
+
+
+def _stage(rows: Rows, directory: Path, number: int, dtype: str, named: bool) -> shards.StagedShard:
+    shape = (len(rows.labels), rows.n_columns)
+    X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
+    return shards.stage_shard(directory, number, X, dtype, (rows.ids or []) if named else None)
+
+
+def _signs(labels: NDArray[np.float64], reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
+    """+1 and -1 for labels as the reader gave them."""
+    if reader.label_map is not None:
+        return labels.astype(np.int8)
+    return signs(labels, label_map, "the text")
 
 
 def _size(path: str | os.PathLike[str]) -> int:
@@ -159,12 +186,11 @@ def _size(path: str | os.PathLike[str]) -> int:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _check_columns(rows: svmlight.Rows, n_features: int | None, share: Sequence[svmlight.Piece]) -> None:
+def _check_columns(rows: Rows, n_features: int | None, paths: Sequence[str]) -> None:
     if n_features is not None and rows.n_columns > n_features:
-        names = ", ".join(sorted({piece.path for piece in share}))
         raise InputError(
-            f"{names}: uses column {rows.n_columns} (counted from 1), but --n-features is {n_features}; "
-            "give a larger one, or leave it out"
+            f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but --n-features is "
+            f"{n_features}; give a larger one, or leave it out"
         )
 
 

@@ -33,6 +33,7 @@ from threadpoolctl import threadpool_limits
 from distsms import model
 from distsms.comm import Communicator
 from distsms.errors import InputError
+from distsms.export import refuse_row_normalization
 from distsms.features import rows_of
 from distsms.fit import Fitted, fit, settings_for
 from distsms.repetition import Repeated
@@ -145,6 +146,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         scikit-learn's scorers take the last of the sorted ones for positive, and have to be given y == 1 there.
         """
         read = model.load(path)
+        refuse_row_normalization(read)
         known = read.info
         made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))
         made.classes_ = np.array(read.classes)

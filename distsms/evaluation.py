@@ -76,8 +76,7 @@ def judge(
     on: str,
     asked: Asked,
     comm: Communicator,
-    ignore_new_features: bool = False,
-    zero_based: bool | None = None,
+    how: inputs.How = inputs.AS_TRAINED,
 ) -> tuple[Rows, list[Judged], list[Pair]]:
     """Read models and rows, and measure. Collective. Raises InputError, also where models disagree on who is positive.
 
@@ -86,7 +85,7 @@ def judge(
     """
     with comm.together():
         models = [load(path) for path in paths]
-    rows, scores = _scored(paths, models, on, comm, ignore_new_features, zero_based)
+    rows, scores = _scored(paths, models, on, comm, how)
     placed = [measures.placements(one, rows.labels, comm) for one in scores]
     drawn = [bootstrap.prbep(one, rows.labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
     judged = []
@@ -114,18 +113,17 @@ def _scored(
     models: Sequence[Model],
     on: str,
     comm: Communicator,
-    ignore_new_features: bool,
-    zero_based: bool | None,
+    how: inputs.How,
 ) -> tuple[Rows, list[Floats]]:
     """The rows that count, and each model's scores of them. Collective."""
     scores: list[Floats] = []
     rows: Rows | None = None
     block = wants = None
     for path, model in zip(paths, models, strict=True):
-        wanted = (model.p, model.info["zero_based"], model.info["label_map"])
+        wanted = (model.p, model.info["zero_based"], model.info["label_map"], model.table, model.normalization.by_row)
         if block is None or wants != wanted:
             block, wants = None, wanted  # two blocks at once would need twice the memory
-            block = inputs.rows_for(model, on, comm, ignore_new_features, zero_based=zero_based)
+            block = inputs.rows_for(model, on, comm, how)
         labels = block.labels[block.counted]
         with comm.together():
             if rows is not None and not np.array_equal(labels, rows.labels):

@@ -18,6 +18,15 @@ from distsms.model import Model, intercept
 OPSET, IR_VERSION = 16, 8  # of early 2022: any runtime since knows them
 
 
+def refuse_row_normalization(model: Model) -> None:
+    """Raise InputError for a model that wants each row brought to unit length, which the other formats do not do."""
+    if model.normalization.kind == "l2":
+        raise InputError(
+            "the model was trained on rows normalized by l2, which these formats do not say: normalize the rows before "
+            "`distsms shard` instead, and before they are scored"
+        )
+
+
 def onnx(model: Model) -> bytes:
     """An ONNX model, in double precision.
 
@@ -79,7 +88,11 @@ FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": libli
 
 
 def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -> None:
-    """Write the model as `to`, a key of FORMATS, atomically; "-" is `stdout`. Raises InputError if that fails."""
+    """Write the model as `to`, a key of FORMATS, atomically; "-" is `stdout`. Raises InputError if that fails.
+
+    It scores rows as they are: factors of columns are in w. Models of rows normalized by l2 are refused.
+    """
+    refuse_row_normalization(model)
     content = FORMATS[to](model)
     if path == "-":
         stdout.buffer.write(content)

@@ -18,6 +18,7 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses.contract import Floats
 from distsms.model import Model
+from distsms.normalization import Normalization
 from distsms.objective import Features, Objective
 from distsms.result import Result
 from distsms.settings import Settings, describe
@@ -112,8 +113,10 @@ def measured(measure: str, scores: Floats, labels: Labels, threshold: float, com
     return both if measure in both else both | {measure: measures.value(measure, scores, labels, threshold, comm)}
 
 
-def start_from(model: Model, p: int, bias: float | None, name: object) -> Floats:
+def start_from(model: Model, p: int, bias: float | None, name: object, how: Normalization = Normalization()) -> Floats:  # noqa: B008
     """The coefficients of a model called `name`, widened to p columns and perhaps a constant feature. Local.
+
+    how : the normalization of the rows that are trained on.
 
     Raises InputError if the model has more columns.
     """
@@ -121,7 +124,9 @@ def start_from(model: Model, p: int, bias: float | None, name: object) -> Floats
         raise InputError(
             f"{name}: has {model.p} columns, the data {p}; a start wants a model of the same features or fewer"
         )
-    w = np.pad(model.w, (0, p - model.p))
+    if (model.normalization.kind == "l2") != (how.kind == "l2"):
+        raise InputError(f"{name}: is for rows normalized as {model.normalization.kind}, the data are {how.kind}")
+    w = how.unfold(np.pad(model.w, (0, p - model.p)))
     return np.append(w, model.bias / bias) if bias else w
 
 

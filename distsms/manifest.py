@@ -15,14 +15,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distsms import __version__
+from distsms.columns import Table
 from distsms.errors import InputError
 from distsms.files import replacing, sync
+from distsms.normalization import BY_COLUMN, KINDS, Normalization
 
 FORMAT = "distsms-shards"
 VERSION = 1
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
+_AS_THEY_ARE = Normalization()
 _SHARD = re.compile(r"shard-\d{5,}\.h5")
 _WORDS = {int: "a count", str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -60,6 +65,9 @@ class Manifest:
     source: tuple[dict[str, Any], ...]  # {"name": ..., "bytes": ...} of what was converted
     shards: tuple[Shard, ...]
     creator: str
+    ids: bool = False  # whether the rows have names
+    table: Table | None = None  # the columns and categories that the features were made of; None: numbered columns
+    normalization: Normalization = _AS_THEY_ARE  # for training; the files hold the rows as they were
 
     @property
     def path(self) -> Path:
@@ -70,10 +78,14 @@ class Manifest:
     def fingerprint(self) -> str:
         """64 hex digits that identify the data wherever they lie: sizes, label counts and checksums of the shards."""
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
+        if how := _normalization_record(self.normalization):
+            identity.append(how)
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def column_name(self, column: int) -> str:
-        """A zero-based column as the source of the data counts it."""
+        """A zero-based column as the source of the data counts it, or calls it."""
+        if self.table is not None:
+            return repr(self.table.features[column])
         return f"{column} (counted from 0)" if self.zero_based else f"{column + 1} (counted from 1)"
 
     def checked_path(self, shard: Shard) -> Path:
@@ -144,6 +156,8 @@ def publish(
     label_map: Mapping[str, Any],
     zero_based: bool,
     source: Iterable[Mapping[str, Any]] = (),
+    table: Table | None = None,
+    normalization: Normalization = _AS_THEY_ARE,
 ) -> Manifest:
     """Make a data set of finished shards. Local, one rank (the root), after all ranks have finished theirs.
 
@@ -154,6 +168,8 @@ def publish(
     directory = Path(directory)
     record = _summed(sorted(entries, key=lambda entry: (len(entry["file"]), entry["file"])))
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(one) for one in source]}
+    record |= {} if table is None else {"table": table.as_json()}
+    record |= _normalization_record(normalization)
     manifest = _parse(record, directory)  # what could not be read back is not published
     if manifest.path.exists():
         manifest.path.unlink()
@@ -203,11 +219,13 @@ def _summed(entries: list[Mapping[str, Any]]) -> dict[str, Any]:
     record: dict[str, Any] = {"format": FORMAT, "version": VERSION, "creator": f"distsms {__version__}"}
     record["n"] = sum(entry["rows"] for entry in entries)
     record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
-    for name in ("p", "layout", "dtype", "weights"):
-        kinds = {entry[name] for entry in entries}
+    for name in ("p", "layout", "dtype", "weights", "ids"):
+        kinds = {entry.get(name, False) for entry in entries}
         if len(kinds) > 1:
             raise ValueError(f"shards differ in {name}: {sorted(map(str, kinds))}")
         record[name] = kinds.pop() if kinds else None
+    if not record["ids"]:
+        del record["ids"]
     names = [one.name for one in fields(Shard)]
     record["shards"] = [{name: entry[name] for name in names} for entry in entries]
     if not record["n"]:
@@ -230,11 +248,39 @@ def _parse(record: Any, directory: Path) -> Manifest:
         _checked(source, {"name": str, "bytes": int}, f"{path}: source {number}")
     known["source"] = tuple(known["source"])
     known["shards"] = tuple(_parse_shard(one, f"{path}: shard {k}") for k, one in enumerate(known["shards"]))
+    known |= _parse_optional(record, str(path))
     manifest = Manifest(directory=directory, **known)
     _check_whole(manifest)
     for shard in manifest.shards:
         _check_shard(manifest, shard)
     return manifest
+
+
+def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the manifests of tables and of normalized data have besides."""
+    try:
+        table = None if record.get("table") is None else Table.from_json(record["table"])
+        kind, scale = record.get("normalize", "none"), record.get("scale")
+        normalization = Normalization(kind, None if scale is None else np.array(scale, np.float64))
+    except (TypeError, KeyError, ValueError) as error:
+        raise InputError(f"{where}: table or scale is damaged: {error!r}") from error
+    p = record["p"]
+    by_column = kind in BY_COLUMN
+    if (
+        kind not in KINDS
+        or by_column != (normalization.scale is not None)
+        or (by_column and not (normalization.scale.shape == (p,) and np.all(normalization.scale > 0)))  # type: ignore
+        or (table is not None and table.p > p)
+    ):
+        raise InputError(f"{where}: normalize, scale or table do not fit p = {p}.")
+    return {"ids": bool(record.get("ids", False)), "table": table, "normalization": normalization}
+
+
+def _normalization_record(normalization: Normalization) -> dict[str, Any]:
+    if normalization.kind == "none":
+        return {}
+    record: dict[str, Any] = {"normalize": normalization.kind}
+    return record if normalization.scale is None else record | {"scale": normalization.scale.tolist()}
 
 
 def _parse_shard(record: Any, where: str) -> Shard:

@@ -95,7 +95,8 @@ def needs(
     if manifest.layout == "dense":
         entry = value
     else:
-        entry = unsigned(manifest.p - 1)().itemsize + (value if any(shard.values for shard in manifest.shards) else 0)
+        valued = manifest.normalization.kind != "none" or any(shard.values for shard in manifest.shards)
+        entry = unsigned(manifest.p - 1)().itemsize + (value if valued else 0)
     data = entry * manifest.nnz + ROW_BYTES * losses * manifest.n
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM

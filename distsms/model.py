@@ -1,6 +1,8 @@
 """The model file: HDF5, written atomically, readable with h5py alone (no pickle, no MPI, no PETSc).
 
-w            float64 (p,)      coefficients: a row's score is <w, x> + bias
+w            float64 (p,)      coefficients: a row's score is <w, x> + bias, the row as it is but for normalize = "l2"
+scale        float64 (p,)      factors of the columns in training, where they were normalized; w has them in it
+table        uint8 (bytes,)    JSON: the table's columns and categories that the features are made of, if it was one
 attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...)
 """
 
@@ -13,14 +15,17 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.columns import Table
 from distsms.errors import InputError
 from distsms.files import replacing, require_regular, require_space
+from distsms.manifest import Manifest
+from distsms.normalization import BY_COLUMN, Normalization
 
 FORMAT, VERSION = "distsms-model", 1
 
@@ -31,11 +36,25 @@ class Model:
 
     w: NDArray[np.float64]
     info: dict[str, Any]
+    table: Table | None = None
+    scale: NDArray[np.float64] | None = None
+
+    @property
+    def normalization(self) -> Normalization:
+        """What the rows of training were normalized by."""
+        return Normalization(self.info.get("normalize", "none"), self.scale)
 
     @property
     def p(self) -> int:
         """The number of columns that the model knows."""
         return len(self.w)
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """Of all p columns, where the training data were a table."""
+        if self.table is None:
+            return None
+        return self.table.features + [f"column {k}" for k in range(self.table.p, self.p)]
 
     @property
     def bias(self) -> float:
@@ -57,6 +76,14 @@ class Model:
         return both[0], both[1]
 
 
+def trained(w: NDArray[np.float64], info: dict[str, Any], like: Manifest | None) -> Model:
+    """The model with coefficients w (p,) for rows as training saw them, those of the data set `like`."""
+    if like is None:
+        return Model(w, info)
+    how = like.normalization
+    return Model(how.fold(w), info | {"normalize": how.kind}, like.table, how.scale)
+
+
 def intercept(bias: float, threshold: float) -> float:
     """What makes <w, x> + intercept > 0 the same as <w, x> + bias >= threshold, for those who decide by the sign."""
     return math.nextafter(bias - threshold, math.inf)
@@ -64,9 +91,13 @@ def intercept(bias: float, threshold: float) -> float:
 
 def save(path: str | os.PathLike[str], model: Model) -> None:
     """Write the model, atomically. Raises InputError if that fails."""
-    require_space(Path(os.path.realpath(path)).parent, model.w.nbytes)
+    require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes)
     with replacing(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
         file["w"] = model.w
+        if model.scale is not None:
+            file["scale"] = model.scale
+        if model.table is not None:
+            file["table"] = np.frombuffer(json.dumps(model.table.as_json()).encode(), np.uint8)
         file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
         file.attrs["info"] = json.dumps(model.info)
         file.attrs["complete"] = True
@@ -115,6 +146,8 @@ def load(path: str | os.PathLike[str]) -> Model:
             if int(file.attrs["version"]) > VERSION:
                 raise InputError(f"{path}: written by a newer distsms (model version {file.attrs['version']})")
             w, info = file["w"][:], json.loads(file.attrs["info"])
+            scale = file["scale"][:] if "scale" in file else None
+            table = Table.from_json(json.loads(file["table"][:].tobytes())) if "table" in file else None
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
     labels = info.get("label_map") if isinstance(info, dict) else None
@@ -129,7 +162,10 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: damaged model: threshold, bias, label_map or zero_based is missing")
     if w.ndim != 1 or w.dtype != np.float64 or not np.isfinite(w).all() or not isinstance(info, dict):
         raise InputError(f"{path}: damaged model: w must be a vector of finite float64, info a JSON object")
-    return Model(w, info)
+    by_column = info.get("normalize", "none") in BY_COLUMN
+    if (by_column and (scale is None or scale.shape != w.shape)) or (table is not None and table.p > len(w)):
+        raise InputError(f"{path}: damaged model: scale or table do not fit w")
+    return Model(w, info, table, scale)
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
@@ -139,26 +175,6 @@ def is_model(path: str | os.PathLike[str]) -> bool:
             return bool(file.attrs.get("format") == FORMAT)
     except OSError:
         return False
-
-
-def write_scores(path: str, scores: NDArray[np.float64]) -> None:
-    """Write scores (n,) as text, one a line with all digits, as an HDF5 file if `path` ends in .h5; "-" is stdout."""
-    if path == "-":
-        _write_lines(sys.stdout, scores)
-        sys.stdout.flush()
-        return
-    with replacing(path) as temporary:
-        if path.endswith((".h5", ".hdf5")):
-            with h5py.File(temporary, "w", locking=False) as file:
-                file["scores"] = scores
-        else:
-            with open(temporary, "w", encoding="ascii") as text:
-                _write_lines(text, scores)
-
-
-def _write_lines(stream: TextIO, scores: NDArray[np.float64]) -> None:
-    for start in range(0, len(scores), 100_000):
-        stream.write("".join(f"{score!r}\n" for score in scores[start : start + 100_000].tolist()))
 
 
 def versions() -> dict[str, str]:

@@ -100,12 +100,13 @@ class Folder:
                     old.unlink()
 
     def start(self, lane: int, lam: float, points: Sequence[Point]) -> Floats | None:
-        """Coefficients of the point of this lane that is nearest to a lambda, and has a model; None without one."""
+        """Coefficients for normalized rows: of this lane's point nearest to a lambda, if one has a model, or None."""
         there = [one for one in points if one.lane == lane and self._file(one, "h5").exists()]
         if not there:
             return None
         nearest = min(there, key=lambda one: abs(math.log(one.lam / lam)))
-        return model.load(self._file(nearest, "h5")).w
+        found = model.load(self._file(nearest, "h5"))
+        return found.normalization.unfold(found.w)
 
     def model(self, lam: float) -> Model:
         """The model of all rows at a lambda."""

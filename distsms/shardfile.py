@@ -8,6 +8,7 @@ A file holds a run of rows. Nothing is compressed, every dataset is contiguous, 
                 or, with layout "dense", a dataset (rows, p) of float32 or float64
     y           int8, +1 or -1
     weights     float64, finite, >= 0; optional, in all shards or in none
+    ids         names of the rows, UTF-8 of fixed length, filled up with zero bytes; optional, in all shards or in none
     attributes  format, version, and complete = 1, which is the last thing written
 
 Files are opened without HDF5's locks, which shared file systems often refuse: a file has one writer, and its readers
@@ -19,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from distsms.errors import InputError
-from distsms.features import index_dtype
+from distsms.features import PART_ENTRIES, index_dtype
 from distsms.files import require_space, sync
 from distsms.manifest import FORMAT, PARTIAL, VERSION, Manifest, Shard, file_sha256, shard_name
 
@@ -50,12 +51,19 @@ class StagedShard:
     nnz: int
     columns: int  # the largest column used, plus one
     values: bool
+    ids: bool = False
 
 
 def stage_shard(
-    directory: str | os.PathLike[str], number: int, X: sparse.spmatrix | NDArray[Any], dtype: str = "float64"
+    directory: str | os.PathLike[str],
+    number: int,
+    X: sparse.spmatrix | NDArray[Any],
+    dtype: str = "float64",
+    ids: Sequence[str] | None = None,
 ) -> StagedShard:
     """Write X of shard `number`, sparse or dense 2-D, as a `.partial` file. Local; one write of the rows.
+
+    ids : (rows,) their names, if they have some.
 
     Sparse rows in no canonical order are sorted and duplicates summed, in a copy; stored zeros stay. Raises InputError
     for values that are not finite (in `dtype`) and for negative columns.
@@ -65,17 +73,30 @@ def stage_shard(
     layout = "csr" if sparse.issparse(X) else "dense"
     rows: Any = _canonical(X) if layout == "csr" else np.ascontiguousarray(X)
     values = _finite(rows.data if layout == "csr" else rows, dtype, path)
-    require_space(path.parent, values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0))
+    named = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
+    n_bytes = values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0)
+    require_space(path.parent, n_bytes + (0 if named is None else named.nbytes))
     with _hdf5(path, "w") as target:
         target.attrs["format"] = _FORMAT
         target.attrs["version"] = VERSION
+        if named is not None:
+            target["ids"] = named
         if layout == "dense":
             target["X"] = values
             used = np.flatnonzero(values.any(axis=0))
             columns, stored = (int(used[-1]) + 1 if len(used) else 0), True
         else:
             columns, stored = _write_csr(target.create_group("X"), rows, values, path)
-    return StagedShard(path, file, layout, dtype, rows.shape[0], values.size, columns, stored)
+    return StagedShard(path, file, layout, dtype, rows.shape[0], values.size, columns, stored, ids is not None)
+
+
+def staged_entries(staged: StagedShard) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Columns and values of a staged CSR shard, a bounded part at a time. Local."""
+    with _hdf5(staged.path, "r") as file:
+        X = file["X"]
+        for start in range(0, staged.nnz, PART_ENTRIES):
+            indices = X["indices"][start : start + PART_ENTRIES]
+            yield indices, X["data"][start : start + PART_ENTRIES] if staged.values else np.ones(len(indices))
 
 
 def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None) -> dict[str, Any]:
@@ -103,6 +124,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     entry = {"file": staged.file, "rows": staged.rows, "nnz": staged.nnz, "n_pos": n_pos, "n_neg": staged.rows - n_pos}
     entry |= {"columns": staged.columns, "bytes": staged.path.stat().st_size, "sha256": file_sha256(staged.path)}
     common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
+    common["ids"] = staged.ids
     return entry | {"values": staged.values} | common
 
 
@@ -220,6 +242,10 @@ class OpenShard:
         self.expect("y", (shard.rows,), "int8")
         if manifest.weights:
             self.expect("weights", (shard.rows,), "float64")
+        if manifest.ids and (
+            file.get("ids") is None or file["ids"].dtype.kind != "S" or len(file["ids"]) != shard.rows
+        ):
+            raise InputError(f"{path}: has no names of its {shard.rows} rows, which the manifest promises.")
         if manifest.layout == "dense":
             self.expect("X", (shard.rows, manifest.p), manifest.dtype)
             return
@@ -307,6 +333,10 @@ class OpenShard:
         """The piece's weights, finite and not negative."""
         self.read("weights", piece.start, piece.stop, out)
         self._refuse(~(np.isfinite(out) & (out >= 0)), out, piece, "weight", "must be finite and not negative")
+
+    def read_ids(self, piece: Piece) -> list[str]:
+        """The names of the piece's rows."""
+        return [name.decode("utf-8", "replace") for name in self.file["ids"][piece.start : piece.stop].tolist()]
 
     def check_finite(self, piece: Piece, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """values: of CSR with the piece's own indptr, or a dense array."""

@@ -30,7 +30,8 @@ from distsms.errors import InputError
 from distsms.features import PART_ENTRIES, Dense, Features, Pattern, Sparse, length_dtype, unsigned
 from distsms.files import exclusive
 from distsms.manifest import Manifest, prepare, publish, read_manifest, verify
-from distsms.shardfile import OpenShard, Piece, StagedShard, finish_shard, open_shard, stage_shard
+from distsms.normalization import Normalization
+from distsms.shardfile import OpenShard, Piece, StagedShard, finish_shard, open_shard, stage_shard, staged_entries
 from distsms.streaming import DenseStream, Room, SparseStream, Stream, entry_bytes, span
 
 PART_ROWS = 2**16
@@ -44,8 +45,10 @@ __all__ = [
     "load",
     "prepare",
     "publish",
+    "read_ids",
     "read_manifest",
     "stage_shard",
+    "staged_entries",
     "verify",
     "write_data",
 ]
@@ -117,6 +120,8 @@ def load(
     comm: Communicator,
     n_columns: int | None = None,
     ignore_new_features: bool = False,
+    normalization: Normalization | None = None,
+    part: tuple[int, int] | None = None,
     room: Room | None = None,
 ) -> Block:
     """Read this rank's share of the rows, and nothing else. Collective.
@@ -128,6 +133,8 @@ def load(
 
     n_columns: as many columns as a model has, instead of p; the ones that the data lack are zero. Columns beyond are
     refused, or left out with `ignore_new_features` (their place in memory is claimed, but never touched).
+    normalization: of the rows; None means that of the data set, with which its models are trained.
+    part: (k, m) reads what rank k of m would, no rows if k = m; None: by the ranks there are.
 
     room: what this rank may hold of its rows, which then have all their columns; what does not fit is streamed, with
     the same results. None: all of it.
@@ -140,7 +147,10 @@ def load(
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
             check_columns(manifest, width)
-        read = _read_rows(manifest, comm.rank, comm.size, width, room)
+        how = manifest.normalization if normalization is None else normalization
+        k, m = part or (comm.rank, comm.size)
+        ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
+        read = _read_rows(manifest, *ends, width, how, room)
     longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     if room is not None:
@@ -157,6 +167,17 @@ class _Boundary(NamedTuple):
     row: int
     nnz: int
     bytes_read: int  # to find it
+
+
+def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
+    """The names of the global rows first..last, or None if they have none. Local."""
+    if not manifest.ids:
+        return None
+    names: list[str] = []
+    for piece in _pieces(manifest, first, last):
+        with open_shard(manifest, piece.shard, piece.offset) as shard:
+            names += shard.read_ids(piece)
+    return names
 
 
 def check_columns(manifest: Manifest, width: int) -> None:
@@ -180,22 +201,22 @@ class _Read(NamedTuple):
     bytes_read: int
 
 
-def _read_rows(manifest: Manifest, rank: int, size: int, width: int, room: Room | None) -> _Read:
-    first, last = _boundary(manifest, rank, size), _boundary(manifest, rank + 1, size)
+def _read_rows(
+    manifest: Manifest, first: _Boundary, last: _Boundary, width: int, how: Normalization, room: Room | None
+) -> _Read:
     pieces = list(_pieces(manifest, first.row, last.row))
     for piece in pieces:
         manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word
     n_local = last.row - first.row
-    streamed = room is not None and entry_bytes(manifest)[0] * (last.nnz - first.nnz) > room.entries(n_local)
+    streamed = room is not None and entry_bytes(manifest, how)[0] * (last.nnz - first.nnz) > room.entries(n_local)
     rows: _DenseRows | _SparseRows | Stream
-    if manifest.layout == "dense" and streamed:
-        rows = DenseStream(n_local, width, manifest.dtype)
+    if manifest.layout == "dense":
+        make = DenseStream if streamed else _DenseRows
+        rows = make(n_local, width, manifest.dtype, how)
     elif streamed:
-        rows = SparseStream(n_local, width, manifest.dtype, any(piece.shard.values for piece in pieces))
-    elif manifest.layout == "dense":
-        rows = _DenseRows(n_local, width, manifest.dtype)
+        rows = SparseStream(pieces, n_local, width, manifest.dtype, how)
     else:
-        rows = _SparseRows(pieces, n_local, last.nnz - first.nnz, width, manifest.dtype)
+        rows = _SparseRows(pieces, n_local, last.nnz - first.nnz, width, manifest.dtype, how)
     labels = np.empty(n_local, np.int8)
     weights = np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read
@@ -243,12 +264,13 @@ def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
 class _SparseRows:
     """The local rows of CSR shards, put together in arrays of their final size and type, a bounded part at a time."""
 
-    def __init__(self, pieces: list[Piece], n_local: int, nnz: int, width: int, dtype: str) -> None:
+    def __init__(self, pieces: list[Piece], n_local: int, nnz: int, width: int, dtype: str, how: Normalization) -> None:
         nnz = max(nnz, 0)  # negative only if indptr descends, which `add` will report
         self.lengths = np.zeros(n_local, length_dtype(0))
         self.indices = np.empty(nnz, unsigned(width - 1))
-        self.values = np.empty(nnz, dtype) if any(piece.shard.values for piece in pieces) else None
-        self.filled, self.width = 0, width
+        valued = how.kind != "none" or any(piece.shard.values for piece in pieces)
+        self.values = np.empty(nnz, dtype) if valued else None
+        self.filled, self.width, self.how = 0, width, how
 
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
         indptr = shard.read_indptr(part)
@@ -279,12 +301,14 @@ class _SparseRows:
             self.values[entries] = 1
         if new.any():
             old = ~new
-            kept_before = np.concatenate(([0], np.cumsum(old)))
-            self._count(np.diff(kept_before[indptr]), local)
+            indptr = np.concatenate(([0], np.cumsum(old)))[indptr]
+            self._count(np.diff(indptr), local)
             indices = indices[old]
             if self.values is not None:
                 self.values[self.filled : self.filled + len(indices)] = self.values[entries][old]
         self.indices[self.filled : self.filled + len(indices)] = indices
+        if self.values is not None:
+            self.how.apply(indptr, indices, self.values[self.filled : self.filled + len(indices)])
         self.filled += len(indices)
 
     def lengths_span(self) -> tuple[int, int]:
@@ -301,14 +325,15 @@ class _SparseRows:
 class _DenseRows:
     """The local rows of dense shards. Columns beyond `width` are not even read."""
 
-    def __init__(self, n_local: int, width: int, dtype: str) -> None:
-        self.array = np.zeros((n_local, width), dtype)
+    def __init__(self, n_local: int, width: int, dtype: str, how: Normalization) -> None:
+        self.array, self.how = np.zeros((n_local, width), dtype), how
 
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
         for some in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
             rows = self.array[local.start + some.start - part.start : local.start + some.stop - part.start]
             shard.read("X", some.start, some.stop, rows)
             shard.check_finite(some, None, rows)
+            self.how.apply_dense(rows)
 
     def lengths_span(self) -> tuple[int, int]:
         return self.array.shape[1], -self.array.shape[1]

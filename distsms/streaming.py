@@ -4,8 +4,8 @@ Each thread's run of parts (`distsms.features`) begins with parts that stay in m
 one by one and into two buffers in turn, by a thread beside the one that computes; the system is asked for those behind.
 Parts and their order are those of rows in memory, and so are results, to the bit.
 
-The first pass checks what it reads, as `shards.load` does with rows in memory, and keeps a sum of every part. Later ones
-compare it: a file that was changed or cut meanwhile is an InputError, and never a column beyond p.
+The first pass checks what it reads, as `shards.load` does with rows in memory, and keeps a sum of each part, which
+later ones compare: a file that was changed or cut meanwhile is an InputError, and never a column beyond p.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from distsms import features_kernel as kernel
 from distsms.errors import InputError
 from distsms.features import PART_ENTRIES, Dense, Entries, Features, Part, Sparse, length_dtype, unsigned
 from distsms.manifest import Manifest
+from distsms.normalization import Normalization
 from distsms.shardfile import OpenShard, Piece, Stored
 
 AHEAD = 2
-"""Parts behind the one being read that the system is asked for: a disk that gets one wish at a time idles in between."""
+"""Parts behind the one being read that the system is asked for: with one wish at a time a disk idles in between."""
 
 
 class Room(NamedTuple):
@@ -41,12 +42,12 @@ class Room(NamedTuple):
         return self.bytes - self.of_row * n_local
 
 
-def entry_bytes(manifest: Manifest) -> tuple[int, int]:
+def entry_bytes(manifest: Manifest, how: Normalization) -> tuple[int, int]:
     """What an entry takes in memory, and in the files if it is sparse: a column, and a value unless all are 1."""
     value = 4 if manifest.dtype == "float32" else 8
     if manifest.layout == "dense":
         return value, 0
-    value *= any(shard.values for shard in manifest.shards)
+    value *= how.kind != "none" or any(shard.values for shard in manifest.shards)
     return unsigned(manifest.p - 1)().itemsize + value, (4 if manifest.p < 2**31 else 8) + value
 
 
@@ -57,13 +58,14 @@ def span(lengths: NDArray[Any]) -> tuple[int, int]:
 
 def buffer_bytes(manifest: Manifest, threads: int) -> int:
     """About what streaming takes: two parts for each thread, and one as it is in the files. More if rows are longer."""
-    held, stored = entry_bytes(manifest)
-    return threads * PART_ENTRIES * (2 * held + stored)
+    held, stored = entry_bytes(manifest, manifest.normalization)
+    normalizing = {"none": 0, "l2": 32}.get(manifest.normalization.kind, 8)
+    return threads * PART_ENTRIES * (2 * held + stored + normalizing)
 
 
 @dataclass
 class Stretch:
-    """Local rows that one shard has: from `row` on, and from `entry` on of the local entries, in the shard from `start`.
+    """Local rows that one shard has: from `row` on, and from `entry` on of the local entries, there from `start` on.
 
     Entries of dense rows are whole rows.
     """
@@ -107,8 +109,8 @@ class Stream(ABC):
     add (of every part of the shards, in order), features, load.
     """
 
-    def __init__(self, width: int, dtype: str) -> None:
-        self.width, self.dtype = width, dtype
+    def __init__(self, width: int, dtype: str, how: Normalization) -> None:
+        self.width, self.dtype, self.how = width, dtype, how
         self.bytes_per_pass = self.bytes_read = 0
         self._stretches: list[Stretch] = []
         self._kept: dict[int, Entries] = {}  # by the part's first row
@@ -160,7 +162,6 @@ class Stream(ABC):
                     self._kept[part.first] = tuple(None if one is None else one.copy() for one in entries)
                 else:
                     self.bytes_per_pass += self._bytes(part)
-        self._loaded()
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
         """See `features.Source`."""
@@ -259,17 +260,15 @@ class Stream(ABC):
     def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
         """Bring a part from the way of the files into the way it is held."""
 
-    def _loaded(self) -> None:
-        """Forget what was needed for checking only."""
-
 
 class SparseStream(Stream):
     """The local rows of CSR shards. Their lengths are in memory, whatever is streamed."""
 
-    def __init__(self, n_local: int, width: int, dtype: str, valued: bool) -> None:
-        super().__init__(width, dtype)
+    def __init__(self, pieces: list[Piece], n_local: int, width: int, dtype: str, how: Normalization) -> None:
+        super().__init__(width, dtype, how)
         self._lengths = np.zeros(n_local, length_dtype(0))
-        self._valued, self._filled, self._column = valued, 0, np.dtype(np.int32)
+        self._valued = how.kind != "none" or any(piece.shard.values for piece in pieces)
+        self._filled, self._column = 0, np.dtype(np.int32)
 
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
         indptr = shard.read_indptr(part)
@@ -305,25 +304,31 @@ class SparseStream(Stream):
         return sum(one.dtype.itemsize for one in stored) * (part.stop - part.start)
 
     def _check(self, place: Place, given: Entries) -> None:
-        indptr = np.zeros(place.last - place.first + 1, np.int64)
-        np.cumsum(self._lengths[place.first : place.last], out=indptr[1:])
+        indptr = self._indptr(place.first, place.last)
         piece, (columns, values) = place.stretch.piece(place.first, place.last), given
         place.stretch.shard.check_indices(piece, indptr, columns)
         if values is not None:
             place.stretch.shard.check_finite(piece, indptr, values)
 
     def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
-        self._rows.arrange(part, *given, *arrays)
+        columns, values = given
+        if values is not None and self.how.kind != "none":
+            self.how.apply(self._indptr(part.first, part.last), columns, values)
+        assert isinstance(self._rows, Sparse)
+        self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
 
-    def _loaded(self) -> None:
-        self._lengths = np.empty(0, np.uint8)
+    def _indptr(self, first: int, last: int) -> NDArray[np.int64]:
+        """Where each of these rows begins, and where the last one ends."""
+        indptr = np.zeros(last - first + 1, np.int64)
+        np.cumsum(self._lengths[first:last], out=indptr[1:])
+        return indptr
 
 
 class DenseStream(Stream):
     """The local rows of dense shards, held as they are stored."""
 
-    def __init__(self, n_local: int, width: int, dtype: str) -> None:
-        super().__init__(width, dtype)
+    def __init__(self, n_local: int, width: int, dtype: str, how: Normalization) -> None:
+        super().__init__(width, dtype, how)
         self._n_local = n_local
 
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
@@ -351,4 +356,4 @@ class DenseStream(Stream):
         place.stretch.shard.check_finite(place.stretch.piece(place.first, place.last), None, given[0])
 
     def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
-        pass
+        self.how.apply_dense(arrays[0])

@@ -155,7 +155,8 @@ def _convergence(material: Material, drawn: list[Drawing]) -> Html:
 
 
 def _weights(material: Material, drawn: list[Drawing]) -> Html:
-    w, info = material.judged.model.w, material.info
+    how, info = material.judged.model.normalization, material.info
+    w = how.unfold(material.judged.model.w)  # those of normalized columns compare
     largest = np.argsort(-np.abs(w), kind="stable")[:WEIGHTS] if len(w) else np.empty(0, int)
     most = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
     base = 0 if info["zero_based"] else 1
@@ -172,7 +173,9 @@ def _weights(material: Material, drawn: list[Drawing]) -> Html:
         rows.append([name, f"{value:+.4g}", bar])
     counted = "" if material.names else f", columns counted from {base}"
     caption = f"The {len(rows)} largest of {np.count_nonzero(w):,} weights that are not 0{counted}"
-    told = "What a row's score gains for each unit of a column; sizes compare only where columns have like units."
+    units = {"standard": "standard deviation of a column.", "maxabs": "column, from 0 to its largest size."}
+    unit = units.get(how.kind, "unit of a column; sizes compare only where columns have like units.")
+    told = f"What a row's score gains for each {unit}"
     return page.section("Largest weights", element("p", told), page.table(caption, ["column", "weight", ""], rows))
 
 

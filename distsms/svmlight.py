@@ -14,92 +14,23 @@ or, where the share is larger than memory, takes the blocks of `read` one by one
 
 from __future__ import annotations
 
-import bisect
-import contextlib
-import importlib
-import io
-import itertools
 import math
-import os
 import re
-import stat
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.errors import InputError
+from distsms.rows import Rows, concatenate, index_dtype
 from distsms.svmlight_kernel import BASE, LARGE, MAX_INDEX, ORDER, count_lines, scan
+from distsms.textfiles import BYTE_ORDER_MARK, Piece, Where, blocks, line_number, plan
 
 BLOCK_BYTES = 2**24
 """Text parsed at a time: large against the cost of a call, small against memory."""
-EXPANSION = 4
-"""Text bytes per compressed byte, assumed where files are balanced over ranks; only the balance depends on it."""
-
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EXCERPT = 40
 
-
-class Rows(NamedTuple):
-    """Consecutive rows in CSR form, zero-based, without explicit zeros."""
-
-    labels: NDArray[np.float64]
-    """(n,) as written."""
-    indptr: NDArray[np.int64]
-    """(n + 1,), from 0."""
-    indices: NDArray[Any]
-    """(nnz,) ascending in each row; int32, or int64 where n_columns is above 2^31 - 1."""
-    data: NDArray[np.float64]
-    """(nnz,) finite, none of them zero."""
-    n_columns: int
-    """Largest index + 1, entries written as zero included; 0 if no row has an entry."""
-
-
-class Piece(NamedTuple):
-    """The lines of a plain file whose first byte lies in [start, end); or, if end is None, a whole compressed file."""
-
-    path: str
-    start: int = 0
-    end: int | None = None
-
-
-class Where(NamedTuple):
-    """Where a text begins: a file, and an offset in it in bytes of (decompressed) text."""
-
-    path: str = "<text>"
-    offset: int = 0
-
-
-def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[Piece]]:
-    """Cut the files into `n_shares` shares of about as many bytes each: share r, then share r + 1, is input order.
-
-    A plain file is cut at any byte. A compressed one cannot be entered in the middle and falls into one share whole.
-    Shares may be empty. The result depends on the names and sizes of the files alone: every rank can compute it.
-    InputError names the file that is missing, unreadable or no regular file. Cost: one stat and one open per file.
-    """
-    if n_shares < 1:
-        raise ValueError(f"n_shares is {n_shares}, must be 1 or more")
-    names = [os.fspath(path) for path in paths]
-    sizes, compressions = zip(*map(_inspect, names), strict=True) if names else ((), ())
-    # Bytes of text before and after each file, in the order of the input, and where the shares begin on that axis.
-    weights = [size * (EXPANSION if compression else 1) for size, compression in zip(sizes, compressions, strict=True)]
-    ends = list(itertools.accumulate(weights, initial=0))
-    cuts = [ends[-1] * share // n_shares for share in range(n_shares + 1)]
-    shares: list[list[Piece]] = [[] for _ in range(n_shares)]
-    for name, compression, first, last in zip(names, compressions, ends, ends[1:], strict=False):
-        if compression:  # whole, where its middle lies: that keeps the order
-            shares[bisect.bisect_right(cuts, (first + last) // 2) - 1].append(Piece(name))
-            continue
-        share = bisect.bisect_right(cuts, first) - 1
-        while share < n_shares and cuts[share] < last:
-            start, end = max(cuts[share], first), min(cuts[share + 1], last)
-            if start < end:
-                shares[share].append(Piece(name, start - first, end - first))
-            share += 1
-    return shares
+__all__ = ["Piece", "Rows", "Where", "concatenate", "parse", "plan", "read"]
 
 
 def read(share: Iterable[Piece], zero_based: bool = False, block_bytes: int | None = None) -> Iterator[Rows]:
@@ -109,26 +40,8 @@ def read(share: Iterable[Piece], zero_based: bool = False, block_bytes: int | No
     the middle of its compressed data or has shrunk since the plan. Memory: one block of text and its rows.
     """
     for piece in share:
-        for offset, text in _blocks(piece, block_bytes or BLOCK_BYTES):
+        for offset, text in blocks(piece, block_bytes or BLOCK_BYTES):
             yield parse(text, zero_based, Where(piece.path, offset))
-
-
-def concatenate(blocks: Iterable[Rows]) -> Rows:
-    """All rows of some blocks, in order; n = 0 and nnz = 0 for no block at all. O(n + nnz) time and memory."""
-    blocks = list(blocks)
-    if len(blocks) == 1:
-        return blocks[0]
-    n_columns = max((block.n_columns for block in blocks), default=0)
-    starts = itertools.accumulate((len(block.data) for block in blocks), initial=0)
-    return Rows(
-        np.concatenate([np.empty(0), *(block.labels for block in blocks)]),
-        np.concatenate(
-            [np.zeros(1, np.int64), *(block.indptr[1:] + start for block, start in zip(blocks, starts, strict=False))]
-        ),
-        np.concatenate([np.empty(0, _index_dtype(n_columns)), *(block.indices for block in blocks)]),
-        np.concatenate([np.empty(0), *(block.data for block in blocks)]),
-        n_columns,
-    )
 
 
 def parse(text: bytes, zero_based: bool = False, where: Where | None = None) -> Rows:
@@ -138,7 +51,7 @@ def parse(text: bytes, zero_based: bool = False, where: Where | None = None) -> 
     the line number is counted from the beginning of the file, but only when there is a fault to report.
     """
     where = where or Where()
-    first = len(_BYTE_ORDER_MARK) if where.offset == 0 and text.startswith(_BYTE_ORDER_MARK) else 0
+    first = len(BYTE_ORDER_MARK) if where.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
     if not text.endswith(b"\n"):
         text += b"\n"  # the kernel relies on it: no loop over a token has to look for the end of the text
     buffer = np.frombuffer(text, np.uint8)
@@ -158,13 +71,9 @@ def parse(text: bytes, zero_based: bool = False, where: Where | None = None) -> 
             data[slot] = value
     if fault:
         _refuse(fault, text, at, where)
-    indices = indices[:nnz].astype(_index_dtype(n_columns), copy=False)
+    indices = indices[:nnz].astype(index_dtype(n_columns), copy=False)
     rows = Rows(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns)
     return _without_zeros(rows) if n_hard else rows
-
-
-def _index_dtype(n_columns: int) -> type:
-    return np.int32 if n_columns <= 2**31 - 1 else np.int64
 
 
 def _without_zeros(rows: Rows) -> Rows:
@@ -174,91 +83,6 @@ def _without_zeros(rows: Rows) -> Rows:
         return rows
     n_kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
     return rows._replace(indptr=n_kept[rows.indptr], indices=rows.indices[kept], data=rows.data[kept])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Files
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Let whatever the operating system or a decompressor complains about name the file."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except EOFError as error:
-        raise InputError(f"{path}: the compressed data end too early; copy or download the file again") from error
-    except Exception as error:
-        # lzma's error goes by its name, since some builds of Python lack lzma.
-        if not isinstance(error, zlib.error) and type(error).__name__ != "LZMAError":
-            raise
-        raise InputError(f"{path}: the compressed data are damaged ({error}); copy the file again") from error
-
-
-def _inspect(path: str) -> tuple[int, str | None]:
-    """Size in bytes as stored, and the module that decompresses the file (None: plain text)."""
-    with _named(path):
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            raise InputError(f"{path}: is a directory; name the files in it")
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: is no regular file; every rank must be able to read it at any byte")
-        with open(path, "rb") as stream:
-            head = stream.read(max(map(len, _MAGIC)))
-    return status.st_size, next((module for magic, module in _MAGIC.items() if head.startswith(magic)), None)
-
-
-@contextlib.contextmanager
-def _open(path: str) -> Iterator[BinaryIO]:
-    """The file's text as a stream of bytes, decompressed on the way."""
-    _, compression = _inspect(path)
-    with _named(path):
-        module = importlib.import_module(compression) if compression else io
-        with module.open(path, "rb") as stream:
-            yield stream
-
-
-def _blocks(piece: Piece, block_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole lines) for the lines that begin in the piece."""
-    with _open(piece.path) as stream:
-        position = piece.start
-        if position:
-            stream.seek(position - 1)
-            position += _skip_line(stream) - 1
-        while piece.end is None or position < piece.end:
-            text = stream.read(block_bytes if piece.end is None else min(block_bytes, piece.end - position))
-            if not text and piece.end is not None:
-                raise InputError(f"{piece.path}: ends at byte {position}, had {piece.end}; is it being written to?")
-            if not text:
-                return
-            if not text.endswith(b"\n"):
-                text += stream.readline()
-            yield position, text
-            position += len(text)
-
-
-def _skip_line(stream: BinaryIO) -> int:
-    """Read to the end of the line, without holding it in memory; return the number of bytes."""
-    skipped = 0
-    while part := stream.readline(BLOCK_BYTES):
-        skipped += len(part)
-        if part.endswith(b"\n"):
-            break
-    return skipped
-
-
-def _line(where: Where, text: bytes, position: int) -> int:
-    """Number, from 1, of the line that holds `text[position]`: reads the file from its beginning to the text."""
-    line = 1 + text.count(b"\n", 0, position)
-    if where.offset:
-        with _open(where.path) as stream:
-            remaining = where.offset
-            while remaining and (part := stream.read(min(remaining, BLOCK_BYTES))):
-                line += part.count(b"\n")
-                remaining -= len(part)
-    return line
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -335,7 +159,7 @@ def _fail(text: bytes, position: int, problem: str, where: Where) -> NoReturn:
     cut = "..." if len(field) > _EXCERPT else ""
     if b"\0" in field or not field.isascii():
         problem += "; is this a text file, in ASCII or UTF-8?"
-    raise InputError(f"{where.path}:{_line(where, text, position)}: found {shown}{cut}: {problem}")
+    raise InputError(f"{where.path}:{line_number(where, text, position)}: found {shown}{cut}: {problem}")
 
 
 def _field(text: bytes, position: int) -> bytes:

@@ -23,6 +23,8 @@ from distsms.shards import load, verify
         ((3, 7), 7, (7, 3)),
         ((1, 2), 2, (2, 1)),
         ((4,), 7, (None, 4)),
+        ((1, 2, 3), 1, (1, [2, 3])),
+        ((3, 7), "7", (7, 3)),
         ((), None, (None, None)),
     ],
 )
@@ -33,9 +35,7 @@ def test_labels(found, positive, expected):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(
-    "found, positive", [((3, 7), None), ((1, 2, 3), None), ((1, 2, 3), 1), ((1, 2), 3), ((5,), None)]
-)
+@pytest.mark.parametrize("found, positive", [((3, 7), None), ((1, 2, 3), None), ((1, 2), 3), ((5,), None)])
 def test_labels_that_nobody_can_know(found, positive):
     with pytest.raises(InputError, match="label"):
         interpret(map(float, found), positive)

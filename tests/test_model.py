@@ -130,17 +130,6 @@ def test_what_is_no_model_is_refused_by_name(tmp_path, how):
         model.load(path)
 
 
-def test_scores(tmp_path, capsys):
-    scores = np.array([0.1, 1e-300, -3.0, 1 / 3])
-    model.write_scores(str(tmp_path / "s.txt"), scores)
-    assert [float(line) for line in (tmp_path / "s.txt").read_text().splitlines()] == scores.tolist()
-    model.write_scores(str(tmp_path / "s.h5"), scores)
-    with h5py.File(tmp_path / "s.h5") as file:
-        assert file["scores"][:].tolist() == scores.tolist()
-    model.write_scores("-", scores)
-    assert [float(line) for line in capsys.readouterr().out.split()] == scores.tolist()
-
-
 def test_a_place_that_cannot_be_written_is_found_before(tmp_path):
     model.check_writable(tmp_path / "new.h5")
     for path in (tmp_path / "no" / "m.h5", tmp_path):

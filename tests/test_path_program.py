@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from distsms.cli.path import lambdas
+from distsms.pathfolder import Folder
 from tests.program import TIME_LIMIT, finish, run, run_json, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
@@ -21,7 +22,7 @@ GRID = ("--lambdas", "1e-1:1e-3", "--folds", 3)
 def words(tmp_path):
     """The command's first words, up to the grid."""
     write_svmlight(tmp_path / "train.svm")
-    run("shard", tmp_path / "train.svm", tmp_path / "data", "--shards", 2)
+    run("shard", tmp_path / "train.svm", tmp_path / "data", "--shards", 2, "--normalize", "maxabs")
     return ("path", tmp_path / "data", "--output", tmp_path / "out")
 
 
@@ -54,6 +55,9 @@ def test_the_same_on_one_rank_and_two(words, tmp_path):
     own = next(p for p in one["points"] if p["lam"] == one["chosen"]["lam"] and not p["lane"])
     found = run_json("evaluate", tmp_path / "out" / "model.h5", tmp_path / "data", "--bootstrap", 0)
     assert found["rocarea"] == pytest.approx(own["training"]["rocarea"], abs=1e-12)
+    there = Folder(tmp_path / "out")
+    w, info = there.start(0, own["lam"], there.points()), there.model(own["lam"]).info
+    assert info["J"] == pytest.approx(info["lambda"] / 2 * w @ w + info["R"], rel=1e-12)  # as normalized rows see w
     kept = {path.name for path in (tmp_path / "out" / "points").glob("*.h5")}
     assert kept == {f"{lam}_all.h5" for lam in (0.1, 0.01, 0.001)} | {f"0.001_fold{f}.h5" for f in (1, 2, 3)}
 

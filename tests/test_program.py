@@ -187,7 +187,7 @@ def test_gzip_and_several_files(text, tmp_path):
         (("1", "2"), (), None),
         (("3", "7"), ("--positive", "7"), None),
         (("3", "7"), (), "--positive"),
-        (("3", "7"), ("--positive", "5"), "neither"),
+        (("3", "7"), ("--positive", "5"), "none of them"),
     ],
 )
 def test_labels(tmp_path, labels, words, fails):

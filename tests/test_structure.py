@@ -26,7 +26,8 @@ def importers(library):
     [
         ("mpi4py", {"comm.py"}),
         ("petsc4py", {"solvers/tao.py"}),
-        ("h5py", {"shardfile.py", "model.py"}),
+        ("h5py", {"shardfile.py", "model.py", "anndata.py", "predictions.py"}),
+        ("pyarrow", {"arrow.py"}),
         ("matplotlib", {"figures.py"}),
         ("sklearn", {"estimator.py"}),
         ("onnx", {"export.py"}),
@@ -47,7 +48,7 @@ def test_importing_the_package_starts_nothing():
     assert not loaded("import distsms\ndir(distsms)") & {"numpy", "mpi4py", "petsc4py", "h5py", "sklearn"}
 
 
-@pytest.mark.parametrize("command", ["train", "path", "compare", "evaluate", "report", "export"])
+@pytest.mark.parametrize("command", ["train", "path", "compare", "evaluate", "report", "export", "shard", "predict"])
 def test_help_starts_nothing(command):
     code = f"from distsms.__main__ import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass"
     assert not loaded(code) & {"numpy", "mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba", "matplotlib"}

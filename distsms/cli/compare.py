@@ -49,7 +49,9 @@ def smoothing(text: str) -> float | None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms compare` takes."""
     parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
-    parser.add_argument("--test", metavar="DATA2", help="a data set or svmlight file to measure models on")
+    parser.add_argument(
+        "--test", metavar="DATA2", help="a data set, or a file that `distsms shard` reads, to measure models on"
+    )
     parser.add_argument(
         "--output", default="comparison", metavar="FOLDER", help="where runs, tables and figures go (%(default)s)"
     )
@@ -122,7 +124,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         for cell, one in settings.items():
             fitting(args, cell.measure, manifest, one, comm.size, neighbours)
         if args.test:
-            inputs.check(args.test, manifest.p, args.ignore_new_features)
+            inputs.check(args.test, inputs.like(manifest), inputs.How(args.ignore_new_features))
         if comm.is_root:
             inputs.check_distinct(args.output, args.data, args.test)
             folder.check(args.overwrite)
@@ -249,13 +251,10 @@ def _fingerprint(path: str | None) -> str | None:
 
 def _test_rows(args: argparse.Namespace, manifest: Manifest, comm: Communicator) -> Any:
     """This rank's test rows, with the training rows' columns and labels. Collective."""
-    import numpy as np
-
     from distsms import inputs
-    from distsms.model import Model
 
-    like = Model(np.zeros(manifest.p), {"label_map": manifest.label_map, "zero_based": manifest.zero_based})
-    return inputs.rows_for(like, args.test, comm, args.ignore_new_features)
+    how = inputs.How(args.ignore_new_features)
+    return inputs.rows_for(inputs.like(manifest), args.test, comm, how, manifest.normalization)
 
 
 def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:

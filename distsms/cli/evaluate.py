@@ -9,6 +9,7 @@ from distsms.cli.types import add_threads, count, finite, share, whole
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
+    from distsms import inputs
     from distsms.comm import Communicator
     from distsms.evaluation import Asked, Judged, Pair
     from distsms.intervals import Interval
@@ -36,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms evaluate` takes."""
     parser.add_argument("paths", nargs="+", metavar="MODEL", help="models written by `distsms train`")
     parser.add_argument(
-        "--on", metavar="DATA", help="a data set made by `distsms shard`, or an svmlight file (without: the last word)"
+        "--on",
+        metavar="DATA",
+        help="a data set made by `distsms shard`, or a file that it reads (without: the last word)",
     )
     parser.add_argument(
         "--threshold", type=finite, help="call a row positive from this score on (default: the model's)"
@@ -62,11 +65,19 @@ def add_intervals(parser: argparse.ArgumentParser) -> None:
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """How the rows are read: of `evaluate` and `report`."""
+    parser.add_argument("--label", metavar="COLUMN", help="of a table: where labels are (default: as in training)")
     parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
     base = parser.add_mutually_exclusive_group()
     text = "the svmlight file counts columns from %d (default: as the model's training data did)"
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+
+
+def reading(args: argparse.Namespace) -> inputs.How:
+    """What `add_reading` asks for."""
+    from distsms import inputs
+
+    return inputs.How(args.ignore_new_features, zero_based=args.zero_based, label=args.label)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -83,7 +94,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms import evaluation, report
 
     asked = evaluation.Asked(args.level, args.bootstrap, args.seed, args.threshold, args.k)
-    _, judged, pairs = evaluation.judge(args.paths, args.on, asked, comm, args.ignore_new_features, args.zero_based)
+    _, judged, pairs = evaluation.judge(args.paths, args.on, asked, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
     if args.json:
@@ -102,10 +113,11 @@ def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
     import os
 
     from distsms import report
+    from distsms.reading import format_of
 
     found = judged.found
     print(f"{judged.path} on {_size(args.on, found)}")
-    if not os.path.isdir(args.on):
+    if not os.path.isdir(args.on) and format_of(args.on) == "text":
         zero_based = judged.model.info["zero_based"] if args.zero_based is None else args.zero_based
         positive = judged.model.info["label_map"]["+1"]
         print(f"  text with columns counted from {0 if zero_based else 1}, positive label {positive}")

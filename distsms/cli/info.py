@@ -105,7 +105,8 @@ def _data(path: str) -> dict[str, Any]:
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
-    del found["shards"]
+    del found["shards"], found["normalization"]
+    found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.in_words()}
     rows = [shard.rows for shard in manifest.shards]
     return found | {
         "shards": len(rows),
@@ -122,7 +123,8 @@ def _model(path: str) -> dict[str, Any]:
 
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
-    return {"model": path, **size, **found.info}
+    table = {} if found.table is None else {"table": found.table.in_words()}
+    return {"model": path, **size, **table, **found.info}
 
 
 def _results(models: list[dict[str, Any]]) -> str:

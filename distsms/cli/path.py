@@ -207,7 +207,7 @@ class Keeper:
         from distsms.cli.info import versions
         from distsms.fit import origin
 
-        self._problem, self._folder, self._say = problem, folder, say
+        self._problem, self._manifest, self._folder, self._say = problem, manifest, folder, say
         self._origin, self._versions = origin(manifest, args.data), versions()
         self._layout = problem.ordering, problem.step, ranks
         self._count, self._of = known, len(problem.lambdas) * (problem.folds + 1)
@@ -216,13 +216,12 @@ class Keeper:
         """See `path.run`."""
         from dataclasses import replace
 
-        from distsms import fit, pathwords
-        from distsms.model import Model
+        from distsms import fit, model, pathwords
 
         problem = self._problem
         settings, told = replace(problem.settings, lam=point.lam), (0.0, point.threshold, dict(point.training))
         info = fit.info(problem.measure, settings, result, self._layout, *told, self._origin, self._versions)
-        self._folder.keep(point, Model(result.w, info))
+        self._folder.keep(point, model.trained(result.w, info, self._manifest))
         self._count += 1
         self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {pathwords.line(point, problem.measure)}")
 
@@ -236,6 +235,8 @@ def _conclude(
     say: Callable[[str], None],
 ) -> int:
     """The table, the choice, the model, path.json; returns the exit code. On the root."""
+    from dataclasses import replace
+
     from distsms import model, path, pathwords
     from distsms.pathfolder import MODEL
     from distsms.result import Status
@@ -254,7 +255,7 @@ def _conclude(
         words |= {name: one._asdict() for name, one in chosen._asdict().items()}
         best = folder.model(chosen.chosen.lam)
         told = {"folds": args.folds, "seed": args.seed, "rule": args.rule, "held_out": chosen.chosen._asdict()}
-        model.save(folder.path / MODEL, model.Model(best.w, best.info | {"path": told}))
+        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
         say(pathwords.choice(args.measure, chosen, curve))
         say(f"  model     {folder.path / MODEL}")
     folder.describe(identity, **words)

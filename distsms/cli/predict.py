@@ -15,11 +15,14 @@ NAME = "predict"
 USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
 The score of a row is <w, x> + bias; higher is more positive. Text output has one score a line, with all its digits; a
-name that ends in .h5 gives an HDF5 file with the dataset `scores`. Labels in the input are ignored, but must be there
-(0 will do).
+name that ends in .h5 gives an HDF5 file with the dataset `scores`. Where the rows have ids (`distsms shard --id`, or
+--id here) each score comes after its row's id and a tab, or with the dataset `ids`. DATA may be a data set or any file
+that `distsms shard` reads: rows as they were before any normalization, tables by the names of their columns, in any
+order. Labels are ignored; only svmlight text must have some (0 will do). Scores are written as they come.
 
 examples:
   distsms predict model.h5 new.svm --output scores.txt
+  distsms predict model.h5 new.parquet --id customer --output scores.txt
   mpirun -n 8 distsms predict model.h5 data/new --output scores.h5
 """
 
@@ -27,9 +30,12 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms predict` takes."""
     parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
-    parser.add_argument("data", metavar="DATA|FILE", help="a data set made by `distsms shard`, or an svmlight file")
+    parser.add_argument("data", metavar="DATA|FILE", help="a data set made by `distsms shard`, or a file that it reads")
     parser.add_argument(
         "--output", default="-", metavar="FILE", help="scores.txt or scores.h5; - is standard output (default)"
+    )
+    parser.add_argument(
+        "--id", metavar="COLUMN", help="of a file: names of the rows (default: as in training, if there)"
     )
     parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
     base = parser.add_mutually_exclusive_group()
@@ -40,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Score. Collective; the root holds all n scores while it writes them."""
-    from distsms import api, inputs, model
+    """Score, and write as the scores come. Collective."""
+    from distsms import inputs, model, predictions
     from distsms.errors import InputError
 
     with comm.together():
@@ -51,9 +57,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             inputs.check_distinct(args.output, args.data, args.model)
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
-    how = {"ignore_new_features": args.ignore_new_features, "zero_based": args.zero_based}
-    scores = comm.gather_rows(api.predict(judge, args.data, comm, **how))
-    with comm.together():
-        if scores is not None:
-            model.write_scores(args.output, scores)
+    how = inputs.How(args.ignore_new_features, False, args.zero_based, id=args.id)
+    predictions.write(args.output, inputs.scored(judge, args.data, comm, how), comm)
     return EXIT_OK

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.evaluate import add_intervals, add_reading
+from distsms.cli.evaluate import add_intervals, add_reading, reading
 from distsms.cli.types import add_threads
 from distsms.errors import EXIT_OK, InputError
 
@@ -32,11 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms report` takes."""
     parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
     parser.add_argument(
-        "--on", required=True, metavar="DATA", help="a data set made by `distsms shard`, or an svmlight file"
+        "--on", required=True, metavar="DATA", help="a data set made by `distsms shard`, or a file that it reads"
     )
     parser.add_argument("--out", default="report.html", metavar="FILE", help="where the page goes (%(default)s)")
     parser.add_argument("--figures", metavar="FOLDER", help="also write each figure as PNG and SVG here")
-    parser.add_argument("--feature-names", metavar="FILE", help="the columns' names, one a line")
+    parser.add_argument(
+        "--feature-names", metavar="FILE", help="the columns' names, one a line (default: those of the table)"
+    )
     parser.add_argument(
         "--trace", metavar="FILE", help="the course of the training (default: what the model remembers)"
     )
@@ -56,8 +58,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if comm.is_root:
             beside = _beside(args)
     asked = evaluation.Asked(args.level, args.bootstrap, args.seed)
-    reading = (args.ignore_new_features, args.zero_based)
-    rows, (judged,), _ = evaluation.judge([args.model], args.on, asked, comm, *reading)
+    rows, (judged,), _ = evaluation.judge([args.model], args.on, asked, comm, reading(args))
     found = judged.found
     head = at_k(judged.scores, rows.labels, found["n_pos"], comm)
     also = [one for one in (found["threshold"], head.threshold) if one == one]
@@ -102,7 +103,8 @@ def _beside(args: argparse.Namespace) -> tuple[Any, str, list[str] | None]:
     if Path(args.out).is_file() and b"distsms report" not in Path(args.out).read_bytes()[:1000]:
         raise InputError(f"{args.out}: exists and is not a report; name another file, or remove it first")
     judged = model.load(args.model)
-    return *_trace(args, judged), None if args.feature_names is None else _names(args.feature_names, judged.p)
+    names = judged.feature_names if args.feature_names is None else _names(args.feature_names, judged.p)
+    return *_trace(args, judged), names
 
 
 def _trace(args: argparse.Namespace, judged: Model) -> tuple[Any, str]:

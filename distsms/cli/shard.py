@@ -1,7 +1,4 @@
-"""Turn svmlight text into a data set of HDF5 shards.
-
-Labels may be +1/-1, 1/0 or 1/2 (1 is positive), or any two values with --positive.
-"""
+"""Turn svmlight text, CSV, Parquet, NumPy, SciPy or AnnData files into a data set of HDF5 shards."""
 
 from __future__ import annotations
 
@@ -17,23 +14,44 @@ if TYPE_CHECKING:
 NAME = "shard"
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
-Labels +1/-1, 1/0 and 1/2 are understood (1 is positive); any other two with --positive. Columns are counted from 1
-unless --zero-based. Compressed files (.gz, .bz2, .xz) are read as they are, but by one rank each; plain files by all.
-A fault in the text stops the conversion with file and line, and leaves nothing behind.
+The format follows from the name: .csv, .tsv (also .gz, .bz2, .xz), .parquet, .npy, .npz (NumPy's, or SciPy's CSR),
+.h5ad; all else is svmlight text. CSV and Parquet need pyarrow (pip install 'distsms[tables]').
+
+Tables: --label names the label's column. A column of words becomes a 0/1 feature for each category, a missing value is
+0 and has a feature of its own; the dictionary is kept with the data and goes into the model, which reads later tables
+by it. Numbers are taken as they are.
+
+Labels +1/-1, 1/0, 1/2 and true/false are understood (1 and true are positive); otherwise --positive says which label is
+positive, and all others are negative. Text counts columns from 1 unless --zero-based. Compressed text is read as it
+is, but by one rank for each file. A fault in the input stops the conversion with file and line (or row), and leaves
+nothing behind.
 
 examples:
   distsms shard train.svm data/train
   mpirun -n 8 distsms shard part-*.svm.gz data/train --dtype float32
+  distsms shard adult.csv data/train --label income --positive '>50K' --normalize standard
+  distsms shard test.csv data/test --like data/train
+  distsms shard cells.h5ad data/cells --label cell_type --positive 'B cell' --id _index
+  distsms shard X.npy data/train --label y.npy
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms shard` takes."""
-    parser.add_argument(
-        "input", nargs="+", metavar="INPUT", help="svmlight text, plain or compressed; read in this order"
-    )
+    parser.add_argument("input", nargs="+", metavar="INPUT", help="files of one format, read in this order")
     parser.add_argument("output", metavar="OUTDIR", help="directory for the shards and their manifest.json")
-    parser.add_argument("--positive", type=float, metavar="LABEL", help="the label of the positive class")
+    parser.add_argument("--label", metavar="COLUMN", help="column of labels; for .npz an array (y), or a .npy file")
+    parser.add_argument("--positive", metavar="LABEL", help="the label of the positive class; all others are negative")
+    parser.add_argument("--id", metavar="COLUMN", help="names of the rows: kept, and written beside predictions")
+    parser.add_argument(
+        "--drop", nargs=1, action="extend", default=[], metavar="COLUMN", help="leave a column out; may be repeated"
+    )
+    parser.add_argument(
+        "--normalize",
+        choices=("none", "standard", "maxabs", "l2"),
+        help="for training: columns by standard deviation or largest size, or rows to length 1; models score raw rows",
+    )
+    parser.add_argument("--like", metavar="DATA", help="take columns, labels and normalization over from a data set")
     parser.add_argument("--zero-based", action="store_true", help="columns are counted from 0 in the text")
     parser.add_argument("--n-features", type=count, metavar="P", help="number of columns, if more than the text uses")
     parser.add_argument(
@@ -49,6 +67,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
 
     from distsms.conversion import convert
+    from distsms.labels import in_words, known
     from distsms.report import shard_counter, size
 
     start = time.perf_counter()
@@ -65,13 +84,23 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.dtype,
         args.overwrite,
         shard_counter(talks),
+        args.normalize,
+        args.like,
+        label=args.label,
+        id=args.id,
+        drop=tuple(args.drop),
     )
     if talks:
         seconds = time.perf_counter() - start
         n_bytes = sum(one["bytes"] for one in manifest.source)
-        labels = ", ".join(f"{sign} is {label:g}" for sign, label in manifest.label_map.items() if label is not None)
+        words = {sign: in_words(known(manifest.label_map, sign)) for sign in ("+1", "-1")}
+        labels = ", ".join(f"{sign} is {label}" for sign, label in words.items() if label)
         print(f"{args.output}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
         print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
+        if manifest.table is not None:
+            print(f"  columns   {manifest.table.in_words()}")
+        if manifest.normalization.kind != "none":
+            print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
         stored = "none, all are 1" if not any(s.values for s in manifest.shards) else manifest.dtype
         print(
             f"  files     {len(manifest.shards)} shard(s), "

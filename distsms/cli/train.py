@@ -73,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="add a constant feature of this value (1), regularized like any other; ROCArea and PRBEP do not see it",
     )
     parser.add_argument(
-        "--test", metavar="DATA2", help="a data set or svmlight file to evaluate the model on at the end"
+        "--test",
+        metavar="DATA2",
+        help="a data set, or a file that `distsms shard` reads, to evaluate the model on at the end",
     )
     parser.add_argument("--output", default="model.h5", metavar="FILE", help="where the model goes (%(default)s)")
     parser.add_argument(
@@ -151,9 +153,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         more["checkpoint_every"] = args.checkpoint_every if args.checkpoint else None
         settings = settings_from(args, args.measure, args.solver, **more)
         manifest = shards.read_manifest(args.data)
-        start = None if args.init is None else _start(args.init, manifest.p, args.bias)
+        start = None if args.init is None else _start(args.init, manifest, args.bias)
         if args.test:
-            inputs.check(args.test, manifest.p, args.ignore_new_features)
+            inputs.check(args.test, inputs.like(manifest), inputs.How(args.ignore_new_features))
         if comm.is_root:
             model.check_replaceable(args.output)
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
@@ -203,7 +205,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     w, bias = (result.w[:-1], args.bias * float(result.w[-1])) if args.bias else (result.w, 0.0)
     layout, came = (args.ordering, args.step, comm.size), (bias, threshold, on_training)
     about = fit.info(args.measure, settings, result, layout, *came, fit.origin(manifest, args.data), versions())
-    trained = model.Model(w, {**about, "trace": args.trace and os.path.abspath(args.trace)})
+    trained = model.trained(w, {**about, "trace": args.trace and os.path.abspath(args.trace)}, manifest)
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)
@@ -212,7 +214,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     if args.test:
         with clock.phase("test"):
             with reading:
-                test = inputs.rows_for(trained, args.test, comm, args.ignore_new_features)
+                test = inputs.rows_for(trained, args.test, comm, inputs.How(args.ignore_new_features))
             scores, labels = test.judged(inputs.scores(trained, test, args.test, comm))
             on_test = trained.info["test"] = fit.measured(args.measure, scores, labels, threshold, comm)
         say(f"  test      {_figures(on_test)}   ({args.test})")
@@ -274,10 +276,10 @@ def _figures(measured: dict[str, float]) -> str:
     return "   ".join(f"{shown.get(name, name)} {value:.6f}" for name, value in measured.items())
 
 
-def _start(path: str, p: int, bias: float | None) -> Floats:
+def _start(path: str, manifest: Manifest, bias: float | None) -> Floats:
     from distsms import fit, model
 
-    return fit.start_from(model.load(path), p, bias, path)
+    return fit.start_from(model.load(path), manifest.p, bias, path, manifest.normalization)
 
 
 def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest) -> dict[str, Any]:
@@ -308,7 +310,8 @@ def _problem(args: argparse.Namespace, settings: Settings, manifest: Manifest, s
         f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
         f" {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}",
         f"          {manifest.n_pos} positive, {manifest.n_neg} negative rows"
-        f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)",
+        f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)"
+        + (f"; normalized: {how}" if (how := manifest.normalization.kind) != "none" else ""),
         f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}",
         f"method    {settings.solver}, {up_to}{kept}, {fixed}",
     ]

@@ -1,0 +1,160 @@
+"""Rows brought to a common size: by column (standard, maxabs) or by row (l2), without a zero becoming anything else.
+
+    standard    x_ij / s_j       s_j the standard deviation of column j, zeros counted
+    maxabs      x_ij / m_j       m_j = max_i |x_ij|
+    l2          x_i / ||x_i||
+
+`standard` does not centre: that would shift the scores of all rows alike, which ROCArea and PRBEP do not see, and fill
+sparse rows. Columns without variance (without a value, for maxabs) and empty rows stay as they are.
+
+Data sets hold rows as they were. Training sees them normalized; then the factors of the columns are folded into w, so
+that <w, x> is the score of a raw row. Only l2 has to be applied to rows that are scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.comm import Communicator
+
+Floats = NDArray[np.float64]
+BY_COLUMN = ("standard", "maxabs")
+KINDS = ("none", *BY_COLUMN, "l2")
+_BITS = 26
+"""Sums are taken of whole numbers in two parts of so many bits, exactly: they do not depend on who has which rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Normalization:
+    """What is done to rows. scale : (p,) the factor of each column for standard and maxabs, else None."""
+
+    kind: str = "none"
+    scale: Floats | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Normalization) and (self.kind, _numbers(self)) == (other.kind, _numbers(other))
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    @property
+    def by_row(self) -> Normalization:
+        """What is left to do to rows where the factors of columns are in w."""
+        return self if self.kind == "l2" else Normalization()
+
+    def apply(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any]) -> None:
+        """Normalize CSR rows in place; `values` of any float type. Columns beyond the scale stay. Local; O(nnz)."""
+        if self.kind == "l2":
+            row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+            values /= _lengths(row, values, len(indptr) - 1)[row]
+        elif self.scale is not None:
+            values *= self.scale[indices]
+
+    def apply_dense(self, rows: NDArray[Any]) -> None:
+        """The same for dense rows."""
+        if self.kind == "l2":
+            n, p = rows.shape
+            row = np.repeat(np.arange(n), p)
+            rows /= _lengths(row, rows.ravel(), n)[:, None]
+        elif self.scale is not None:
+            rows[:, : len(self.scale)] *= self.scale[: rows.shape[1]]
+
+    def fold(self, w: Floats) -> Floats:
+        """Coefficients (p,) for raw rows, from those for normalized ones."""
+        return w if self.scale is None else w * self.scale
+
+    def unfold(self, w: Floats) -> Floats:
+        """Coefficients (p,) for normalized rows, from those for raw ones."""
+        return w if self.scale is None else w / self.scale
+
+
+def _numbers(one: Normalization) -> list[float] | None:
+    return None if one.scale is None else one.scale.tolist()
+
+
+def _lengths(row: NDArray[Any], values: NDArray[Any], n: int) -> Floats:
+    """The Euclidean length of each row, 1 of those without one; no square overflows. `row` (nnz,) of each value."""
+    largest = np.zeros(n)
+    np.maximum.at(largest, row, np.abs(values))
+    largest[largest == 0] = 1
+    lengths = largest * np.sqrt(np.bincount(row, (values / largest[row]) ** 2, n))
+    return np.where(lengths > 0, lengths, 1.0)
+
+
+class Extent:
+    """The least and the largest entry of each column, and how many there are, of rows as they come by."""
+
+    def __init__(self) -> None:
+        self.low, self.high, self.count = np.empty(0), np.empty(0), np.empty(0, np.int64)
+
+    def add(self, indices: NDArray[Any], values: NDArray[Any]) -> None:
+        """Entries of some rows, each column at most once in a row."""
+        self._widen(int(indices.max(initial=-1)) + 1)
+        np.minimum.at(self.low, indices, values)
+        np.maximum.at(self.high, indices, values)
+        self.count += np.bincount(indices, minlength=len(self.count))
+
+    def _widen(self, p: int) -> None:
+        more = max(p - len(self.low), 0)
+        self.low = np.pad(self.low, (0, more), constant_values=np.inf)
+        self.high = np.pad(self.high, (0, more), constant_values=-np.inf)
+        self.count = np.pad(self.count, (0, more))
+
+    def merge(self, p: int, n: int, comm: Communicator) -> None:
+        """Of the n rows of all ranks, with p columns and their zeros. Collective."""
+        self._widen(p)
+        self.low, self.high = -comm.maximum(-self.low), comm.maximum(self.high)
+        self.count = comm.sum(self.count)
+        sparse = self.count < n
+        self.low[sparse] = np.minimum(self.low[sparse], 0)
+        self.high[sparse] = np.maximum(self.high[sparse], 0)
+
+
+def measure(
+    kind: str, extent: Extent, entries: Iterable[tuple[Any, Any]], shape: tuple[int, int], comm: Communicator
+) -> Normalization:
+    """The normalization of all ranks' rows, `shape` of them together. Collective; the same however they are dealt out.
+
+    extent : of this rank's rows.  entries : their (columns, values), a part at a time; read for `standard` alone.
+    """
+    if kind not in BY_COLUMN:
+        return Normalization(kind)  # without a vector of length p
+    n, p = shape
+    extent.merge(p, n, comm)
+    if kind == "maxabs":
+        return Normalization(kind, _inverse(np.maximum(-extent.low, extent.high)))
+    return Normalization(kind, _inverse(_deviations(extent, entries, n, comm)))
+
+
+def _inverse(sizes: Floats) -> Floats:
+    with np.errstate(over="ignore", divide="ignore"):
+        scale = 1 / sizes
+    return np.where((sizes > 0) & np.isfinite(scale), scale, 1.0)
+
+
+def _deviations(extent: Extent, entries: Iterable[tuple[Any, Any]], n: int, comm: Communicator) -> Floats:
+    """The standard deviation of each column, from t = (x - middle of its range) / half its range, in [-1, 1]."""
+    p = len(extent.low)
+    middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
+    size = np.where(half > 0, half, 1.0)
+    sums = np.zeros((4, p), np.int64)
+    for indices, values in entries:
+        t = (values - middle[indices]) / size[indices]
+        for k, term in ((0, t), (2, t * t)):
+            for part, whole in enumerate(_whole(term)):
+                sums[k + part] += np.bincount(indices, whole, p).astype(np.int64)
+    first, second = (comm.sum(sums)[[0, 2]] + sums[[1, 3]] / 2.0**_BITS) / 2.0**_BITS
+    zeros, t = n - extent.count, -middle / size
+    mean, square = (first + zeros * t) / n, (second + zeros * t * t) / n
+    return half * np.sqrt(np.maximum(square - mean**2, 0))
+
+
+def _whole(t: Floats) -> tuple[Floats, Floats]:
+    """t in [-1, 1] as whole numbers a, b of at most 2^26 with t = (a + b / 2^26) / 2^26 to 2^-53."""
+    a = np.floor(np.ldexp(t, _BITS))
+    return a, np.rint(np.ldexp(np.ldexp(t, _BITS) - a, _BITS))
