@@ -87,6 +87,10 @@ class Source(Protocol):
     """Where entries are that are not all in memory; see `distsms.streaming`."""
 
     @property
+    def bytes_per_pass(self) -> int:
+        """Bytes read from files on each pass over all parts."""
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory held."""
 
@@ -276,8 +280,9 @@ class Sparse(Rows):
         super().__init__((len(lengths), p), parts, threads, (indices, values), source)
         if sort and source is None:
             for part in parts:
-                given = (None if one is None else one[part.start : part.stop] for one in (indices, values))
-                self.arrange(part, *(None if one is None else one.copy() for one in given), indices, values)
+                here = slice(part.start, part.stop)
+                given = None if values is None else values[here].copy()
+                self.arrange(part, indices[here].copy(), given, indices, values)
 
     @classmethod
     def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> Sparse:

@@ -215,7 +215,7 @@ class Stored(NamedTuple):
             self.read(start, stop, mine)
             out[:] = mine
             return
-        rest, at = memoryview(out.reshape(-1).view(np.uint8)), self.offset + start * self._step
+        rest, at = out.reshape(-1).view(np.uint8).data, self.offset + start * self._step
         while len(rest):
             count = os.preadv(self.file.fileno(), [rest], at)
             if not count:

@@ -341,7 +341,7 @@ class DenseStream(Stream):
         return self.width, -self.width
 
     def features(self, longest: int, differ: bool) -> Dense:
-        return Dense(*self._as_held(0), source=self, rows=self._n_local)
+        return Dense(self._as_held(0)[0], source=self, rows=self._n_local)
 
     def _as_stored(self, count: int) -> Entries:
         return ()
