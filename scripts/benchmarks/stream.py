@@ -34,7 +34,7 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     name = f"synthetic, {manifest.n:.3g} rows, {n_bytes / 2**30:.3g} GiB"
     yield from _memory(name, data, n_bytes, folder, quick)
-    yield from _passes(name, data, n_bytes, 3 if quick else 9)
+    yield from _passes(name, data, n_bytes, 3 if quick else 5)
 
 
 def _memory(name: str, data: Path, n_bytes: int, folder: Path, quick: bool) -> Iterator[Row]:
