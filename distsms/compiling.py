@@ -30,7 +30,15 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` with these options, without Python's lock, and with the cache."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(cache=True, nogil=True, **options)(function)
+        dispatcher = numba.njit(nogil=True, **options)(function)
+        if hasattr(dispatcher, "enable_caching"):  # NUMBA_DISABLE_JIT leaves the function itself
+            try:
+                dispatcher.enable_caching()
+            except RuntimeError:  # there is no place that could be written to
+                _tell_once(
+                    "kernels are compiled at each start, since neither the package's folder nor the home directory can "
+                    "be written to; NUMBA_CACHE_DIR may name a folder for them"
+                )
         # Numba offers no hook. Where a future release has other names, kernels are cached as Numba does it.
         cache = getattr(dispatcher, "_cache", None)
         for name, kind in (("load_overload", fcntl.LOCK_SH), ("save_overload", fcntl.LOCK_EX)):
@@ -51,6 +59,11 @@ def _under_lock(method: Callable[..., Any], cache: Any, kind: int) -> Callable[.
         return None
 
     return locked
+
+
+@functools.cache
+def _tell_once(text: str) -> None:
+    print(f"distsms: {text}", file=sys.stderr)
 
 
 @contextlib.contextmanager

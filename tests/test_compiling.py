@@ -8,10 +8,19 @@ import sys
 
 import numpy as np
 import pytest
+from numba.core import caching
 
 from distsms.compiling import LOCK, njit
 
 pytestmark = pytest.mark.serial
+
+
+def test_without_a_place_for_the_cache(monkeypatch, capfd):
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert njit()(lambda x: 2 * x)(3) == 6
+    assert njit()(lambda x: 3 * x)(3) == 9
+    assert capfd.readouterr().err.count("kernels are compiled at each start") == 1
+
 
 MODULE = """\
 import numba

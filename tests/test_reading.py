@@ -426,3 +426,16 @@ def test_a_manifest_that_contradicts_itself(tmp_path):
         (tmp_path / "d/manifest.json").write_text(json.dumps({**whole, **change}))
         with pytest.raises(InputError, match=r"manifest\.json"):
             read_manifest(tmp_path / "d")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_files_that_anndata_itself_wrote(tmp_path, form):
+    anndata, pandas = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+    X, y = numbers()
+    obs = pandas.DataFrame({"y": pandas.Categorical(y.astype(str))}, index=[f"cell {i}" for i in range(len(y))])
+    anndata.AnnData(form(X), obs=obs).write_h5ad(tmp_path / "a.h5ad", compression="gzip")
+    convert([tmp_path / "a.h5ad"], tmp_path / "d", ALONE, positive="7", label="y", id="_index")
+    found, labels = content(tmp_path / "d")
+    np.testing.assert_array_equal(found, X)
+    np.testing.assert_array_equal(labels, np.where(y == 7, 1, -1))

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -180,3 +181,10 @@ def test_refused_before_anything_is_written(name, words, error, tmp_path, monkey
     assert (code, out) == (2, "")
     assert error in err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_is_packaged_installs():
+    """Needs the network, and takes minutes."""
+    done = subprocess.run([str(SCRIPTS / "package")], capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr

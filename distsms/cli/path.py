@@ -38,7 +38,7 @@ signal or --time-limit; the same line again goes on
 
 examples:
   distsms path data/train --measure rocarea
-  mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path
+  mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
 
 WIDE = 2**17
