@@ -60,7 +60,8 @@ def buffer_bytes(manifest: Manifest, threads: int) -> int:
     """About what streaming takes: two parts for each thread, and one as it is in the files. More if rows are longer."""
     held, stored = entry_bytes(manifest, manifest.normalization)
     normalizing = {"none": 0, "l2": 32}.get(manifest.normalization.kind, 8)
-    return threads * PART_ENTRIES * (2 * held + stored + normalizing)
+    longest = PART_ENTRIES + PART_ENTRIES // 16  # parts end with blocks of rows
+    return threads * longest * (2 * held + stored + normalizing)
 
 
 @dataclass
