@@ -18,7 +18,7 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.files import LOCK, exclusive
 from distsms.labels import MOST, interpret, signs
-from distsms.reading import Reader, Reading, open_reader
+from distsms.reading import Reader, Reading, open_reader, tell
 from distsms.rows import Rows, concatenate
 
 SHARD_TEXT_BYTES = 128 * 2**20
@@ -133,6 +133,7 @@ def _convert(
     summary = comm.allgather((found, columns, sum(one.rows for one in staged.values())))
     p = layout.n_features or max(1, *(one for _, one, _ in summary))
     n = sum(rows for _, _, rows in summary)
+    tell(", ".join(one["name"] for one in source), reader.notes, comm)
     with comm.together():
         label_map = reader.label_map or interpret(set().union(*(one for one, _, _ in summary)), asked.positive).as_map()
     if given is None:

@@ -16,16 +16,18 @@ communicates: the caller sums X'c and the second moments over ranks. n_local = 0
 The rows are cut into parts of nearly equal work. Each thread takes a run of parts, and all but the first need a vector
 of length p of their own for X'c, summed in a fixed order: results depend on the number of threads in the last digits,
 and not on chance. Threads are OMP_NUM_THREADS, or 1.
+
+Where not all entries are in memory, a `Source` brings those of one part after the other; sums are the same to the bit.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +37,16 @@ from distsms import features_kernel as kernel
 
 Floats = NDArray[np.float64]
 Vectors = Floats | Sequence[Floats]
+Entries = tuple[Any, ...]
+"""The arrays that hold entries: columns, and values or None, of sparse rows; the rows themselves of dense ones."""
 T = TypeVar("T")
 
 PART_ENTRIES = 2**20
 """Entries of a part: few enough to stay in a cache for the next of k vectors, enough to forget what a call costs."""
 _SHORT, _FEW, _SAMPLE = 8, 8, 256
 """Rows of fewer entries are never passed over; one in so many is few; coefficients that are looked at to tell."""
+_SORTED = 2**10
+"""Blocks that are sorted at a time."""
 
 
 def index_dtype(nnz: int, p: int) -> Any:
@@ -65,28 +71,54 @@ def threads_wanted() -> int:
 
 
 class Part(NamedTuple):
-    """Local rows first..last; the entries of sparse ones begin at `start`, their runs at `run`."""
+    """Local rows first..last. In the arrays that hold them they are start..stop: entries, or rows of dense ones.
+
+    run : the first run of sparse rows.
+    """
 
     first: int
     last: int
     start: int = 0
+    stop: int = 0
     run: int = 0
+
+
+class Source(Protocol):
+    """Where entries are that are not all in memory; see `distsms.streaming`."""
+
+    @property
+    def bytes_per_pass(self) -> int:
+        """Bytes read from files on each pass over all parts."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+
+    def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
+        """Each part of a thread's run, and arrays that hold it until the next one is asked for."""
 
 
 class Rows(ABC):
     """Local rows cut into parts; what sparse and dense ones have in common."""
 
-    def __init__(self, shape: tuple[int, int], parts: list[Part], threads: int) -> None:
+    def __init__(
+        self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: Source | None
+    ) -> None:
+        """entries : where the parts are; with a source, arrays of their types alone."""
         self.shape = shape  # (n_local, p)
+        self.source = source
+        self._entries = entries
         share = -(-len(parts) // threads)
-        self._runs = [parts[i : i + share] for i in range(0, len(parts), share)]
-        self._pool = ThreadPoolExecutor(threads) if len(self._runs) > 1 else None
-        self._sums = np.empty((len(self._runs) - 1, 1, shape[1]))  # X'c of all threads but the first
+        self.runs = [parts[i : i + share] for i in range(0, len(parts), share)]
+        self._pool = ThreadPoolExecutor(threads) if len(self.runs) > 1 else None
+        self._sums = np.empty((len(self.runs) - 1, 1, shape[1]))  # X'c of all threads but the first
         # Compiles the kernels, or loads them from their cache, now and not in the first evaluation.
         no_rows, nothing = Part(0, 0), np.empty(0)
-        self._dot(no_rows, nothing, nothing)
-        self._add(no_rows, nothing, nothing)
-        self._largest(no_rows, nothing)
+        self._dot(no_rows, entries, nothing, nothing)
+        self._add(no_rows, entries, nothing, nothing)
+        self._largest(no_rows, entries, nothing)
+        self._describe(no_rows, entries, nothing, nothing)
+        self._square(no_rows, entries, nothing)
 
     @property
     @abstractmethod
@@ -94,18 +126,21 @@ class Rows(ABC):
         """Stored entries."""
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of memory held."""
+        return sum(array.nbytes for array in self._entries if array is not None) + (
+            self.source.nbytes if self.source else 0
+        )
 
     def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
         """X W, into `out` if given (C-contiguous, of the shape of the result)."""
         vectors, out, rows = self._prepared(W, out, self.shape[1], self.shape[0])
 
-        def run(parts: list[Part], _: int) -> None:
-            for part in parts:
+        def run(thread: int) -> None:
+            # Backward: it begins with what the last pass, forward for its sums, has left in buffers and caches.
+            for part, entries in self._passing(thread, backward=True):
                 for w, s in zip(vectors, rows, strict=True):
-                    self._dot(part, w, s)
+                    self._dot(part, entries, w, s)
 
         self._on_threads(run)
         return out
@@ -116,13 +151,13 @@ class Rows(ABC):
         if self._sums.shape[1] != len(vectors):
             self._sums = np.empty((len(self._sums), len(vectors), self.shape[1]))
 
-        def run(parts: list[Part], thread: int) -> None:
+        def run(thread: int) -> None:
             sums = self._sums[thread - 1] if thread else first
             for total in sums:
                 total[:] = 0
-            for part in parts:
+            for part, entries in self._passing(thread):
                 for c, total in zip(vectors, sums, strict=True):
-                    self._add(part, c, total)
+                    self._add(part, entries, c, total)
 
         self._on_threads(run)
         for others in self._sums:
@@ -133,31 +168,54 @@ class Rows(ABC):
     def largest_terms(self, w: Floats) -> float:
         """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w."""
         (vector,), _, _ = self._prepared(w, None, self.shape[1], 0)
-        found = self._on_threads(lambda parts, _: max(self._largest(part, vector) for part in parts))
-        return float(max(found))
 
-    @abstractmethod
+        def run(thread: int) -> float:
+            return max((self._largest(*one, vector) for one in self._passing(thread)), default=0.0)
+
+        return float(max(self._on_threads(run)))
+
     def columns(self) -> tuple[Floats, Floats]:
         """The largest |x_ij| of each column, and how many entries it has; both (p,), local. One pass on one thread."""
+        largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
+        for thread in range(len(self.runs)):
+            for part, entries in self._passing(thread):
+                self._describe(part, entries, largest, counts)
+        return largest, counts
 
-    @abstractmethod
     def second_moments(self) -> Floats:
         """sum_i x_ij^2, (p,), to be summed over ranks. One pass on one thread."""
+        squares = np.zeros(self.shape[1])
+        for thread in range(len(self.runs)):
+            for part, entries in self._passing(thread):
+                self._square(part, entries, squares)
+        return squares
 
     @abstractmethod
-    def _dot(self, part: Part, w: Floats, out: Floats) -> None: ...
+    def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None: ...
 
     @abstractmethod
-    def _add(self, part: Part, c: Floats, out: Floats) -> None: ...
+    def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None: ...
 
     @abstractmethod
-    def _largest(self, part: Part, w: Floats) -> float: ...
+    def _largest(self, part: Part, entries: Entries, w: Floats) -> float: ...
 
-    def _on_threads(self, run: Callable[[list[Part], int], T]) -> Iterable[T]:
-        """run(parts, thread) for each thread's run of parts."""
+    @abstractmethod
+    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None: ...
+
+    @abstractmethod
+    def _square(self, part: Part, entries: Entries, squares: Floats) -> None: ...
+
+    def _passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
+        """Each part of a thread's run, and the arrays that hold it."""
+        if self.source is not None:
+            return self.source.passing(thread, backward)
+        return ((part, self._entries) for part in self.runs[thread])
+
+    def _on_threads(self, run: Callable[[int], T]) -> Iterable[T]:
+        """run(thread) for each thread."""
         if self._pool is None:
-            return [run(self._runs[0], 0)]
-        return list(self._pool.map(run, self._runs, range(len(self._runs))))
+            return [run(0)]
+        return list(self._pool.map(run, range(len(self.runs))))
 
     @staticmethod
     def _prepared(
@@ -193,32 +251,38 @@ class Sparse(Rows):
         p: int,
         threads: int | None = None,
         sort: bool = False,
+        source: Source | None = None,
     ) -> None:
         """values (nnz,), or None: all are 1; indices (nnz,) from 0, ascending in each row; lengths (n_local,) of rows.
 
         What is of its final type is not copied: values float32 or float64, indices `unsigned(p - 1)`, lengths unsigned.
         sort : the arrays are given away, and rows are sorted inside them.
+        source : has the entries, `arrange`d; values and indices are empty then.
         """
         if lengths.dtype.kind != "u":
             lengths = lengths.astype(length_dtype(int(lengths.max(initial=0))))
-        if int(np.sum(lengths, dtype=np.int64)) != len(indices):
+        self._nnz = int(np.sum(lengths, dtype=np.int64))
+        if source is None and self._nnz != len(indices):
             raise ValueError(f"row lengths that do not sum up to {len(indices)} entries")
         if values is not None and values.shape != indices.shape:
             raise ValueError(f"{len(values)} values of {len(indices)} entries")
         indices = np.ascontiguousarray(indices, unsigned(p - 1))
         if values is not None:
             values = np.ascontiguousarray(values, None if values.dtype == np.float32 else np.float64)
-        block = _block(len(indices), len(lengths))
-        order = _sort(indices, values, lengths, block) if sort else None
+        block = _block(self._nnz, len(lengths))
+        order, lengths = _by_length(lengths, block) if sort else (None, lengths)
         starts = _starts_of_runs(lengths, block)
-        runs = lengths[starts], np.diff(starts, append=len(lengths)) - 1
-        self._arrays = indices, values, runs[0], runs[1].astype(np.uint8), order
-        self._rows = *self._arrays, block
+        runs = lengths[starts], (np.diff(starts, append=len(lengths)) - 1).astype(np.uint8)
+        self._rows = *runs, order, block
+        self._arrays = indices, values, *runs, order
         threads = threads or threads_wanted()
-        super().__init__((len(lengths), p), _parts(lengths, starts, len(indices), block, threads), threads)
-        nothing, none = (indices[:0], None if values is None else values[:0]), np.zeros(0)
-        kernel.describe_columns(*nothing, none, none)
-        kernel.add_squares(*nothing, none)
+        parts = _parts(lengths, starts, self._nnz, block, threads)
+        super().__init__((len(lengths), p), parts, threads, (indices, values), source)
+        if sort and source is None:
+            for part in parts:
+                here = slice(part.start, part.stop)
+                given = None if values is None else values[here].copy()
+                self.arrange(part, indices[here].copy(), given, indices, values)
 
     @classmethod
     def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> Sparse:
@@ -227,30 +291,36 @@ class Sparse(Rows):
 
     @property
     def nnz(self) -> int:
-        return len(self._arrays[0])
+        return self._nnz
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._arrays if array is not None)
+        return super().nbytes + sum(array.nbytes for array in self._arrays[2:] if array is not None)
 
-    def columns(self) -> tuple[Floats, Floats]:
-        largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
-        kernel.describe_columns(*self._arrays[:2], largest, counts)
-        return largest, counts
+    def arrange(self, part: Part, given: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
+        """Bring a part's columns and values, given in the order of the rows, into the one that they are held in.
 
-    def second_moments(self) -> Floats:
-        squares = np.zeros(self.shape[1])
-        kernel.add_squares(*self._arrays[:2], squares)
-        return squares
+        into : arrays of the final types, where they go to start..stop.
+        """
+        begin = np.empty(self._rows[-1], np.uint64)
+        columns, held = (None if one is None else one[part.start : part.stop] for one in into)
+        kernel.arrange_rows(given, values, *self._rows, part.first, part.last, part.run, begin, columns, held)
 
-    def _dot(self, part: Part, w: Floats, out: Floats) -> None:
-        kernel.dot_rows(*self._rows, *part, w, out)
+    def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
+        kernel.dot_rows(*entries, *self._rows, part.first, part.last, part.start, part.run, w, out)
 
-    def _add(self, part: Part, c: Floats, out: Floats) -> None:
-        kernel.add_rows(*self._rows, *part, self._skips(c), c, out)
+    def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
+        place = part.first, part.last, part.start, part.run
+        kernel.add_rows(*entries, *self._rows, *place, self._skips(c), c, out)
 
-    def _largest(self, part: Part, w: Floats) -> float:
-        return kernel.largest_row(*self._arrays[:4], *part, w)
+    def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
+        return kernel.largest_row(*entries, *self._rows[:2], part.first, part.last, part.start, part.run, w)
+
+    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
+        kernel.describe_columns(*entries, part.start, part.stop, largest, counts)
+
+    def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
+        kernel.add_squares(*entries, part.start, part.stop, squares)
 
     def _skips(self, c: Floats) -> bool:
         """Whether passing over rows with c_i = 0 is worth a branch: where reading them is dear, or few others are left.
@@ -276,43 +346,40 @@ class Pattern(Sparse):
 class Dense(Rows):
     """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k)."""
 
-    def __init__(self, array: NDArray[Any], threads: int | None = None) -> None:
-        """array (n_local, p); not copied if it is C-contiguous float32 or float64."""
+    def __init__(
+        self, array: NDArray[Any], threads: int | None = None, source: Source | None = None, rows: int | None = None
+    ) -> None:
+        """array (n_local, p); not copied if it is C-contiguous float32 or float64.
+
+        source : has the rows, so many; the array is without any then.
+        """
         self._array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
-        n_local, p = array.shape
+        n_local, p = len(array) if rows is None else rows, array.shape[1]
         threads = threads or threads_wanted()
-        count = threads * max(1, -(-array.size // (threads * PART_ENTRIES)))
+        count = threads * max(1, -(-n_local * p // (threads * PART_ENTRIES)))
         cuts = [n_local * t // count for t in range(count + 1)]
-        super().__init__((n_local, p), [Part(*two) for two in pairwise(cuts)], threads)
-        kernel.largest_dense_entries(self._array[:0], np.zeros(0))
-        kernel.add_squares_dense(self._array[:0], np.zeros(0))
+        parts = [Part(first, last, first, last) for first, last in pairwise(cuts)]
+        super().__init__((n_local, p), parts, threads, (self._array,), source)
 
     @property
     def nnz(self) -> int:
-        return self._array.size
+        return self.shape[0] * self.shape[1]
 
-    @property
-    def nbytes(self) -> int:
-        return self._array.nbytes
+    def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
+        kernel.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])
 
-    def columns(self) -> tuple[Floats, Floats]:
-        largest = np.zeros(self.shape[1])
-        kernel.largest_dense_entries(self._array, largest)
-        return largest, np.full(self.shape[1], float(self.shape[0]))
+    def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
+        kernel.add_dense(entries[0][part.start : part.stop], c[part.first : part.last], out)
 
-    def second_moments(self) -> Floats:
-        squares = np.zeros(self.shape[1])
-        kernel.add_squares_dense(self._array, squares)
-        return squares
+    def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
+        return kernel.largest_dense(entries[0][part.start : part.stop], w)
 
-    def _dot(self, part: Part, w: Floats, out: Floats) -> None:
-        kernel.dot_dense(self._array, part.first, part.last, w, out)
+    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
+        kernel.largest_dense_entries(entries[0][part.start : part.stop], largest)
+        counts += part.last - part.first
 
-    def _add(self, part: Part, c: Floats, out: Floats) -> None:
-        kernel.add_dense(self._array, part.first, part.last, c, out)
-
-    def _largest(self, part: Part, w: Floats) -> float:
-        return kernel.largest_dense(self._array, part.first, part.last, w)
+    def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
+        kernel.add_squares_dense(entries[0][part.start : part.stop], squares)
 
 
 def _block(nnz: int, n_local: int) -> int:
@@ -320,14 +387,17 @@ def _block(nnz: int, n_local: int) -> int:
     return int(2 ** np.clip(np.floor(np.log2(PART_ENTRIES / 64 * max(n_local, 1) / max(nnz, 1))), 0, 8))
 
 
-def _sort(indices: NDArray[Any], values: NDArray[Any] | None, lengths: NDArray[Any], block: int) -> NDArray[np.uint8]:
-    """Sort the rows of each block by length, in place; from which place of its block each came."""
-    order = np.empty(len(lengths), np.uint8)
-    blocks = np.add.reduceat(lengths, np.arange(0, len(lengths), block), dtype=np.int64) if len(lengths) else lengths
-    room = int(blocks.max(initial=0))
-    others = None if values is None else np.empty(room, values.dtype)
-    kernel.sort_blocks(indices, values, lengths, block, order, np.empty(room, indices.dtype), others)
-    return order
+def _by_length(lengths: NDArray[Any], block: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """From which place of its block each row comes where those of each block are sorted by length; and the lengths."""
+    order, found = np.empty(len(lengths), np.uint8), np.empty_like(lengths)
+    for start in range(0, len(lengths), _SORTED * block):
+        some = lengths[start : start + _SORTED * block]
+        blocks = np.full((-(-len(some) // block), block), np.iinfo(some.dtype).max, some.dtype)
+        blocks.ravel()[: len(some)] = some
+        places = np.argsort(blocks, axis=1, kind="stable")
+        order[start : start + len(some)] = places.ravel()[: len(some)]
+        found[start : start + len(some)] = np.take_along_axis(blocks, places, axis=1).ravel()[: len(some)]
+    return order, found
 
 
 def _starts_of_runs(lengths: NDArray[Any], block: int) -> NDArray[np.int64]:
@@ -348,7 +418,7 @@ def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: in
     cuts = np.searchsorted(rows + entries, (nnz + len(lengths)) * np.arange(count + 1) // count)
     runs = np.searchsorted(starts, rows[cuts])
     places = list(zip(rows[cuts].tolist(), entries[cuts].tolist(), runs.tolist(), strict=True))
-    return [Part(first, last, start, run) for (first, start, run), (last, _, _) in pairwise(places)]
+    return [Part(first, last, start, stop, run) for (first, start, run), (last, stop, _) in pairwise(places)]
 
 
 Features = Sparse | Dense

@@ -74,38 +74,59 @@ def _place(order: Order, block: int, q: Any) -> Any:
 
 
 @njit()
-def sort_blocks(
-    columns: Array, values: Values, lengths: Array, block: int, order: Array, some: Array, others: Values
+def arrange_rows(
+    given: Array,
+    given_values: Values,
+    lengths: Array,
+    counts: Array,
+    order: Order,
+    block: int,
+    first: int,
+    last: int,
+    run: int,
+    begin: Array,
+    columns: Array,
+    values: Values,
 ) -> None:
-    """Put the rows of each block in the order of their lengths (n_local,), with their entries; fills `order`.
+    """Copy the entries of the rows first..last, given in the order of the rows, to where they are held.
 
-    some, others : like columns and values, room for the entries of any block.
+    begin : (block,) uint64, room for where each row of a block begins.
     """
-    begin, length = np.empty(block, np.uint64), np.empty(block, np.uint64)
-    start = np.uint64(0)
-    for first in range(0, len(lengths), block):
-        here = order[first : first + block]
-        stop = start
-        for i in range(len(here)):
-            begin[i], length[i] = stop - start, lengths[first + i]
-            stop += length[i]
-            q = i
-            while q > 0 and length[here[q - 1]] > length[i]:
-                here[q] = here[q - 1]
-                q -= 1
-            here[q] = i
-        for k in range(stop - start):
-            some[k] = columns[start + k]
-            if values is not None:
-                others[k] = values[start + k]  # type: ignore[index]
-        for q in range(len(here)):
-            i = here[q]
-            lengths[first + q] = length[i]
-            for k in range(begin[i], begin[i] + length[i]):
-                columns[start] = some[k]
-                if values is not None:
-                    values[start] = others[k]  # type: ignore[index]
-                start += _ONE
+    source = target = np.uint64(0)
+    for here in range(first, last, block):
+        end, q, at = min(here + block, last), here, run
+        while q < end:
+            for _ in range(counts[at] + 1):
+                begin[_place(order, block, q) - here] = lengths[at]
+                q += 1
+            at += 1
+        for i in range(end - here):
+            length = begin[i]
+            begin[i] = source
+            source += length
+        q = here
+        while q < end:
+            length = np.uint64(lengths[run])
+            for _ in range(counts[run] + 1):
+                k = begin[_place(order, block, q) - here]
+                stop = k + length
+                while k < stop:
+                    columns[target] = given[k]
+                    if values is not None:
+                        values[target] = given_values[k]  # type: ignore[index]
+                    k += _ONE
+                    target += _ONE
+                q += 1
+            run += 1
+
+
+@njit()
+def checksum(words: Array) -> np.uint64:
+    """A number that another word in any one place, or two exchanged, would change; words uint32."""
+    total = np.uint64(0)
+    for i in range(len(words)):
+        total += np.uint64(words[i]) * (_TWO * np.uint64(i) + _ONE)
+    return total
 
 
 @njit()
@@ -219,9 +240,9 @@ def largest_row(
 
 
 @njit()
-def describe_columns(columns: Array, values: Values, largest: Array, counts: Array) -> None:
-    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of all rows."""
-    for i in range(len(columns)):
+def describe_columns(columns: Array, values: Values, start: int, stop: int, largest: Array, counts: Array) -> None:
+    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of the entries start..stop."""
+    for i in range(start, stop):
         k = np.uint64(i)
         j = columns[k]
         largest[j] = max(largest[j], abs(_value(values, k)))
@@ -229,17 +250,17 @@ def describe_columns(columns: Array, values: Values, largest: Array, counts: Arr
 
 
 @njit()
-def add_squares(columns: Array, values: Values, squares: Array) -> None:
-    """Into the (p,) array, zero before: sum x_ij^2 of all rows."""
-    for i in range(len(columns)):
+def add_squares(columns: Array, values: Values, start: int, stop: int, squares: Array) -> None:
+    """squares += x_ij^2 of the entries start..stop; (p,)."""
+    for i in range(start, stop):
         k = np.uint64(i)
         squares[columns[k]] += _value(values, k) ** 2
 
 
 @njit(fastmath=_ANY_ORDER)
-def dot_dense(array: Array, first: int, last: int, w: Array, out: Array) -> None:
-    """As `dot_rows`, of rows of an (n_local, p) array."""
-    for i in range(first, last):
+def dot_dense(array: Array, w: Array, out: Array) -> None:
+    """As `dot_rows`, of all rows of an array (rows, p); out (rows,)."""
+    for i in range(len(array)):
         row = array[i]
         a = 0.0
         for j in range(len(w)):
@@ -248,9 +269,9 @@ def dot_dense(array: Array, first: int, last: int, w: Array, out: Array) -> None
 
 
 @njit(fastmath=_ANY_ORDER)
-def add_dense(array: Array, first: int, last: int, c: Array, out: Array) -> None:
-    """As `add_rows`, of rows of an (n_local, p) array, four rows for each visit of `out`."""
-    i = first
+def add_dense(array: Array, c: Array, out: Array) -> None:
+    """As `add_rows`, of all rows of an array (rows, p), four rows for each visit of `out`; c (rows,)."""
+    i, last = 0, len(array)
     while i + 4 <= last:
         row0, row1, row2, row3 = array[i], array[i + 1], array[i + 2], array[i + 3]
         c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
@@ -265,10 +286,10 @@ def add_dense(array: Array, first: int, last: int, c: Array, out: Array) -> None
 
 
 @njit(fastmath=_ANY_ORDER)
-def largest_dense(array: Array, first: int, last: int, w: Array) -> float:
-    """As `largest_row`, of rows of an (n_local, p) array."""
+def largest_dense(array: Array, w: Array) -> float:
+    """As `largest_row`, of all rows of an array (rows, p)."""
     best = 0.0
-    for i in range(first, last):
+    for i in range(len(array)):
         row = array[i]
         a = 0.0
         for j in range(len(w)):
@@ -279,7 +300,7 @@ def largest_dense(array: Array, first: int, last: int, w: Array) -> float:
 
 @njit()
 def largest_dense_entries(array: Array, largest: Array) -> None:
-    """Into the (p,) array, zero before: max |x_ij|."""
+    """largest_j = max(largest_j, |x_ij|) of all rows; (p,)."""
     for i in range(len(array)):
         row = array[i]
         for j in range(len(largest)):
@@ -288,7 +309,7 @@ def largest_dense_entries(array: Array, largest: Array) -> None:
 
 @njit()
 def add_squares_dense(array: Array, squares: Array) -> None:
-    """Into the (p,) array, zero before: sum x_ij^2."""
+    """squares_j += x_ij^2 of all rows; (p,)."""
     for i in range(len(array)):
         row = array[i]
         for j in range(len(squares)):

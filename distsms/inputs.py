@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ from distsms.errors import InputError
 from distsms.features import Sparse
 from distsms.model import Model, is_model
 from distsms.normalization import Normalization
-from distsms.reading import Reader, Reading, format_of, open_reader
+from distsms.reading import Reader, Reading, format_of, open_reader, tell
 from distsms.rows import Rows, concatenate
 
 PART_BYTES = 2**24
@@ -96,7 +94,7 @@ def rows_for(
     with comm.together():
         rows = concatenate(reader.read(reader.plan(comm.size)[comm.rank]))
         X = _matrix(rows, model, path, how, normalization)
-    _tell(path, reader.notes, comm)
+    tell(path, reader.notes, comm)
     counts = comm.allgather(len(rows.labels))
     signs = rows.labels.astype(np.int8)
     return shards.Block(Sparse.of(X), signs, None, sum(counts[: comm.rank]), sum(counts), model.p, 0)
@@ -128,7 +126,7 @@ def scored(
             _require_finite(values, row + sum(counts[: comm.rank]), path)
         yield values, names if reader.named else None
         row += sum(counts)
-    _tell(path, reader.notes, comm)
+    tell(path, reader.notes, comm)
 
 
 def _scored_set(
@@ -208,13 +206,6 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, how: How) 
         f"{path}: uses column {width - 1 + base} (counted from {base}), but the model has {model.p} columns. Were both "
         f"made with the same features? --ignore-new-features leaves new ones out.{other}"
     )
-
-
-def _tell(path: str | os.PathLike[str], notes: Counter[str], comm: Communicator) -> None:
-    """Warn of what was met on any rank, on the root. Collective."""
-    whole = sum(comm.allgather(notes), Counter[str]())
-    for what, count in sorted(whole.items()) if comm.is_root else ():
-        print(f"warning: {path}: {what}: {count} rows; they count as 0 there", file=sys.stderr, flush=True)
 
 
 def _check_set(manifest: shards.Manifest, model: Model, how: How) -> None:

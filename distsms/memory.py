@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from distsms.errors import InputError
-from distsms.features import threads_wanted, unsigned
+from distsms.features import threads_wanted
 from distsms.losses.contract import Cost
 from distsms.manifest import Manifest
 from distsms.report import size
 from distsms.settings import Settings
+from distsms.streaming import Room, buffer_bytes, entry_bytes
 from distsms.vectors import SHARED_FROM
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
@@ -27,17 +29,29 @@ _LIMITS = ("memory.max", "memory.limit_in_bytes")
 class Needs:
     """Bytes that a run takes. `data` is dealt out to the ranks, `each` is every rank's, `root` the root's besides.
 
-    node : what the ranks of a node share, once for each.
+    node : what the ranks of a node share, once for each.  rows : of `data`, what is not entries.
+    buffers : what a rank takes to stream entries that it does not hold.
     """
 
     data: int
     each: int
     root: int
     node: int = 0
+    rows: int = 0
+    buffers: int = 0
 
     def of_rank(self, ranks: int) -> int:
         """A rank's need where there are so many; the root has `root` besides."""
         return self.data // ranks + self.each
+
+    def besides_rows(self, root: bool) -> int:
+        """What a rank holds besides its rows, the root or another one."""
+        return self.each + self.node + self.root * root
+
+    def least(self, ranks: int, root: bool) -> int:
+        """What a rank takes that streams all its entries, if they are more than the buffers."""
+        entries = (self.data - self.rows) // ranks
+        return self.besides_rows(root) + self.rows // ranks + min(self.buffers, entries)
 
     def of_node(self, here: int, ranks: int) -> int:
         """What a node with the root and so many ranks of all needs."""
@@ -91,13 +105,8 @@ def needs(
     and what MPI takes to sum X'c, twice that at most. Columns are described in no more than that. A constant feature
     takes a copy of X'c.
     """
-    value = 4 if manifest.dtype == "float32" else 8
-    if manifest.layout == "dense":
-        entry = value
-    else:
-        valued = manifest.normalization.kind != "none" or any(shard.values for shard in manifest.shards)
-        entry = unsigned(manifest.p - 1)().itemsize + (value if valued else 0)
-    data = entry * manifest.nnz + ROW_BYTES * losses * manifest.n
+    rows = ROW_BYTES * losses * manifest.n
+    data = entry_bytes(manifest, manifest.normalization)[0] * manifest.nnz + rows
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
     each = INTERPRETER + 8 * p * solves * (2 + (not shared) + threads_wanted() + bias)
@@ -107,25 +116,45 @@ def needs(
         each += steps
     else:
         root += steps
-    return Needs(data, each, root, 8 * p * solves * shared)
+    return Needs(data, each, root, 8 * p * solves * shared, rows, buffer_bytes(manifest, threads_wanted()))
 
 
-def require(needed: Needs, ranks: int, here: list[int], there: int) -> None:
-    """InputError if the ranks of this node, numbered `here`, need more than the `there` bytes that it has. Local."""
-    wanted = len(here) * needed.of_rank(ranks) + needed.node + (needed.root if 0 in here else 0)
+def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: float = math.inf) -> None:
+    """InputError if the ranks of this node, numbered `here`, need more than the `there` bytes that it has. Local.
+
+    allowed : what a rank may take, `--memory`; InputError if that is too little to stream in.
+    """
+    own = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
+    least = [needed.least(ranks, rank == 0) for rank in here]
+    if max(least) > allowed:
+        raise InputError(
+            f"--memory {size(allowed)} is too little: {size(max(least))} are needed on "
+            f"{'the root' if 0 in here else 'a rank'} for vectors, labels, scores and buffers, all entries being "
+            "streamed; more ranks need less each of what belongs to rows"
+        )
+    wanted = sum(min(one, allowed) for one in own) + needed.node * (max(own) <= allowed)
     if wanted <= there:
         return
     text = (
         f"{len(here)} rank(s) on {os.uname().nodename} need {size(wanted)}, and {size(there)} are there "
         f"({size(needed.of_rank(ranks))} a rank, {size(needed.root)} more on the root). "
     )
+    share = math.floor(there / len(here) / 2**26) * 2**26
+    stream = f"; or --memory {share // 2**20}MiB, by which what does not fit is read from the shards on each pass"
+    stream = stream if share >= max(least) else ""
     fitting = needed.ranks_that_fit(len(here), there)
     if fitting is None:
         raise InputError(
             text + "More ranks cannot help, since what one holds of the vectors does not shrink: lower --history, "
             "--planes or --vector-memory, spread them (--step spread), leave out columns, or take a larger node"
+            + stream
         )
-    raise InputError(text + f"{fitting[0]} ranks, {fitting[1]} on each node of this memory, would fit")
+    raise InputError(text + f"{fitting[0]} ranks, {fitting[1]} on each node of this memory, would fit" + stream)
+
+
+def room(needed: Needs, allowed: float, root: bool, losses: int = 1) -> Room:
+    """What is left to a rank, the root or another one, for its rows, of what it may take in all. Local."""
+    return Room(int(allowed) - needed.besides_rows(root), ROW_BYTES * losses)
 
 
 def available(root: Path = Path("/")) -> int:

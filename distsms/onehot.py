@@ -128,7 +128,9 @@ class TableReader:
                 feature[missing, k] = start + column.width - column.missing
                 value[missing, k] = column.missing
                 if not column.missing:
-                    self.notes[f"column {column.name!r}: missing values, of which training had none"] += missing.sum()
+                    self.notes[
+                        f"column {column.name!r}: missing values, of which training had none; they count as 0"
+                    ] += missing.sum()
         stored = value != 0
         indptr = np.concatenate(([0], np.cumsum(stored.sum(axis=1))))
         return indptr, feature[stored], value[stored]
@@ -152,7 +154,7 @@ class TableReader:
         place: NDArray[np.int64] = arrow.codes(found, column.categories)
         unknown = (place < 0) & ~missing
         if unknown.any():
-            self.notes[f"column {column.name!r}: categories that training had not"] += unknown.sum()
+            self.notes[f"column {column.name!r}: categories that training had not; they count as 0"] += unknown.sum()
         return place
 
     def _signs(self, batch: arrow.Batch) -> NDArray[np.float64]:

@@ -1,12 +1,13 @@
 """How files become rows, whatever their format: one face for text, tables and arrays.
 
-The format follows from the end of the file's name: .csv and .tsv (also .gz, .bz2, .xz), .parquet and .pq, .npy, .npz,
-.h5ad; all others are svmlight text.
+The format follows from the end of the file's name: .csv and .tsv (also .gz, .bz2, .xz, .zst), .parquet and .pq, .npy,
+.npz, .h5ad; all others are svmlight text.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Reader(Protocol):
     """Files of one format. The rows do not depend on how many shares they are cut into."""
 
     notes: Counter[str]
-    """What was met so far that training had not, and how often."""
+    """What was met so far that training had not, or that is left out, and how often."""
 
     @property
     def table(self) -> Table | None:
@@ -96,7 +97,7 @@ class TextReader:
 
     def read(self, share: Iterable[textfiles.Piece]) -> Iterator[Rows]:
         """As `svmlight.read`; with a label map, labels are +1 and -1."""
-        for rows in svmlight.read(share, self.reading.zero_based):
+        for rows in svmlight.read(share, self.reading.zero_based, notes=self.notes):
             if not self.reading.labelled:
                 yield rows._replace(labels=rows.labels * 0)
             elif self.label_map is None:
@@ -141,3 +142,10 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], reading: Reading, comm:
     if reading.id or reading.drop or reading.label:
         raise InputError(f"{names[0]}: svmlight text has no columns with names, for --label, --id or --drop", True)
     return TextReader(names, reading)
+
+
+def tell(path: str | os.PathLike[str], notes: Counter[str], comm: Communicator) -> None:
+    """Warn of what was met on any rank, on the root. Collective."""
+    whole = sum(comm.allgather(notes), Counter[str]())
+    for what, count in sorted(whole.items()) if comm.is_root else ():
+        print(f"warning: {path}: {what}: {count} rows", file=sys.stderr, flush=True)

@@ -18,6 +18,7 @@ come when it has a manifest. Nothing here communicates.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -192,6 +193,41 @@ class Piece(NamedTuple):
             yield self._replace(start=start, stop=min(start + rows, self.stop))
 
 
+class Stored(NamedTuple):
+    """The elements of a dataset in a file that stays open, whatever becomes of its name; read beside HDF5 and Python.
+
+    An entry has `width` elements: a row's of dense rows, or one.
+    """
+
+    file: io.FileIO
+    dtype: np.dtype[Any]
+    offset: int
+    width: int
+
+    def expect(self, start: int, stop: int) -> None:
+        """Ask the system for the entries start..stop, which will be read soon."""
+        at, size = self.offset + start * self._step, (stop - start) * self._step
+        os.posix_fadvise(self.file.fileno(), at, size, os.POSIX_FADV_WILLNEED)
+
+    def read(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """The entries start..stop into `out`, contiguous, of any type for as many. Raises OSError, EOFError."""
+        if out.dtype != self.dtype:
+            mine = np.empty(out.shape, self.dtype)
+            self.read(start, stop, mine)
+            out[:] = mine
+            return
+        rest, at = out.reshape(-1).view(np.uint8).data, self.offset + start * self._step
+        while len(rest):
+            count = os.preadv(self.file.fileno(), [rest], at)
+            if not count:
+                raise EOFError
+            rest, at = rest[count:], at + count
+
+    @property
+    def _step(self) -> int:
+        return self.dtype.itemsize * self.width
+
+
 class OpenShard:
     """One shard while it is open, compared with the manifest; counts the bytes that are read from it."""
 
@@ -239,6 +275,24 @@ class OpenShard:
         if count:
             dataset.read_direct(out, (slice(start, stop), *columns), (slice(0, stop - start), *columns))
             self.bytes_read += count * dataset.dtype.itemsize
+
+    def stored(self, *names: str | None) -> tuple[Stored | None, ...]:
+        """The elements of datasets, to be read when this shard is closed; None stays None."""
+        try:
+            file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - as long as somebody reads it
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: {error.strerror}. Shards that are streamed stay open: allow more files (ulimit -n), or "
+                "convert with fewer --shards."
+            ) from error
+        return tuple(None if name is None else self._stored(file, name) for name in names)
+
+    def _stored(self, file: io.FileIO, name: str) -> Stored:
+        dataset = self.file[name]
+        offset = dataset.id.get_offset()
+        if offset is None and dataset.size:
+            raise InputError(f"{self.path}: '{name}' is in pieces, and cannot be streamed. Convert again.")
+        return Stored(file, dataset.dtype, offset or 0, dataset.shape[1] if dataset.ndim == 2 else 1)
 
     def search(self, missing: int) -> tuple[int, int]:
         """The first row of the shard with `missing` (>= 1) or more of rows and entries before it, and those entries."""
@@ -288,10 +342,18 @@ class OpenShard:
     def read_indices(self, piece: Piece, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
         """The piece's columns, in the file's type; indptr is the piece's own, its first entry is `start` in the shard.
 
-        They are between 0 and the columns that the manifest gives this shard, strictly ascending inside each row.
+        They are as `check_indices` wants them.
         """
         indices = np.empty(int(indptr[-1]), self.file["X/indices"].dtype)
         self.read("X/indices", start, start + len(indices), indices)
+        self.check_indices(piece, indptr, indices)
+        return indices
+
+    def check_indices(self, piece: Piece, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
+        """Columns between 0 and those that the manifest gives this shard, strictly ascending inside each row.
+
+        indptr : the piece's own.
+        """
         limit = self.shard.columns
         if indices.min(initial=0) < 0 or indices.max(initial=-1) >= limit:
             wrong = (indices < 0) | (indices >= limit)
@@ -300,7 +362,6 @@ class OpenShard:
         np.less_equal(indices[1:], indices[:-1], out=wrong[1:])
         wrong[indptr[:-1][indptr[:-1] < len(indices)]] = False  # the first entry of a row follows none
         self._refuse(wrong, indices, piece, "column", "must be greater than the one before it in its row", indptr)
-        return indices
 
     def _refuse(
         self,

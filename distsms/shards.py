@@ -32,6 +32,7 @@ from distsms.files import exclusive
 from distsms.manifest import Manifest, prepare, publish, read_manifest, verify
 from distsms.normalization import Normalization
 from distsms.shardfile import OpenShard, Piece, StagedShard, finish_shard, open_shard, stage_shard, staged_entries
+from distsms.streaming import DenseStream, Room, SparseStream, Stream, entry_bytes, span
 
 PART_ROWS = 2**16
 """Rows, and by PART_ENTRIES entries, that are read and checked at a time."""
@@ -121,6 +122,7 @@ def load(
     ignore_new_features: bool = False,
     normalization: Normalization | None = None,
     part: tuple[int, int] | None = None,
+    room: Room | None = None,
 ) -> Block:
     """Read this rank's share of the rows, and nothing else. Collective.
 
@@ -134,6 +136,9 @@ def load(
     normalization: of the rows; None means that of the data set, with which its models are trained.
     part: (k, m) reads what rank k of m would, no rows if k = m; None: by the ranks there are.
 
+    room: what this rank may hold of its rows, which then have all their columns; what does not fit is streamed, with
+    the same results. None: all of it.
+
     Raises InputError on every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or
     different from the manifest, or rows that are not what the format says.
     """
@@ -144,9 +149,15 @@ def load(
             check_columns(manifest, width)
         how = manifest.normalization if normalization is None else normalization
         k, m = part or (comm.rank, comm.size)
-        read = _read_rows(manifest, _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m), width, how)
+        ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
+        read = _read_rows(manifest, *ends, width, how, room)
     longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
+    if room is not None:
+        with comm.together():
+            if isinstance(read.rows, Stream):
+                read.rows.load(features, room.entries(len(read.labels)))
+                read = read._replace(bytes_read=read.bytes_read + read.rows.bytes_read)
     return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
 
 
@@ -195,21 +206,27 @@ def check_columns(manifest: Manifest, width: int) -> None:
 class _Read(NamedTuple):
     """A rank's rows as they come from the files; see `Block`."""
 
-    rows: _DenseRows | _SparseRows
+    rows: _DenseRows | _SparseRows | Stream
     labels: NDArray[np.int8]
     weights: NDArray[np.float64] | None
     first_row: int
     bytes_read: int
 
 
-def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, how: Normalization) -> _Read:
+def _read_rows(
+    manifest: Manifest, first: _Boundary, last: _Boundary, width: int, how: Normalization, room: Room | None
+) -> _Read:
     pieces = list(_pieces(manifest, first.row, last.row))
     for piece in pieces:
         manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word
     n_local = last.row - first.row
-    rows: _DenseRows | _SparseRows
+    streamed = room is not None and entry_bytes(manifest, how)[0] * (last.nnz - first.nnz) > room.entries(n_local)
+    rows: _DenseRows | _SparseRows | Stream
     if manifest.layout == "dense":
-        rows = _DenseRows(n_local, width, manifest.dtype, how)
+        make = DenseStream if streamed else _DenseRows
+        rows = make(n_local, width, manifest.dtype, how)
+    elif streamed:
+        rows = SparseStream(pieces, n_local, width, manifest.dtype, how)
     else:
         rows = _SparseRows(pieces, n_local, last.nnz - first.nnz, width, manifest.dtype, how)
     labels = np.empty(n_local, np.int8)
@@ -307,8 +324,7 @@ class _SparseRows:
         self.filled += len(indices)
 
     def lengths_span(self) -> tuple[int, int]:
-        """The entries of the longest row, and minus those of the shortest."""
-        return int(self.lengths.max(initial=0)), -int(self.lengths.min()) if len(self.lengths) else -(2**62)
+        return span(self.lengths)
 
     def features(self, longest: int, differ: bool) -> Sparse:
         """longest : the entries of the longest row of all ranks; differ : whether there are rows with fewer."""

@@ -2,8 +2,9 @@
 
 A line is `label index:value index:value ... # comment`: fields separated by spaces or tabs, indices whole numbers in
 ascending order (from 1, or from 0 on request), values decimal numbers. Blank lines and comments are skipped; CRLF and a
-UTF-8 byte order mark are accepted, and so are files compressed by gzip, bzip2 or xz, which are known by their first
-bytes. Explicit zeros (`3:0`) are checked and counted as columns, but not stored. `qid:` is refused.
+UTF-8 byte order mark are accepted, and so are files compressed by gzip, bzip2, xz or Zstandard, known by their first
+bytes. Explicit zeros (`3:0`) are checked and counted as columns, but not stored. A query id after the label (`qid:7`)
+is left out and counted: all rows are ranked together here.
 
 Every number equals Python's `float` of its text, bit for bit. On its own share, rank r of P does
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
@@ -29,22 +31,26 @@ from distsms.textfiles import BYTE_ORDER_MARK, Piece, Where, blocks, line_number
 BLOCK_BYTES = 2**24
 """Text parsed at a time: large against the cost of a call, small against memory."""
 _EXCERPT = 40
+QUERIES = "query ids (qid:), left out: all rows are ranked together"
 
 __all__ = ["Piece", "Rows", "Where", "concatenate", "parse", "plan", "read"]
 
 
-def read(share: Iterable[Piece], zero_based: bool = False, block_bytes: int | None = None) -> Iterator[Rows]:
+def read(
+    share: Iterable[Piece], zero_based: bool = False, block_bytes: int | None = None, notes: Counter[str] | None = None
+) -> Iterator[Rows]:
     """Yield the rows of a share, in order, in blocks of about `block_bytes` (BLOCK_BYTES) of text; none for no text.
 
     `n_columns` is each block's own. InputError names file and line (parse), or the file that cannot be read, ends in
     the middle of its compressed data or has shrunk since the plan. Memory: one block of text and its rows.
+    notes : counts what was left out, under `QUERIES`.
     """
     for piece in share:
         for offset, text in blocks(piece, block_bytes or BLOCK_BYTES):
-            yield parse(text, zero_based, Where(piece.path, offset))
+            yield parse(text, zero_based, Where(piece.path, offset), notes)
 
 
-def parse(text: bytes, zero_based: bool = False, where: Where | None = None) -> Rows:
+def parse(text: bytes, zero_based: bool = False, where: Where | None = None, notes: Counter[str] | None = None) -> Rows:
     """Parse whole lines (the last may lack its newline); `where` is the place of the first byte, for messages.
 
     Raises InputError "path:line: what was found, what was expected" at the first fault of the text. One pass, O(bytes);
@@ -59,7 +65,7 @@ def parse(text: bytes, zero_based: bool = False, where: Where | None = None) -> 
     labels, indptr = np.empty(max_rows), np.zeros(max_rows + 1, np.int64)
     indices, data = np.empty(max_entries, np.int64), np.empty(max_entries)
     hard = np.empty((max_rows + max_entries, 2), np.int64)  # pages that are not written cost nothing
-    fault, at, n, nnz, n_hard, n_columns = scan(
+    fault, at, n, nnz, n_hard, n_columns, n_queries = scan(
         buffer, first, 0 if zero_based else 1, labels, indptr, indices, data, hard
     )
     # Every number left to Python lies before the fault of the kernel, if any: the first fault of the text comes first.
@@ -71,6 +77,8 @@ def parse(text: bytes, zero_based: bool = False, where: Where | None = None) -> 
             data[slot] = value
     if fault:
         _refuse(fault, text, at, where)
+    if n_queries and notes is not None:
+        notes[QUERIES] += n_queries
     indices = indices[:nnz].astype(index_dtype(n_columns), copy=False)
     rows = Rows(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns)
     return _without_zeros(rows) if n_hard else rows
@@ -127,7 +135,7 @@ def _refuse(fault: int, text: bytes, position: int, where: Where) -> NoReturn:
     elif text.startswith(b"\r", position):
         problem = "a carriage return within a line; expected lines that end in LF or CR LF"
     elif field.startswith(b"qid:"):
-        problem = "query ids are not used by this program; remove them"
+        problem = "expected a query id once, after the label, as a whole number"
     elif re.match(rb"-[0-9]+(:|$)", field):
         problem = "the index is negative; expected indices from 1 (from 0 with --zero-based)"
     elif b":" not in field:

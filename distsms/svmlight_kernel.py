@@ -18,6 +18,7 @@ BAD_ENTRY, BASE, ORDER, LARGE = 1, 2, 3, 4
 _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35
 _PLUS, _MINUS, _POINT, _ZERO, _COLON = 43, 45, 46, 48, 58
 _UPPER_E, _LOWER_E = 69, 101
+_Q, _I, _D = 113, 105, 100
 _EXACT_INTEGERS = 2**53  # integers to here, and powers of ten to 10^22, are doubles
 _LARGEST_MANTISSA = 9 * 10**18  # its nearest double is still an int64
 _POWERS = np.array([float(f"1e{power}") for power in range(23)])
@@ -138,6 +139,17 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
 
 
 @njit()
+def _after_query(text: NDArray[np.uint8], start: int) -> int:
+    """The end of a field `qid:` and digits, or `start` if there is none."""
+    if text[start] != _Q or text[start + 1] != _I or text[start + 2] != _D or text[start + 3] != _COLON:
+        return start
+    i = start + 4
+    while 0 <= text[i] - _ZERO <= 9:
+        i += 1
+    return i if i > start + 4 and _ends_field(text[i]) else start
+
+
+@njit()
 def scan(
     text: NDArray[np.uint8],
     first: int,
@@ -147,12 +159,13 @@ def scan(
     indices: NDArray[np.int64],
     data: NDArray[np.float64],
     hard: NDArray[np.int64],
-) -> tuple[int, int, int, int, int, int]:
+) -> tuple[int, int, int, int, int, int, int]:
     """Fill the arrays from `text[first:]`, whose indices begin at `base`, to its end or to the first fault.
 
     `hard` receives (position, slot) of each number that is left to Python, slot being a place in `data`, or -1 - row
-    for a label. Returns fault (0: none) and its position; rows; entries; numbers in `hard`; columns.
+    for a label. Returns fault (0: none) and its position; rows; entries; numbers in `hard`; columns; query ids.
     """
+    n_queries = 0
     n = 0
     nnz = 0
     n_hard = 0
@@ -170,26 +183,33 @@ def scan(
                 n_hard += 1
             i = end
             previous = base - 1
+            asked = False
             while True:
                 while text[i] == _SPACE or text[i] == _TAB:
                     i += 1
                 if _ends_row(text, i):
                     break
                 at = i
+                if not asked and previous < base:
+                    i = _after_query(text, i)
+                    if i > at:
+                        asked = True
+                        n_queries += 1
+                        continue
                 index = 0
                 digit = text[i] - _ZERO
                 while 0 <= digit <= 9:
                     if index > MAX_INDEX // 10:
-                        return LARGE, at, n, nnz, n_hard, 0
+                        return LARGE, at, n, nnz, n_hard, 0, n_queries
                     index = index * 10 + digit
                     i += 1
                     digit = text[i] - _ZERO
                 if index > MAX_INDEX:
-                    return LARGE, at, n, nnz, n_hard, 0
+                    return LARGE, at, n, nnz, n_hard, 0, n_queries
                 if i == at or text[i] != _COLON:
-                    return BAD_ENTRY, at, n, nnz, n_hard, 0
+                    return BAD_ENTRY, at, n, nnz, n_hard, 0, n_queries
                 if index <= previous:
-                    return BASE if index < base else ORDER, at, n, nnz, n_hard, 0
+                    return BASE if index < base else ORDER, at, n, nnz, n_hard, 0, n_queries
                 previous = index
                 i += 1
                 easy, value, end = _decimal(text, i)
@@ -209,4 +229,4 @@ def scan(
         while text[i] != _NEWLINE:
             i += 1
         i += 1
-    return 0, i, n, nnz, n_hard, last - base + 1
+    return 0, i, n, nnz, n_hard, last - base + 1, n_queries

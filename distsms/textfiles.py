@@ -24,10 +24,10 @@ LONGEST_LINE = 2**31
 """What a line may have: more are not rows, but a file of another kind."""
 EXPANSION = 4
 """Text bytes per compressed byte, assumed where files are balanced over ranks; only the balance depends on it."""
-COMPRESSED = (".gz", ".bz2", ".xz")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "distsms.zst"}
 
 
 class Piece(NamedTuple):
@@ -84,8 +84,8 @@ def named(path: str) -> Iterator[None]:
     except EOFError as error:
         raise InputError(f"{path}: the compressed data end too early; copy or download the file again") from error
     except Exception as error:
-        # lzma's error goes by its name, since some builds of Python lack lzma.
-        if not isinstance(error, zlib.error) and type(error).__name__ != "LZMAError":
+        # By name: some builds of Python lack lzma, and zstandard is loaded only where it is needed.
+        if not isinstance(error, zlib.error) and type(error).__name__ not in ("LZMAError", "ZstdError"):
             raise
         raise InputError(f"{path}: the compressed data are damaged ({error}); copy the file again") from error
 

@@ -98,6 +98,30 @@ def test_refusals_say_what_to_do():
         memory.require(needed, 4, [0, 1], 3 * gib)
 
 
+@pytest.mark.serial
+def test_what_each_rank_may_take():
+    """A rank holds at most what it is allowed, and is refused less than it needs with everything streamed."""
+    gib, mib = 2**30, 2**20
+    needed = Needs(data=100 * gib, each=gib, root=2 * gib, rows=20 * gib, buffers=64 * mib)
+    least = needed.least(4, True)
+    assert least == gib + 2 * gib + 5 * gib + 64 * mib and needed.least(4, False) == least - 2 * gib
+    memory.require(needed, 4, [0, 1, 2, 3], 40 * gib, 10 * gib)
+    memory.require(needed, 4, [1], 40 * gib, least - 2 * gib)  # not the root
+    with pytest.raises(InputError, match=r"--memory 8 GiB is too little: 8.062 GiB are needed on the root"):
+        memory.require(needed, 4, [0, 1], 40 * gib, 8 * gib)
+    with pytest.raises(
+        InputError, match=r"4 rank\(s\) on .* need 40 GiB, and 39 GiB .*; or --memory 9984MiB, by which"
+    ):
+        memory.require(needed, 4, [0, 1, 2, 3], 39 * gib, 10 * gib)
+    with pytest.raises(InputError, match=r"52 GiB, and 33 GiB .*fit; or --memory 16896MiB"):  # the one that would do
+        memory.require(needed, 4, [2, 3], 33 * gib)
+    memory.require(needed, 4, [2, 3], 33 * gib, 16896 * mib)
+    with pytest.raises(InputError, match=r"would fit$"):  # none would
+        memory.require(needed, 4, [0, 1, 2, 3], 12 * gib)
+    assert memory.room(needed, 10 * gib, True, 3) == (7 * gib, 3 * memory.ROW_BYTES)
+    assert memory.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * memory.ROW_BYTES
+
+
 def test_every_rank_is_on_its_own_node(comm):
     ranks = comm.node_ranks()
     assert comm.rank in ranks and set(ranks) <= set(range(comm.size))

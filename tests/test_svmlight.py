@@ -9,10 +9,12 @@ import itertools
 import lzma
 import math
 import struct
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
@@ -24,7 +26,7 @@ from distsms.svmlight import Piece, Rows, Where, concatenate, parse, plan, read
 pytestmark = pytest.mark.serial
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-COMPRESSORS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+COMPRESSORS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstandard.compress}
 
 
 def assert_same(rows: Rows, expected: Rows) -> None:
@@ -270,7 +272,12 @@ FAULTS = [
     (b"1 4611686018427387905:1", r"found '4611686018427387905:1': the index is too large; expected at most 2\^62"),
     (b"1 18446744073709551617:1", r"found '18446744073709551617:1': the index is too large"),
     (b"1 " + b"7" * 5000 + b":1", r"found '7{40}'\.\.\.: the index is too large"),
-    (b"1 qid:3 1:1", r"found 'qid:3': query ids are not used by this program; remove them"),
+    (b"1 qid:3 qid:3 1:1", r"found 'qid:3': expected a query id once, after the label, as a whole number"),
+    (b"1 1:1 qid:3", r"found 'qid:3': expected a query id once"),
+    (b"1 qid:x 1:1", r"found 'qid:x': expected a query id once"),
+    (b"1 qid: 1:1", r"found 'qid:': expected a query id once"),
+    (b"1 qid:3:1 1:1", r"found 'qid:3:1': expected a query id once"),
+    (b"1 qi", r"found 'qi': the colon is missing"),
     (b"1 1:1\r-1 2:1", r"a carriage return within a line"),
     (b"1\0", r"found '1\\x00': .*; is this a text file, in ASCII or UTF-8\?"),
     (b"\xff\xfe1\0 \0", r"found '\\xff\\xfe1\\x00': .*; is this a text file"),
@@ -278,6 +285,15 @@ FAULTS = [
     (b"1 2:1 \x1b[31m", r"found '\\x1b\[31m': the colon is missing"),
     (b"+1 ACGTACGT", r"found 'ACGTACGT': the colon is missing"),
 ]
+
+
+def test_query_ids_are_left_out_and_counted() -> None:
+    notes = Counter[str]()
+    rows = parse(b"1 qid:3 1:2 4:1\n-1\tqid:0012 2:1\n1 qid:7\n1 3:1 # qid:8\n0 qid:9#\n", notes=notes)
+    expected = parse(b"1 1:2 4:1\n-1 2:1\n1\n1 3:1\n0\n")
+    for mine, theirs in zip(rows, expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert list(notes.values()) == [4]
 
 
 @pytest.mark.parametrize(("line", "message"), FAULTS)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads, count, duration, memory, patience, positive
 
 if TYPE_CHECKING:
+    from distsms.comm import Communicator
     from distsms.manifest import Manifest
     from distsms.settings import Settings
+    from distsms.shards import Block
+    from distsms.streaming import Room
 
 STALL_TIMEOUT = 600.0  # seconds
 
@@ -98,6 +102,17 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
     add_threads(how)
 
 
+def add_memory(how: argparse._ArgumentGroup) -> None:
+    """What a rank may take."""
+    how.add_argument(
+        "--memory",
+        type=memory,
+        metavar="SIZE",
+        help="of each rank, in all; rows that do not fit are read from the shards on each pass, with the same results"
+        " (default: all rows are held, or refused)",
+    )
+
+
 def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **more: Any) -> Settings:
     """The settings that `add_stopping` and `add_vectors` ask for, and `more` of them.
 
@@ -133,9 +148,10 @@ def fitting(
     bias: bool = False,
     losses: int = 1,
     solves: int = 1,
-) -> tuple[str, str, list[str]]:
+) -> tuple[str, str, list[str], Callable[[bool], Room | None]]:
     """The ordering and the step asked for, or else chosen, and lines on them and on the memory of a rank. Local.
 
+    Then what --memory leaves for rows to the root (True) or another rank, None without it.
     neighbours : the ranks of this node.  losses, solves : see `memory.needs`.
     Raises InputError if the node has less memory than they need.
     """
@@ -151,7 +167,8 @@ def fitting(
     cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
     layout = memory.Layout(step, size, len(neighbours))
     needs, there = memory.needs(manifest, settings, cost, layout, bias, losses, solves), memory.available()
-    memory.require(needs, size, neighbours, there)
+    allowed = getattr(args, "memory", None)
+    memory.require(needs, size, neighbours, there, allowed or math.inf)
     vectors = solves * settings.vectors_held(layout.longest(manifest.p + bias))
     words = [
         f"ordering  {ordering}: {why}",
@@ -159,13 +176,15 @@ def fitting(
         f"memory    {needs.in_words(size, len(neighbours))}, of these {report.size(vectors)} of the solver's vectors"
         f" on {'each rank' if step == 'spread' else 'the root'}; its node has {report.size(there)}",
     ]
+    if allowed:
+        words.append(f"          at most {report.size(allowed)} on each rank: entries beyond are streamed")
     threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
     if threads > cores:
         words.append(
             f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks"
             "\n          to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
         )
-    return ordering, step, words
+    return ordering, step, words, lambda root: memory.room(needs, allowed, root, losses) if allowed else None
 
 
 def speaker(speaks: bool) -> Callable[[str], None]:
@@ -181,3 +200,22 @@ def speaker(speaks: bool) -> Callable[[str], None]:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     return say
+
+
+def rows_held(block: Block, comm: Communicator) -> str:
+    """What the ranks hold of rows, and what they read of them on each pass, as lines. Collective."""
+    from distsms.report import size
+
+    def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
+        least, most = min(values), max(values)
+        return f"{show(least)} to {show(most)}" if least < most else show(most)
+
+    source = block.features.source
+    mine = len(block.labels), block.features.nnz, block.features.nbytes, source.bytes_per_pass if source else 0
+    rows, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
+    each = ", each" if comm.size > 1 else ""
+    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, size)}"
+    line = f"ranks     {comm.size}{each} with {what}\n"
+    if any(streamed):
+        line += f"streamed  {between(streamed, size)} of the shards{each} on every pass; an evaluation takes two\n"
+    return line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors
+from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors
 from distsms.cli.types import count, positive, whole
 from distsms.errors import EXIT_REQUEUE
 from distsms.measure_names import RANKING
@@ -109,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " vectors cost more than rows)",
     )
     add_vectors(how)
+    add_memory(how)
     add_stopping(parser, float("inf"))
     parser.add_argument("--quiet", action="store_true", help="print only errors")
 
@@ -130,7 +131,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from dataclasses import replace
 
     from distsms import files, inputs, path, shards
-    from distsms.cli.options import fitting, speaker
+    from distsms.cli.options import fitting, rows_held, speaker
     from distsms.pathfolder import finished
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
@@ -140,7 +141,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         manifest = shards.read_manifest(args.data)
         problem = _problem(args, manifest.p)
         about = args, args.measure, manifest, problem.settings
-        ordering, step, more = fitting(*about, comm.size, neighbours, losses=args.folds + 1, solves=problem.at_once)
+        ordering, step, more, room = fitting(
+            *about, comm.size, neighbours, losses=args.folds + 1, solves=problem.at_once
+        )
         problem = replace(problem, ordering=ordering, step=step)
         identity = _identity(args, problem, manifest)
         if comm.is_root:
@@ -158,8 +161,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = shards.load(manifest, comm)
-    say("")
+    block = shards.load(manifest, comm, room=room(comm.is_root))
+    say(rows_held(block, comm))
     end = time.monotonic() + args.time_limit
     keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
     begun = time.monotonic()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAME = "shard"
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
-The format follows from the name: .csv, .tsv (also .gz, .bz2, .xz), .parquet, .npy, .npz (NumPy's, or SciPy's CSR),
+The format follows from the name: .csv, .tsv (also .gz, .bz2, .xz, .zst), .parquet, .npy, .npz (NumPy's, SciPy's CSR),
 .h5ad; all else is svmlight text. CSV and Parquet need pyarrow (pip install 'distsms[tables]').
 
 Tables: --label names the label's column. A column of words becomes a 0/1 feature for each category, a missing value is

@@ -8,7 +8,16 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors, fitting, settings_from, speaker
+from distsms.cli.options import (
+    SOLVERS_HELP,
+    add_memory,
+    add_stopping,
+    add_vectors,
+    fitting,
+    rows_held,
+    settings_from,
+    speaker,
+)
 from distsms.cli.types import duration, measure, positive
 from distsms.errors import EXIT_REQUEUE
 from distsms.measure_names import NAMES, SHOWN, at
@@ -23,7 +32,6 @@ if TYPE_CHECKING:
     from distsms.manifest import Manifest
     from distsms.result import Result, State
     from distsms.settings import Settings
-    from distsms.shards import Block
     from distsms.vectors import Vectors
 
 NAME = "train"
@@ -95,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{SOLVERS_HELP} (default: lmvm; bmrm for F-beta and @K, which are not smoothed)",
     )
     add_vectors(how)
+    add_memory(how)
     add_stopping(parser, float("inf"))
     keep = parser.add_argument_group("long jobs")
     keep.add_argument(
@@ -132,6 +141,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: contextlib.ExitStack) -> int:
+    import contextlib
     from pathlib import Path
 
     from distsms import fit, inputs, keeping, model, report, shards
@@ -162,7 +172,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
             report.check_trace(args.trace)
-        args.ordering, args.step, words = fitting(
+        args.ordering, args.step, words, room = fitting(
             args, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
         )
         found, problem = None, _identity(args, settings, manifest)
@@ -174,12 +184,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     for one in [*_problem(args, settings, manifest, comm.size), *words]:
         say(one)
     with clock.phase("load"), reading:
-        block = shards.load(manifest, comm)
+        block = shards.load(manifest, comm, room=room(comm.is_root))
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
     features = WithConstant(block.features, args.bias) if args.bias else block.features
     with clock.phase("measure"):
         vectors = make_vectors(args.step, features.shape[1], comm)
-    say(_held(block, comm) + (f"vectors   {vectors.in_words()}\n" if comm.size > 1 else ""))
+    say(rows_held(block, comm) + (f"vectors   {vectors.in_words()}\n" if comm.size > 1 else ""))
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
@@ -191,7 +201,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
 
     objective = Objective(features, [loss], comm, signals.wanted, clock, vectors)
     keep = keeping.Keeper(Path(args.checkpoint or ""), problem, {"settings": describe(settings)}, vectors)
-    result = train(objective, settings, start, watch, keep, keeping.restored(found, vectors))
+    with reading if block.features.source else contextlib.nullcontext():
+        result = train(objective, settings, start, watch, keep, keeping.restored(found, vectors))
     vectors.close()
     course.close()
     trace.close()
@@ -321,15 +332,3 @@ def _problem(args: argparse.Namespace, settings: Settings, manifest: Manifest, s
             + ("; train without --bias" if args.bias else "")
         )
     return lines
-
-
-def _held(block: Block, comm: Communicator) -> str:
-    """What the ranks hold, as a line. Collective."""
-    from distsms.report import size
-
-    held = comm.allgather((len(block.labels), block.features.nnz, block.features.nbytes))
-    least, most = (tuple(pick(one) for one in zip(*held, strict=True)) for pick in (min, max))
-    rows, nnz = (f"{a} to {b}" if a < b else f"{a}" for a, b in zip(least[:2], most[:2], strict=True))
-    held_bytes = f"{size(least[2])} to {size(most[2])}" if least[2] < most[2] else size(most[2])
-    each = ", each" if comm.size > 1 else ""
-    return f"ranks     {comm.size}{each} with {rows} rows, {nnz} nonzeros, in {held_bytes}\n"

@@ -1,0 +1,143 @@
+"""Rows four times as large as the memory allowed: what a training takes, and passes beside the disk's own speed."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from benchmarks.measuring import Row, Set, row
+from benchmarks.running import train
+from experiment import distsms
+
+from distsms.comm import Communicator
+from distsms.manifest import Manifest
+from distsms.shards import load, read_manifest
+from distsms.streaming import Room
+
+ROWS, COLUMNS, DENSITY, SMALL = 2.5e6, 1e4, 0.02, 2e5
+TIMES = 4  # the set is so often what the ranks are allowed together
+BLOCK = 2**24
+
+
+def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """The set is made here, and kept in the folder; the given one plays no part."""
+    data = folder / f"long-rows-{SMALL if quick else ROWS:.0g}"
+    if not (data / "manifest.json").exists():
+        words = ("--rows", SMALL if quick else ROWS, "--columns", COLUMNS, "--density", DENSITY)
+        distsms("synth", "sparse", data, *words, "--dtype", "float32", "--quiet", ranks=2)
+    manifest = read_manifest(data)
+    n_bytes = sum(shard.bytes for shard in manifest.shards)
+    name = f"synthetic, {manifest.n:.3g} rows, {n_bytes / 2**30:.3g} GiB"
+    yield from _memory(name, data, n_bytes, folder, quick)
+    yield from _passes(name, data, n_bytes, 3 if quick else 5)
+
+
+def _memory(name: str, data: Path, n_bytes: int, folder: Path, quick: bool) -> Iterator[Row]:
+    """Peak memory against what is allowed, and J against that of rows in memory."""
+    words = ("--lambda", 1e-4, "--max-evaluations", 4 if quick else 10, "--history", 5, "--planes", 20)
+    train(data, folder / "model.h5", *words, "--memory", n_bytes // 2)  # compiles kernels, if need be
+    for ranks in (1, 2):
+        allowed = max(n_bytes / TIMES / ranks, 300 * 2**20)  # Python alone takes most of 300 MiB
+        streamed, peaks = train(data, folder / "model.h5", *words, "--memory", int(allowed), ranks=ranks)
+        resident, whole = train(data, folder / "model.h5", *words, ranks=ranks)
+        what = f"{ranks} rank{'s' * (ranks > 1)}: peak memory of a rank / --memory {allowed / 2**20:.4g}MiB"
+        yield row("stream", name, what, max(peaks) / allowed, "x", "<= 1")
+        yield row("stream", name, f"{ranks}: peak memory without --memory", max(whole) / 2**20, "MiB")
+        apart = abs(streamed["J"] - resident["J"]) + abs(streamed["gap"] - resident["gap"])
+        yield row("stream", name, f"{ranks}: J and proved gap apart from those of rows in memory", apart)
+        seconds = streamed["seconds"] / resident["seconds"]
+        yield row(
+            "stream", name, f"{ranks}: seconds of training / in memory, files in the system's cache", seconds, "x"
+        )
+
+
+def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
+    """A pass of one rank beside reading as many bytes of the same files and doing nothing; all take turns."""
+    manifest = read_manifest(data)
+    features = load(manifest, Communicator(), room=Room(n_bytes // TIMES)).features
+    source = features.source
+    assert source is not None
+    rng = np.random.default_rng(0)
+    (n, p), size = features.shape, source.bytes_per_pass
+    w, c, s, r = rng.normal(size=p), rng.normal(size=n), np.empty(n), np.empty(p)
+    functions: dict[str, tuple[bool, Callable[[], object]]] = {
+        "X w, cold": (True, lambda: features.margins(w, s)),
+        "X'c, cold": (True, lambda: features.transposed_times(c, r)),
+        "direct": (True, lambda: _read(manifest, size, os.O_DIRECT)),
+        "plain": (True, lambda: _read(manifest, size)),
+        "X w, warm": (False, lambda: features.margins(w, s)),
+        "X'c, warm": (False, lambda: features.transposed_times(c, r)),
+        "cached": (False, lambda: _read(manifest, size)),
+    }
+    times: dict[str, list[float]] = {what: [] for what in functions}
+    for _ in range(rounds):
+        for what, (cold, function) in functions.items():
+            if cold:
+                _forget(manifest)
+            elif what == "X w, warm":
+                _read(manifest, n_bytes)
+            start = time.perf_counter()
+            function()
+            times[what].append(time.perf_counter() - start)
+    found = {what: np.array(some) for what, some in times.items()}
+    yield row("stream", name, "read on a pass of one rank", size / 2**30, "GiB")
+    for what in ("direct", "plain", "cached"):
+        how = {"direct": "O_DIRECT", "plain": "read(), not cached", "cached": "read(), cached"}[what]
+        yield row("stream", name, f"the files themselves, {how}", size / found[what] / 2**30, "GiB/s")
+    for product in ("X w", "X'c"):
+        cold, warm = found[f"{product}, cold"], found[f"{product}, warm"]
+        yield row("stream", name, f"{product}, not cached", size / cold / 2**30, "GiB/s")
+        yield row(
+            "stream",
+            name,
+            f"{product}, not cached: seconds / of the disk alone (O_DIRECT)",
+            cold / found["direct"],
+            "x",
+        )
+        yield row(
+            "stream", name, f"{product}, not cached: seconds / of the disk alone (read())", cold / found["plain"], "x"
+        )
+        yield row("stream", name, f"{product}, cached", size / warm / 2**30, "GiB/s")
+    del features, source
+    gc.collect()
+    features = load(manifest, Communicator()).features
+    for product, function in {
+        "X w": lambda: features.margins(w, s),
+        "X'c": lambda: features.transposed_times(c, r),
+    }.items():
+        seconds = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            function()
+            seconds.append(time.perf_counter() - start)
+        yield row(
+            "stream",
+            name,
+            f"{product}, cached and streamed: seconds / of all rows in memory",
+            found[f"{product}, warm"] / seconds,
+            "x",
+        )
+
+
+def _forget(manifest: Manifest) -> None:
+    """Let the system forget what it has cached of the shards."""
+    for shard in manifest.shards:
+        with open(manifest.directory / shard.file, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _read(manifest: Manifest, size: int, flags: int = 0) -> None:
+    """So many bytes of the shards, the last ones, in large reads."""
+    with mmap.mmap(-1, BLOCK) as block:
+        for shard in manifest.shards[::-1]:
+            file = os.open(manifest.directory / shard.file, os.O_RDONLY | flags)
+            for at in range(0, min(size, shard.bytes), BLOCK):
+                size -= os.preadv(file, [block], at)
+            os.close(file)
+            if size <= 0:
+                return
