@@ -166,7 +166,8 @@ def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
     (n,). Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load` does.
     """
     first, last = (_boundary(manifest, k, 1) for k in (0, 1))
-    read = _read_rows(manifest, first, last, manifest.p, manifest.normalization)
+    read = _read_rows(manifest, first, last, manifest.p, manifest.normalization, None)
+    assert not isinstance(read.rows, Stream)
     X = read.rows.matrix()
     if read.weights is None:
         return X, read.labels
