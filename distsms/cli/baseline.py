@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import add_stopping
+from distsms.cli.options import add_stopping, long_run
 from distsms.cli.path import add_grid
 from distsms.cli.types import add_threads
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
@@ -63,13 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Fit what is missing, then the table. Collective."""
-    import contextlib
-
     from distsms.baseline import Folder
-    from distsms.interrupts import StopSignals
-    from distsms.watchdog import watching
 
-    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+    with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, Folder(args.output), held)
 
 

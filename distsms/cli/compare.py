@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors
+from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors, long_run
 from distsms.cli.types import positive
 from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measure_names import RANKING
@@ -95,13 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Run what is missing, then the tables and figures of all. Collective."""
-    import contextlib
-
     from distsms.cells import Folder
-    from distsms.interrupts import StopSignals
-    from distsms.watchdog import watching
 
-    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+    with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, Folder(args.output), held)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads, count, duration, memory, patience, positive
 
 if TYPE_CHECKING:
     from distsms.comm import Communicator
+    from distsms.interrupts import StopSignals
     from distsms.manifest import Manifest
     from distsms.settings import Settings
     from distsms.shards import Block
@@ -24,6 +26,16 @@ SOLVERS_HELP = (
     "lmvm: PETSc/TAO's LMVM; lbfgs: SciPy's L-BFGS, where there is no PETSc; agm: Nesterov's accelerated gradient; "
     "bmrm: cutting planes on the exact risk; bmrm-linesearch: with two planes and no quadratic program"
 )
+
+
+@contextlib.contextmanager
+def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
+    """Around a run of hours: signals are remembered, ranks watched, and what is held (a folder) let go at the end."""
+    from distsms.interrupts import StopSignals
+    from distsms.watchdog import watching
+
+    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+        yield signals, held
 
 
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:

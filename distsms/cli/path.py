@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors
+from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import count, positive, whole
 from distsms.errors import EXIT_REQUEUE
 from distsms.measure_names import RANKING
@@ -116,13 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve what is missing, then choose. Collective."""
-    import contextlib
-
-    from distsms.interrupts import StopSignals
     from distsms.pathfolder import Folder
-    from distsms.watchdog import watching
 
-    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+    with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, Folder(args.output), held)
 
 

@@ -14,6 +14,7 @@ from distsms.cli.options import (
     add_stopping,
     add_vectors,
     fitting,
+    long_run,
     rows_held,
     settings_from,
     speaker,
@@ -131,12 +132,7 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load, train, write, evaluate. Collective."""
-    import contextlib
-
-    from distsms.interrupts import StopSignals
-    from distsms.watchdog import watching
-
-    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+    with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, held)
 
 
