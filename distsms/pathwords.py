@@ -61,7 +61,7 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
         text += ", ".join(ends)
     if any(one.result["vacuous"] for one in points if one.lam == chosen.lam and not one.lane):
         text += "\n  warning   no better than w = 0: at this lambda the convex risk sees next to nothing in these data."
-        text += " Try smaller ones" + " or --measure rocarea" * (measure == "prbep")
+        text += " Try smaller lambdas" + " or --measure rocarea" * (measure == "prbep")
     elif len(curve) > 1 and best in (curve[0], curve[-1]):
         end = "largest" if best == curve[0] else "smallest"
         text += f"\n  warning   the best lambda is the {end} one: there may be better ones beyond it"
