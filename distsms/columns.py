@@ -108,5 +108,8 @@ def match(wanted: Sequence[str], there: Sequence[str], used: Sequence[str | None
 
 
 def shown(names: Sequence[str]) -> str:
-    """Names for a message, twenty at most."""
-    return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+    """Names for a message, twenty at most; a single one that looks like several says so."""
+    text = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+    if len(names) == 1 and (mark := next((one for one in ";\t|" if one in names[0]), None)):
+        text += f" (fields must be separated by commas, or tabs in .tsv; found {mark!r})"
+    return text

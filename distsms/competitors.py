@@ -64,7 +64,8 @@ def _ours(task: Task, lam: float) -> Fitted:
     settings = replace(task.settings, lam=lam)
     found = fit(rows_of(task.X), task.y, None, task.measure, settings, ALONE)
     status = found.result.status
-    return Fitted(lambda X: X @ found.w, "" if status is Status.PROVED else status.name.lower())
+    note = "no better than w = 0" if found.result.vacuous else "" if status is Status.PROVED else status.name.lower()
+    return Fitted(lambda X: X @ found.w, note)
 
 
 def _scikit(module: str, name: str, balanced: bool) -> Callable[[Task, float], Fitted]:

@@ -5,8 +5,10 @@ Labels are the model's own (`Model.classes`): in LIBLINEAR, which knows whole nu
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
+from csv import writer as csv_writer
 from typing import TextIO
 
 import numpy as np
@@ -78,10 +80,13 @@ def liblinear(model: Model) -> bytes:
 
 
 def csv(model: Model) -> bytes:
-    """Two columns, `name` and `value`: threshold, bias, and the weight of each column, counted from 0."""
-    lines = [f"threshold,{model.threshold!r}", f"bias,{model.bias!r}"]
-    lines += [f"{column},{weight!r}" for column, weight in enumerate(model.w.tolist())]
-    return ("name,value\n" + "\n".join(lines) + "\n").encode()
+    """Rows of `name` and `value`: threshold, bias, each column's weight, by a table's name or counted from 0."""
+    names = model.feature_names or range(model.p)
+    text = io.StringIO()
+    rows = csv_writer(text, lineterminator="\n")
+    rows.writerows([("name", "value"), ("threshold", model.threshold), ("bias", model.bias)])
+    rows.writerows(zip(names, model.w.tolist(), strict=True))
+    return text.getvalue().encode()
 
 
 FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": liblinear, "csv": csv}

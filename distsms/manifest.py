@@ -168,6 +168,9 @@ def publish(
     directory = Path(directory)
     record = _summed(sorted(entries, key=lambda entry: (len(entry["file"]), entry["file"])))
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(one) for one in source]}
+    if not record["n"]:
+        read = ", ".join(one["name"] for one in record["source"])
+        raise InputError(f"{read or directory}: not a single row to write; a data set needs at least one")
     record |= {} if table is None else {"table": table.as_json()}
     record |= _normalization_record(normalization)
     manifest = _parse(record, directory)  # what could not be read back is not published
@@ -228,8 +231,6 @@ def _summed(entries: list[Mapping[str, Any]]) -> dict[str, Any]:
         del record["ids"]
     names = [one.name for one in fields(Shard)]
     record["shards"] = [{name: entry[name] for name in names} for entry in entries]
-    if not record["n"]:
-        raise InputError("There is not a single row to write: a data set needs at least one.")
     return record
 
 

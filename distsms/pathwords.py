@@ -43,8 +43,8 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
     return header, rows
 
 
-def choice(measure: str, found: Choice, curve: Sequence[Mean]) -> str:
-    """Which lambda, and how flat the optimum is, in lines."""
+def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[Point] = ()) -> str:
+    """Which lambda, and how flat the optimum is, in lines. points : to see whether the chosen one says anything."""
     best, chosen = found.best, found.chosen
     text = f"\nchosen    lambda {chosen.lam:g}: held-out {SHOWN[measure]} {chosen.mean:.6f}"
     text += f", standard error {chosen.error:.6f}"
@@ -59,7 +59,10 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean]) -> str:
         ends = [f"{one.mean - best.mean:+.6f} at {one.lam:g}" for one in (found.low, found.high) if one != best]
         text += f"lambda {found.low.lam:g} to {found.high.lam:g} within one standard error of the best mean: "
         text += ", ".join(ends)
-    if len(curve) > 1 and best in (curve[0], curve[-1]):
+    if any(one.result["vacuous"] for one in points if one.lam == chosen.lam and not one.lane):
+        text += "\n  warning   no better than w = 0: at this lambda the convex risk sees next to nothing in these data."
+        text += " Try smaller lambdas" + " or --measure rocarea" * (measure == "prbep")
+    elif len(curve) > 1 and best in (curve[0], curve[-1]):
         end = "largest" if best == curve[0] else "smallest"
         text += f"\n  warning   the best lambda is the {end} one: there may be better ones beyond it"
     return text

@@ -68,7 +68,8 @@ def path_section(found: OnPath | None, drawn: list[Drawing]) -> str:
     if chosen:
         one = drawings.path(curve, found.points, chosen, measure)
         drawn.append(one)
-        told = [element("p", line.strip()) for line in pathwords.choice(measure, chosen, curve).strip().splitlines()]
+        lines = pathwords.choice(measure, chosen, curve, found.points).strip().splitlines()
+        told = [element("p", line.strip()) for line in lines]
         words = "The standard error is that of the mean over folds; it says how rough the choice is."
         parts = [page.beside(figure_of(one), element("div", *told, element("p", words, class_="soft"))), *parts]
     return page.section(f"Path of lambdas, {found.problem['folds']} folds", *parts)

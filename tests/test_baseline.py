@@ -235,6 +235,15 @@ def test_what_is_said_is_what_the_interval_says(less, word):
     assert "0.1" in baselinewords.table(found, "rocarea")
 
 
+WITHOUT_PETSC = """
+import sys
+sys.modules["petsc4py"] = None
+from distsms.__main__ import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.e2e
 def test_the_program(tmp_path):
     """On two ranks, stopped, gone on with on one, on a path's folds, and shown in a report."""
@@ -250,6 +259,8 @@ def test_the_program(tmp_path):
     whole = json.loads((tmp_path / "out" / "baseline.json").read_text())
     assert [one["method"] for one in whole["methods"]] == ["distsms", "logistic"]
     assert "12, of which 12 are there" in program.run(*those)
+    alone = (*words[:-1], tmp_path / "alone", *those[4:], "--solver", "lbfgs")
+    assert "Direct optimization" in program.run(*alone, program=("-c", WITHOUT_PETSC))
     again = json.loads((tmp_path / "out" / "baseline.json").read_text())
     assert again == whole
     held = {

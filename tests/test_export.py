@@ -13,6 +13,7 @@ from sklearn.datasets import load_svmlight_file
 
 from distsms import SMSClassifier, export, model, predict
 from distsms.cli.export import FORMATS
+from distsms.columns import Column, Table
 from distsms.errors import InputError
 from tests.program import run, write_svmlight
 
@@ -128,6 +129,16 @@ def test_labels(labels, called, tmp_path):
     assert SMSClassifier.from_model(tmp_path / "model.h5").predict(X).tolist() == list(called)
     whole = called if isinstance(called[0], int) else (-1, 1)
     assert with_liblinear(export.liblinear(one), X, tmp_path, 0.0)[1] == list(whole)
+
+
+def test_a_tables_columns_go_by_name():
+    """What csv calls them is the order in which the other formats want them; names may hold commas and quotes."""
+    table = Table((Column("age", None, True), Column('city, "c"', ("a", "b"), False)), "y", None)
+    one = made(np.arange(5.0))
+    named = export.csv(model.Model(one.w, one.info, table))
+    found = list(csv.reader(io.StringIO(named.decode())))[3:]
+    assert [name for name, _ in found] == [*table.features, "column 4"]
+    assert [float(weight) for _, weight in found] == one.w.tolist()
 
 
 def test_every_format_is_offered():

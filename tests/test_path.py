@@ -286,3 +286,14 @@ def test_words_on_the_choice():
     assert "lambda 0.01 to 0.1 within one standard error of the best mean: -0.004900 at 0.1" in text
     assert "warning" not in text
     assert "is the largest one" in pathwords.choice("rocarea", choose(some[2:], "best"), some[2:])
+
+
+@pytest.mark.serial
+def test_words_on_a_choice_that_says_nothing():
+    """Where no w beats w = 0, larger lambdas than the largest are no advice."""
+    some = curve(0.5, 0.5)
+    for vacuous in (True, False):
+        points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
+        text = pathwords.choice("prbep", choose(some, "best"), some, points)
+        assert ("no better than w = 0" in text and "--measure rocarea" in text) == vacuous
+        assert ("is the largest one" in text) != vacuous

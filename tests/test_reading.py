@@ -315,6 +315,8 @@ BAD_TABLES = [
     ("x,y\n1,a\n2,b\n", {"positive": None}, "found the labels: a, b; .*--positive"),
     ("x,y\n1,a\n2,b\n", {"label": "z"}, "has no column 'z'; it has 'x', 'y'"),
     ("x,y\n1,a\n2,b\n", {"label": None}, "--label COLUMN; columns: 'x', 'y'"),
+    ("x;y\n1,5;a\n2;b\n", {}, "it has 'x;y' .*separated by commas"),
+    ("x,y\n", {}, r"a\.csv: not a single row"),
     ("x,y\n1,a\n2,b\n", {"id": "z"}, "has no column 'z'"),
     (",x,y\n0,1,a\n1,2,b\n", {}, "column 1 has no name"),
     ("", {}, "first line must name the columns"),

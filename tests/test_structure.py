@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import distsms
+from distsms.errors import InputError
+from distsms.solvers import tao
 
 pytestmark = pytest.mark.serial
 PACKAGE = Path(distsms.__file__).parent
@@ -37,6 +40,14 @@ def importers(library):
 )
 def test_libraries_come_in_at_one_place(library, modules):
     assert importers(library) == modules
+
+
+def test_what_the_demo_installs_is_enough_for_the_tour():
+    """Every extra but those of MPI, which comes from the system, and of tests and benchmarks."""
+    (named,) = re.findall(r"stamp-run extras=(\S+)", (PACKAGE.parent / "scripts" / "setup").read_text())
+    setup = configparser.ConfigParser()
+    setup.read(PACKAGE.parent / "setup.cfg")
+    assert set(named.split(",")) == set(setup["options.extras_require"]) - {"mpi", "bench", "dev"}
 
 
 def loaded(code):
@@ -123,3 +134,14 @@ def test_a_path_without_greenlet_is_refused_in_a_sentence(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "pip install greenlet" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_petsc_for_another_numpy_is_an_error_with_a_remedy(monkeypatch):
+    petsc4py = pytest.importorskip("petsc4py")
+
+    def refuses(*_, **__):
+        raise ValueError("numpy.dtype size changed, may indicate binary incompatibility")
+
+    monkeypatch.setattr(petsc4py, "init", refuses)
+    with pytest.raises(InputError, match=r"numpy\.dtype size changed.*pip install 'numpy<2'"):
+        tao._petsc()

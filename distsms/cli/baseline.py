@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import add_stopping, long_run
+from distsms.cli.options import SOLVERS_HELP, add_stopping, long_run
 from distsms.cli.path import add_grid
 from distsms.cli.types import add_threads
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
+from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="which ones (all)")
     parser.add_argument("--output", default="baseline", metavar="FOLDER", help="where fits and table go (%(default)s)")
+    parser.add_argument(
+        "--solver", choices=tuple(SOLVERS), default="lmvm", help=f"of distsms's fits: {SOLVERS_HELP} (%(default)s)"
+    )
     add_stopping(parser, float("inf"))
     add_threads(parser)
     parser.add_argument("--quiet", action="store_true", help="print only errors")
@@ -144,7 +148,9 @@ def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any]
             "a baseline wants folds: at least 2" + f", and the path {args.path} has none" * bool(args.path)
         )
     target = problem["epsilon"], problem["relative"]
-    settings = settings_for(problem["measure"], "lmvm", *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
+    settings = settings_for(
+        problem["measure"], args.solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations
+    )
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 NAME = "export"
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
 EPILOG = """\
-onnx       input X, double (n, p); outputs score, double, and label. Needs the package onnx (pip install onnx)
+onnx       input X, double (n, p); outputs score, double, and label. It needs pip install 'distsms[export]'
 liblinear  for LIBLINEAR's predict; decision values are scores less the threshold, columns are counted from 1
-csv        name,value: threshold, bias, and the weight of each column, counted from 0
+csv        name,value: threshold, bias, and the weight of each column, by a table's name or counted from 0
 
 Scores are those of `distsms predict` to rounding, labels those of the training data. Starts neither MPI nor PETSc.
 

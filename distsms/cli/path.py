@@ -260,7 +260,7 @@ def _conclude(
         best = folder.model(chosen.chosen.lam)
         told = {"folds": args.folds, "seed": args.seed, "rule": args.rule, "held_out": chosen.chosen._asdict()}
         model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
-        say(pathwords.choice(args.measure, chosen, curve))
+        say(pathwords.choice(args.measure, chosen, curve, points))
         say(f"  model     {folder.path / MODEL}")
     folder.describe(identity, **words)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")

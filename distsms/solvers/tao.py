@@ -31,10 +31,15 @@ def _petsc() -> Any:
         import petsc4py
     except ImportError as error:
         raise InputError(f"lmvm needs PETSc's Python package, petsc4py: {error}. The solver lbfgs does not") from error
-    # Its signal handlers would turn a closed pipe or a hang-up into an abort.
-    petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
-    from petsc4py import PETSc
-
+    try:
+        # Its signal handlers would turn a closed pipe or a hang-up into an abort.
+        petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
+        from petsc4py import PETSc
+    except (ImportError, ValueError) as error:  # the latter from binaries that were built for another numpy
+        raise InputError(
+            f"petsc4py cannot be loaded: {error}. If it was built for numpy 1 (as Debian's is): pip install 'numpy<2'. "
+            "The solver lbfgs does without it"
+        ) from error
     return PETSc
 
 
