@@ -89,7 +89,7 @@ def prepared(tmp_path_factory):
     """A folder with everything that the manual's commands name."""
     pytest.importorskip("pyarrow")
     folder, alone = tmp_path_factory.mktemp("manual"), Communicator()
-    for seed, name in enumerate(("train", "test", "part-0", "part-1")):
+    for seed, name in enumerate(("train", "test", "part-0", "part-1", "all")):
         write_svmlight(folder / f"{name}.svm", seed=seed)
     write_svmlight(folder / "new.svm", n=50, p=4)
     for part in folder.glob("part-*.svm"):
@@ -121,7 +121,7 @@ def typed(lines, folder):
     lines = re.sub(r"--rows \S+", "--rows 2000", lines)
     lines = re.sub(r"(distsms path .*)", r"\1 --epsilon 1e-2", lines)
     folder.mkdir(exist_ok=True)
-    for name in ("scripts", ".venv"):
+    for name in ("scripts", "setup.cfg", ".venv"):
         if (ROOT / name).exists() and not (folder / name).exists():
             (folder / name).symlink_to(ROOT / name)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
