@@ -169,7 +169,7 @@ def _convert(
     all_finished = comm.allgather(finished)
     with comm.together():
         if comm.is_root:
-            for folder in folders:  # at no moment a new part stands beside an old one
+            for folder in folders[1:]:  # at no moment a new part stands beside an old one
                 shards.withdraw(folder)
             for k, folder in enumerate(folders):
                 shards.publish(

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms import rows
+from distsms import rows, shards
 from distsms.comm import Communicator
 from distsms.conversion import convert
 from distsms.errors import InputError
 from distsms.shards import load, read_ids, read_manifest, verify
 from distsms.splitting import Split
+from tests.program import run, run_json
 
 ALONE = Communicator()
 N = 300
@@ -130,6 +131,25 @@ def test_refusals_change_nothing(comm, shared_dir):
 
 
 @pytest.mark.serial
+def test_no_old_part_is_left_beside_a_new_one(tmp_path, monkeypatch):
+    write(ALONE, tmp_path, "svm")
+    convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5), seed=0))
+    publish = shards.publish
+
+    def full(directory, *args, **how):
+        if directory.name == "test":
+            raise InputError("no space")
+        return publish(directory, *args, **how)
+
+    monkeypatch.setattr(shards, "publish", full)
+    with pytest.raises(InputError, match="no space"):
+        convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5), seed=1), overwrite=True)
+    assert read_manifest(tmp_path / "d/train").split["seed"] == 1
+    with pytest.raises(InputError, match="not a data set"):
+        read_manifest(tmp_path / "d/test")
+
+
+@pytest.mark.serial
 def test_a_manifest_whose_split_is_damaged(tmp_path):
     write(ALONE, tmp_path, "svm")
     path = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5))).path
@@ -160,6 +180,18 @@ def test_rows_beyond_a_shards_memory_become_more_shards(comm, shared_dir, monkey
     np.testing.assert_array_equal(load(manifest, ALONE).labels, np.where(np.arange(N) % 4, -1, 1))
     assert read_ids(manifest, 0, N) == ([f"r{row}" for row in range(N)] if kind == "npz" else None)
     assert not list((shared_dir / "d").glob("*.partial"))
+
+
+@pytest.mark.e2e
+def test_the_program(tmp_path):
+    write(ALONE, tmp_path, "svm")
+    words = "shard", tmp_path / "a.svm", tmp_path / "d", "--split"
+    told = run(*words, "0.5,0.3", "--seed", 5, ranks=2)
+    left = np.count_nonzero(Split((0.5, 0.3), 5).assign(0, N) == 2)
+    assert f"{left} of {N} rows: the fractions add up to 0.8" in told and "d/test: " in told
+    assert run_json("info", tmp_path / "d/test")["split"] == Split((0.5, 0.3), 5).record(1, N)
+    assert "--split 0.8:" in run(*words, "0.8", code=1)
+    run(*words, "0.8,x", code=2)
 
 
 @pytest.mark.serial

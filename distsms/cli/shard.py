@@ -64,7 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--zero-based", action="store_true", help="columns are counted from 0 in the text")
     parser.add_argument("--n-features", type=count, metavar="P", help="number of columns, if more than the text uses")
     parser.add_argument(
-        "--shards", type=count, metavar="N", help="number of files (default: one for each 128 MiB of text or rank)"
+        "--shards",
+        type=count,
+        metavar="N",
+        help="number of files; more if their rows are too large (default: one for each 128 MiB of text or rank)",
     )
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="of the values in the files")
     parser.add_argument("--overwrite", action="store_true", help="replace a data set that is in OUTDIR")
