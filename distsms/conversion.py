@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,21 +19,34 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.files import LOCK, exclusive
 from distsms.labels import MOST, interpret, signs
+from distsms.manifest import MANIFEST
 from distsms.reading import Reader, Reading, open_reader, tell
-from distsms.rows import Rows, concatenate
+from distsms.rows import Rows, gathered
+from distsms.splitting import Split
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Text per shard where the number of shards is not given."""
+SHARD_BYTES = 2 * SHARD_TEXT_BYTES
+"""What the rows of a shard may take in memory, whatever number is asked for: mostly more than that much text makes."""
 
 
 class Layout(NamedTuple):
-    """What is written. n_features : columns, if more than the input uses.  progress : see `convert`."""
+    """What is written. n_features : columns, if more than the input uses.  progress, split : see `convert`."""
 
     n_shards: int | None = None
     n_features: int | None = None
     dtype: str = "float64"
     normalize: str = "none"
     progress: Callable[[int, int], None] = lambda done, of: None
+    split: Split | None = None
+
+
+class _Staged(NamedTuple):
+    """A shard on the disk whose labels wait for their meaning."""
+
+    shard: shards.StagedShard
+    values: NDArray[np.float64]  # the different labels, as the reader gave them
+    codes: NDArray[Any]  # (rows,): which of them; mostly a byte each, since they are kept for all rows
 
 
 def convert(
@@ -48,18 +62,21 @@ def convert(
     progress: Callable[[int, int], None] = lambda done, of: None,
     normalize: str | None = None,
     like: str | os.PathLike[str] | None = None,
+    split: Split | None = None,
     **reading: Any,
 ) -> shards.Manifest:
     """Convert files of one format to a data set in `directory`. Collective; raises InputError on every rank.
 
     Rows keep their order: files as given, rows as they stand. Unless n_shards is given there is a shard for every
-    128 MiB of text, and at least one for each rank. progress : called with the number of this rank's shards that are
-    written, and how many it has. normalize : a kind of `normalization.KINDS`. like : a data set, whose columns,
-    categories, labels and normalization are taken over. reading : label, id, drop; see `reading.Reading`.
-    Memory of a rank: the text and rows of one shard, and 8 bytes for each of its rows.
+    128 MiB of text, and at least one for each rank; more where the rows of one would take more than SHARD_BYTES.
+    progress : called with the number of this rank's shares that are written, and how many it has. normalize : a kind of
+    `normalization.KINDS`. like : a data set, whose columns, categories, labels and normalization are taken over.
+    split : makes a data set of each part, in directories of `directory`, of common columns, categories and labels, and
+    normalized by the factors of the first, which is what is returned. reading : label, id, drop; see `reading.Reading`.
+    Memory of a rank: the rows of one shard twice, and a byte for each of its rows.
     """
     asked = Reading(zero_based=zero_based, positive=positive, **reading)
-    layout = Layout(n_shards, n_features, dtype, normalize or "none", progress)
+    layout = Layout(n_shards, n_features, dtype, normalize or "none", progress, split)
     given = None
     with comm.together():
         sizes = [_size(path) for path in inputs]
@@ -67,8 +84,23 @@ def convert(
             given, asked, layout = _as_in(shards.read_manifest(like), asked, layout, normalize)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     reader = open_reader(inputs, asked, comm)
-    with writing(directory, comm, overwrite):
+    with contextlib.ExitStack() as held:
+        if split is not None:
+            with comm.together():
+                _check_free(Path(directory))
+        for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
+            held.enter_context(writing(folder, comm, overwrite))
         return _convert(reader, source, Path(directory), comm, asked, layout, given)
+
+
+def _folders(directory: Path, split: Split | None) -> list[Path]:
+    """Of the data sets that are made."""
+    return [directory] if split is None else [directory / name for name in split.names]
+
+
+def _check_free(directory: Path) -> None:
+    if (directory / MANIFEST).exists():
+        raise InputError(f"{directory}: holds a data set, and those of --split would lie inside it; name another one")
 
 
 def _as_in(
@@ -113,50 +145,99 @@ def _convert(
     layout: Layout,
     given: normalization.Normalization | None,
 ) -> shards.Manifest:
-    """Read, write and publish the shares, one shard each. Collective.  given : a normalization that is known."""
-    shares = _shares(reader, sum(one["bytes"] for one in source), comm.size, layout.n_shards)
-    mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
-    staged, labels, extent = {}, {}, normalization.Extent()
-    columns = reader.n_columns or 0
-    with comm.together():
-        for done, k in enumerate(mine):
-            rows = concatenate(reader.read(shares[k]))
-            columns = max(columns, rows.n_columns)
-            _check_columns(rows, layout.n_features, [piece.path for piece in shares[k]])
-            if given is None and layout.normalize in normalization.BY_COLUMN:
-                extent.add(rows.indices, rows.data)
-            staged[k], labels[k] = _stage(rows, directory, k, layout.dtype, reader.named), rows.labels
-            layout.progress(done + 1, len(mine))
-    found = (
-        {float(one) for k in mine for one in np.unique(labels[k])[: MOST + 1]} if reader.label_map is None else set()
-    )
-    summary = comm.allgather((found, columns, sum(one.rows for one in staged.values())))
+    """Read, write and publish the shares. Collective.  given : a normalization that is known."""
+    staged, columns = _stage_all(reader, sum(one["bytes"] for one in source), directory, comm, layout)
+    found = {float(label) for one in staged for label in one.values[: MOST + 1]}
+    summary = comm.allgather((found, columns, sum(one.shard.rows for one in staged)))
     p = layout.n_features or max(1, *(one for _, one, _ in summary))
-    n = sum(rows for _, _, rows in summary)
+    counts = [rows for _, _, rows in summary]
     tell(", ".join(one["name"] for one in source), reader.notes, comm)
     with comm.together():
         label_map = reader.label_map or interpret(set().union(*(one for one, _, _ in summary)), asked.positive).as_map()
+    folders, parts = _folders(directory, layout.split), [staged]
+    if layout.split is not None:
+        with comm.together():
+            parts = _divide(staged, sum(counts[: comm.rank]), folders, layout.split, layout.dtype)
+    sizes = _sizes(parts, folders, comm)
     if given is None:
-        entries = (part for one in staged.values() for part in shards.staged_entries(one))
-        given = normalization.measure(layout.normalize, extent, entries, (n, p), comm)
+        entries = partial(_entries, parts[0])
+        given = normalization.measure(layout.normalize, entries, (sizes[0], p), comm)
     finished = []
     with comm.together():
-        for k, shard in staged.items():
-            finished.append(shards.finish_shard(shard, _signs(labels[k], reader, label_map), p))
-    finished = [entry for part in comm.allgather(finished) for entry in part]
+        for part in parts:
+            finished.append([shards.finish_shard(one.shard, _signs(one, reader, label_map), p) for one in part])
+    all_finished = comm.allgather(finished)
     with comm.together():
         if comm.is_root:
-            shards.publish(
-                directory,
-                finished,
-                label_map=label_map,
-                zero_based=asked.zero_based,
-                source=source,
-                table=reader.table,
-                normalization=given,
-            )
+            for folder in folders[1:]:  # at no moment a new part stands beside an old one
+                shards.withdraw(folder)
+            for k, folder in enumerate(folders):
+                shards.publish(
+                    folder,
+                    [entry for mine in all_finished for entry in mine[k]],
+                    label_map=label_map,
+                    zero_based=asked.zero_based,
+                    source=source,
+                    table=reader.table,
+                    normalization=given,
+                    split=None if layout.split is None else layout.split.record(k, sum(counts)),
+                )
     with comm.together():
-        return shards.read_manifest(directory)
+        return shards.read_manifest(folders[0])
+
+
+def _stage_all(
+    reader: Reader, n_bytes: int, directory: Path, comm: Communicator, layout: Layout
+) -> tuple[list[_Staged], int]:
+    """Write this rank's rows, and tell how many columns they use. Collective."""
+    shares = _shares(reader, n_bytes, comm.size, layout.n_shards)
+    mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
+    staged, columns = list[_Staged](), reader.n_columns or 0
+    with comm.together():
+        for done, k in enumerate(mine):
+            number = k
+            for rows in gathered(reader.read(shares[k]), SHARD_BYTES):
+                columns = max(columns, rows.n_columns)
+                _check_columns(rows, layout.n_features, [piece.path for piece in shares[k]])
+                staged.append(_stage(rows, directory, number, layout.dtype, reader.named))
+                number += len(shares)
+                del rows  # before there are others
+            layout.progress(done + 1, len(mine))
+    return staged, columns
+
+
+def _divide(
+    staged: Sequence[_Staged], first: int, folders: Sequence[Path], split: Split, dtype: str
+) -> list[list[_Staged]]:
+    """The staged rows, which are number `first` of the input and so on, staged again in the folders of their parts."""
+    parts: list[list[_Staged]] = [[] for _ in folders]
+    for one in staged:
+        X, ids = shards.staged_rows(one.shard)
+        part_of = split.assign(first, one.shard.rows)
+        first += one.shard.rows
+        for k, folder in enumerate(folders):
+            rows = np.flatnonzero(part_of == k)
+            if len(rows):
+                names = None if ids is None else [ids[row] for row in rows]
+                shard = shards.stage_shard(folder, one.shard.number, X[rows], dtype, names)
+                parts[k].append(_Staged(shard, one.values, one.codes[rows]))
+        one.shard.path.unlink()
+    return parts
+
+
+def _sizes(parts: Sequence[Sequence[_Staged]], folders: Sequence[Path], comm: Communicator) -> list[int]:
+    """The rows of each part, of all ranks. Collective; raises InputError where a part has none."""
+    every = comm.allgather([sum(one.shard.rows for one in part) for part in parts])
+    sizes = [sum(one) for one in zip(*every, strict=True)]
+    for folder, size in zip(folders, sizes, strict=True):
+        if not size:
+            raise InputError(f"{folder}: there is not a single row to write: a data set needs at least one", True)
+    return sizes
+
+
+def _entries(staged: Sequence[_Staged]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    for one in staged:
+        yield from shards.staged_entries(one.shard)
 
 
 def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) -> list[list[Any]]:
@@ -167,17 +248,19 @@ def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) ->
     return [share for share in reader.plan(min(n_shards, n_bytes + 1)) if share] or [[]]
 
 
-def _stage(rows: Rows, directory: Path, number: int, dtype: str, named: bool) -> shards.StagedShard:
+def _stage(rows: Rows, directory: Path, number: int, dtype: str, named: bool) -> _Staged:
     shape = (len(rows.labels), rows.n_columns)
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
-    return shards.stage_shard(directory, number, X, dtype, (rows.ids or []) if named else None)
+    values, codes = np.unique(rows.labels, return_inverse=True)
+    shard = shards.stage_shard(directory, number, X, dtype, (rows.ids or []) if named else None)
+    return _Staged(shard, values, codes.astype(np.min_scalar_type(len(values))))
 
 
-def _signs(labels: NDArray[np.float64], reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
+def _signs(staged: _Staged, reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
     """+1 and -1 for labels as the reader gave them."""
-    if reader.label_map is not None:
-        return labels.astype(np.int8)
-    return signs(labels, label_map, "the text")
+    values = staged.values
+    found = values.astype(np.int8) if reader.label_map is not None else signs(values, label_map, "the text")
+    return found[staged.codes]
 
 
 def _size(path: str | os.PathLike[str]) -> int:

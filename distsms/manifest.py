@@ -68,6 +68,7 @@ class Manifest:
     ids: bool = False  # whether the rows have names
     table: Table | None = None  # the columns and categories that the features were made of; None: numbered columns
     normalization: Normalization = _AS_THEY_ARE  # for training; the files hold the rows as they were
+    split: dict[str, Any] | None = None  # if this is a part of the input: see `distsms.splitting`
 
     @property
     def path(self) -> Path:
@@ -158,28 +159,29 @@ def publish(
     source: Iterable[Mapping[str, Any]] = (),
     table: Table | None = None,
     normalization: Normalization = _AS_THEY_ARE,
+    split: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Make a data set of finished shards. Local, one rank (the root), after all ranks have finished theirs.
 
-    entries: what `finish_shard` gave, of shards 0, 1, ... in any order. A set that was there before ends here: its
-    manifest goes first, so that at no moment a manifest and the shards of another set look like one; its surplus shards
-    go, too. Raises InputError, with nothing changed, if there is not a single row.
+    entries: what `finish_shard` gave, in the order of the rows, by which the files are named. A set that was there
+    before ends here: its manifest goes first, so that at no moment a manifest and the shards of another set look like
+    one; its surplus shards go, too. Raises InputError, with nothing changed, if there is not a single row.
     """
     directory = Path(directory)
-    record = _summed(sorted(entries, key=lambda entry: (len(entry["file"]), entry["file"])))
+    named = [{**entry, "file": shard_name(number)} for number, entry in enumerate(entries)]
+    record = _summed(named)
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(one) for one in source]}
     if not record["n"]:
         read = ", ".join(one["name"] for one in record["source"])
         raise InputError(f"{read or directory}: not a single row to write; a data set needs at least one")
     record |= {} if table is None else {"table": table.as_json()}
     record |= _normalization_record(normalization)
+    record |= {} if split is None else {"split": dict(split)}
     manifest = _parse(record, directory)  # what could not be read back is not published
-    if os.path.lexists(manifest.path):  # also a link that leads nowhere: it would be followed
-        manifest.path.unlink()
-        sync(directory)
+    withdraw(directory)
     names = {shard.file for shard in manifest.shards}
-    for name in names:
-        os.replace(directory / (name + PARTIAL), directory / name)
+    for entry in named:
+        os.replace(directory / entry["staged"], directory / entry["file"])
     for path in directory.glob("shard-*.h5"):
         if _SHARD.fullmatch(path.name) and path.name not in names:
             path.unlink()
@@ -187,6 +189,13 @@ def publish(
     with replacing(manifest.path) as partial:
         partial.write_bytes(json.dumps(record, indent=1).encode())
     return manifest
+
+
+def withdraw(directory: Path) -> None:
+    """Let what is in the directory be no data set any more. Local."""
+    if os.path.lexists(directory / MANIFEST):  # also a link that leads nowhere: it would be followed
+        (directory / MANIFEST).unlink()
+        sync(directory)
 
 
 def verify(directory: str | os.PathLike[str]) -> list[str]:
@@ -215,10 +224,10 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _summed(entries: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
     """The manifest's record but for what concerns the source: sums and common properties of the shards' entries."""
-    if [entry["file"] for entry in entries] != [shard_name(number) for number in range(len(entries))]:
-        raise ValueError(f"shards are not numbered 0, 1, ...: {[entry['file'] for entry in entries]}")
+    if len({entry["staged"] for entry in entries}) < len(entries):
+        raise ValueError("two shards are one file")
     record: dict[str, Any] = {"format": FORMAT, "version": VERSION, "creator": f"distsms {__version__}"}
     record["n"] = sum(entry["rows"] for entry in entries)
     record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
@@ -258,7 +267,9 @@ def _parse(record: Any, directory: Path) -> Manifest:
 
 
 def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What the manifests of tables and of normalized data have besides."""
+    """What the manifests of tables, of normalized data and of parts have besides."""
+    if (split := record.get("split")) is not None:
+        _checked(split, {"fractions": list, "seed": int, "part": str, "of": int}, f"{where}: split")
     try:
         table = None if record.get("table") is None else Table.from_json(record["table"])
         kind, scale = record.get("normalize", "none"), record.get("scale")
@@ -274,7 +285,12 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         or (table is not None and table.p > p)
     ):
         raise InputError(f"{where}: normalize, scale or table do not fit p = {p}.")
-    return {"ids": bool(record.get("ids", False)), "table": table, "normalization": normalization}
+    return {
+        "ids": bool(record.get("ids", False)),
+        "table": table,
+        "normalization": normalization,
+        "split": split,
+    }
 
 
 def _normalization_record(normalization: Normalization) -> dict[str, Any]:

@@ -13,7 +13,7 @@ that <w, x> is the score of a raw row. Only l2 has to be applied to rows that ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +93,7 @@ class Extent:
         self.low, self.high, self.count = np.empty(0), np.empty(0), np.empty(0, np.int64)
 
     def add(self, indices: NDArray[Any], values: NDArray[Any]) -> None:
-        """Entries of some rows, each column at most once in a row."""
+        """Entries of some rows."""
         self._widen(int(indices.max(initial=-1)) + 1)
         np.minimum.at(self.low, indices, values)
         np.maximum.at(self.high, indices, values)
@@ -116,19 +116,23 @@ class Extent:
 
 
 def measure(
-    kind: str, extent: Extent, entries: Iterable[tuple[Any, Any]], shape: tuple[int, int], comm: Communicator
+    kind: str, entries: Callable[[], Iterable[tuple[Any, Any]]], shape: tuple[int, int], comm: Communicator
 ) -> Normalization:
     """The normalization of all ranks' rows, `shape` of them together. Collective; the same however they are dealt out.
 
-    extent : of this rank's rows.  entries : their (columns, values), a part at a time; read for `standard` alone.
+    entries : gives (columns, values) of this rank's rows, a part at a time, each column at most once in a row; asked
+    twice for `standard`, once for `maxabs`.
     """
     if kind not in BY_COLUMN:
         return Normalization(kind)  # without a vector of length p
-    n, p = shape
+    (n, p), extent = shape, Extent()
+    with comm.together():
+        for indices, values in entries():
+            extent.add(indices, values)
     extent.merge(p, n, comm)
     if kind == "maxabs":
         return Normalization(kind, _inverse(np.maximum(-extent.low, extent.high)))
-    return Normalization(kind, _inverse(_deviations(extent, entries, n, comm)))
+    return Normalization(kind, _inverse(_deviations(extent, entries(), n, comm)))
 
 
 def _inverse(sizes: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +48,29 @@ def concatenate(blocks: Iterable[Rows]) -> Rows:
         n_columns,
         [name for block in blocks for name in block.ids or ()] if named else None,
     )
+
+
+def gathered(blocks: Iterable[Rows], n_bytes: int) -> Iterator[Rows]:
+    """The same rows, of as many blocks together as take up to n_bytes in memory, and of one at least.
+
+    Memory: twice that, and a block.
+    """
+    held, size = list[Rows](), 0
+    for block in blocks:
+        if held and size + _nbytes(block) > n_bytes:
+            whole = concatenate(held)
+            held, size = [], 0
+            yield whole
+            del whole
+        held.append(block)
+        size += _nbytes(block)
+    if held:
+        yield concatenate(held)
+
+
+def _nbytes(rows: Rows) -> int:
+    arrays = rows.labels, rows.indptr, rows.indices, rows.data
+    return sum(array.nbytes for array in arrays) + sum(64 + len(name) for name in rows.ids or ())
 
 
 class Span(NamedTuple):

@@ -45,7 +45,7 @@ class StagedShard:
     """A shard whose X is on the disk under a `.partial` name, and what the manifest will say of it."""
 
     path: Path
-    file: str
+    number: int  # among those that are staged in the directory
     layout: str
     dtype: str
     rows: int
@@ -62,15 +62,15 @@ def stage_shard(
     dtype: str = "float64",
     ids: Sequence[str] | None = None,
 ) -> StagedShard:
-    """Write X of shard `number`, sparse or dense 2-D, as a `.partial` file. Local; one write of the rows.
+    """Write X of a shard, sparse or dense 2-D, as a `.partial` file. Local; one write of the rows.
 
+    number : of the file until it is published; any that no other one has.
     ids : (rows,) their names, if they have some.
 
     Sparse rows in no canonical order are sorted and duplicates summed, in a copy; stored zeros stay. Raises InputError
     for values that are not finite (in `dtype`) and for negative columns.
     """
-    file = shard_name(number)
-    path = Path(directory) / (file + PARTIAL)
+    path = Path(directory) / (shard_name(number) + PARTIAL)
     layout = "csr" if sparse.issparse(X) else "dense"
     rows: Any = _canonical(X) if layout == "csr" else np.ascontiguousarray(X)
     values = _finite(rows.data if layout == "csr" else rows, dtype, path)
@@ -88,7 +88,7 @@ def stage_shard(
             columns, stored = (int(used[-1]) + 1 if len(used) else 0), True
         else:
             columns, stored = _write_csr(target.create_group("X"), rows, values, path)
-    return StagedShard(path, file, layout, dtype, rows.shape[0], values.size, columns, stored, ids is not None)
+    return StagedShard(path, number, layout, dtype, rows.shape[0], values.size, columns, stored, ids is not None)
 
 
 def staged_entries(staged: StagedShard) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
@@ -98,6 +98,15 @@ def staged_entries(staged: StagedShard) -> Iterator[tuple[NDArray[Any], NDArray[
         for start in range(0, staged.nnz, PART_ENTRIES):
             indices = X["indices"][start : start + PART_ENTRIES]
             yield indices, X["data"][start : start + PART_ENTRIES] if staged.values else np.ones(len(indices))
+
+
+def staged_rows(staged: StagedShard) -> tuple[sparse.csr_matrix, list[str] | None]:
+    """All rows of a staged CSR shard, and their names if they have some. Local."""
+    with hdf5.opened(staged.path, "an HDF5 shard") as file:
+        X = file["X"]
+        data = X["data"][:] if staged.values else np.ones(staged.nnz, staged.dtype)
+        rows = sparse.csr_matrix((data, X["indices"][:], X["indptr"][:]), shape=(staged.rows, max(1, staged.columns)))
+        return rows, [name.decode() for name in file["ids"][:].tolist()] if staged.ids else None
 
 
 def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None) -> dict[str, Any]:
@@ -122,7 +131,13 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
         target.attrs["complete"] = 1
     sync(staged.path)
     n_pos = int(np.count_nonzero(labels == 1))
-    entry = {"file": staged.file, "rows": staged.rows, "nnz": staged.nnz, "n_pos": n_pos, "n_neg": staged.rows - n_pos}
+    entry = {
+        "staged": staged.path.name,
+        "rows": staged.rows,
+        "nnz": staged.nnz,
+        "n_pos": n_pos,
+        "n_neg": staged.rows - n_pos,
+    }
     entry |= {"columns": staged.columns, "bytes": staged.path.stat().st_size, "sha256": file_sha256(staged.path)}
     common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
     common["ids"] = staged.ids

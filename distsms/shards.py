@@ -6,7 +6,7 @@ and the meaning of the labels are known only when all the text was read; several
     root:  prepare(directory)             a directory without leftovers
     any:   stage_shard(directory, k, X)   X of shard k, as soon as it is parsed
     same:  finish_shard(staged, y, p)     labels and p; gives the shard's entry in the manifest
-    root:  publish(directory, entries)    final names, then the manifest: only now it is a data set
+    root:  publish(directory, entries)    final names, by the order of entries, then the manifest: only now a data set
 
 `write_data` does them all for arrays in memory; `load` reads.
 """
@@ -29,9 +29,18 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.features import PART_ENTRIES, Dense, Features, Pattern, Sparse, index_dtype, length_dtype, unsigned
 from distsms.files import exclusive
-from distsms.manifest import Manifest, prepare, publish, read_manifest, verify
+from distsms.manifest import Manifest, prepare, publish, read_manifest, verify, withdraw
 from distsms.normalization import Normalization
-from distsms.shardfile import OpenShard, Piece, StagedShard, finish_shard, open_shard, stage_shard, staged_entries
+from distsms.shardfile import (
+    OpenShard,
+    Piece,
+    StagedShard,
+    finish_shard,
+    open_shard,
+    stage_shard,
+    staged_entries,
+    staged_rows,
+)
 from distsms.streaming import DenseStream, Room, SparseStream, Stream, entry_bytes, span
 
 PART_ROWS = 2**16
@@ -49,7 +58,9 @@ __all__ = [
     "read_manifest",
     "stage_shard",
     "staged_entries",
+    "staged_rows",
     "verify",
+    "withdraw",
     "write_data",
 ]
 

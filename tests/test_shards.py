@@ -104,9 +104,9 @@ def write_mixed(directory):
     ones, _ = draw(10, 12, seed=2, ones=True)
     parts = [(values, y), (ones, y), (values[:0], y[:0]), (values[:4], np.ones(4))]
     prepare(directory)
-    staged = [stage_shard(directory, k, X) for k, (X, _) in enumerate(parts)]
+    staged = [stage_shard(directory, k, X) for k, (X, _) in zip((3, 100000, 0, 2), parts, strict=True)]
     entries = [finish_shard(one, y, 12) for one, (_, y) in zip(staged, parts, strict=True)]
-    publish(directory, reversed(entries), label_map={"+1": 1.0, "-1": [0.0, 2.0]}, zero_based=False)
+    publish(directory, entries, label_map={"+1": 1.0, "-1": [0.0, 2.0]}, zero_based=False)
     return sparse.vstack([X for X, _ in parts]).toarray(), np.concatenate([y for _, y in parts])
 
 
@@ -739,7 +739,7 @@ def test_unequal_shards_are_not_published(own_dir):
     prepare(own_dir)
     sparse_one = finish_shard(stage_shard(own_dir, 0, X), y, 12)
     dense_one = finish_shard(stage_shard(own_dir, 1, X.toarray()), y, 12)
-    for entries in ([sparse_one, dense_one], [dense_one], [sparse_one, sparse_one]):
+    for entries in ([sparse_one, dense_one], [sparse_one, sparse_one]):
         with pytest.raises(ValueError, match="shards"):
             publish(own_dir, entries, label_map={}, zero_based=True)
     assert not (own_dir / "manifest.json").exists()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.types import count
+from distsms.cli.types import count, shares, whole
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from distsms.comm import Communicator
+    from distsms.manifest import Manifest
 
 NAME = "shard"
 USAGE = "INPUT... OUTDIR [options]"
@@ -31,6 +32,7 @@ examples:
   mpirun -n 8 distsms shard part-*.svm.gz data/train --dtype float32
   distsms shard adult.csv data/train --label income --positive '>50K' --normalize standard
   distsms shard test.csv data/test --like data/train
+  distsms shard all.svm data --split 0.8,0.2 --seed 1
   distsms shard cells.h5ad data/cells --label cell_type --positive 'B cell' --id _index
   distsms shard X.npy data/train --label y.npy
 """
@@ -52,10 +54,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for training: columns by standard deviation or largest size, or rows to length 1; models score raw rows",
     )
     parser.add_argument("--like", metavar="DATA", help="take columns, labels and normalization over from a data set")
+    parser.add_argument(
+        "--split",
+        type=shares,
+        metavar="F,F",
+        help="make a data set of each part: OUTDIR/train and OUTDIR/test, or, of more than two, OUTDIR/part-1, ...",
+    )
+    parser.add_argument("--seed", type=whole, default=0, help="of --split: another one gives other parts")
     parser.add_argument("--zero-based", action="store_true", help="columns are counted from 0 in the text")
     parser.add_argument("--n-features", type=count, metavar="P", help="number of columns, if more than the text uses")
     parser.add_argument(
-        "--shards", type=count, metavar="N", help="number of files (default: one for each 128 MiB of text or rank)"
+        "--shards",
+        type=count,
+        metavar="N",
+        help="number of files; more if their rows are too large (default: one for each 128 MiB of text or rank)",
     )
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="of the values in the files")
     parser.add_argument("--overwrite", action="store_true", help="replace a data set that is in OUTDIR")
@@ -65,14 +77,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Convert, and say what was found. Collective."""
     import time
+    from pathlib import Path
 
     from distsms.conversion import convert
-    from distsms.labels import in_words, known
     from distsms.report import shard_counter, size
+    from distsms.shards import read_manifest
+    from distsms.splitting import Split
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
-
+    split = None if args.split is None else Split(args.split, args.seed)
     manifest = convert(
         args.input,
         args.output,
@@ -86,6 +100,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         shard_counter(talks),
         args.normalize,
         args.like,
+        split,
         label=args.label,
         id=args.id,
         drop=tuple(args.drop),
@@ -93,20 +108,31 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if talks:
         seconds = time.perf_counter() - start
         n_bytes = sum(one["bytes"] for one in manifest.source)
-        words = {sign: in_words(known(manifest.label_map, sign)) for sign in ("+1", "-1")}
-        labels = ", ".join(f"{sign} is {label}" for sign, label in words.items() if label)
-        print(f"{args.output}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
-        print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
-        if manifest.table is not None:
-            print(f"  columns   {manifest.table.in_words()}")
-        if manifest.normalization.kind != "none":
-            print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
-        stored = "none, all are 1" if not any(s.values for s in manifest.shards) else manifest.dtype
-        print(
-            f"  files     {len(manifest.shards)} shard(s), "
-            f"{size(sum(s.bytes for s in manifest.shards))}, values: {stored}"
-        )
+        made = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
+        for one in made:
+            _tell(one)
+        if manifest.split is not None and (left := manifest.split["of"] - sum(one.n for one in made)):
+            print(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
         print(f"  from      {size(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), {size(n_bytes / seconds)}/s")
-        if not (manifest.n_pos and manifest.n_neg):
-            print("  warning   only one class: fine for prediction, but no measure can be trained or evaluated on it")
     return EXIT_OK
+
+
+def _tell(manifest: Manifest) -> None:
+    """What a data set holds, for people."""
+    from distsms.labels import in_words, known
+    from distsms.report import size
+
+    words = {sign: in_words(known(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    labels = ", ".join(f"{sign} is {label}" for sign, label in words.items() if label)
+    print(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
+    print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
+    if manifest.table is not None:
+        print(f"  columns   {manifest.table.in_words()}")
+    if manifest.normalization.kind != "none":
+        print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
+    stored = "none, all are 1" if not any(s.values for s in manifest.shards) else manifest.dtype
+    print(
+        f"  files     {len(manifest.shards)} shard(s), {size(sum(s.bytes for s in manifest.shards))}, values: {stored}"
+    )
+    if not (manifest.n_pos and manifest.n_neg):
+        print("  warning   only one class: fine for prediction, but no measure can be trained or evaluated on it")

@@ -46,6 +46,11 @@ def share(text: str) -> float:
     return value
 
 
+def shares(text: str) -> tuple[float, ...]:
+    """Numbers between 0 and 1, such as 0.8,0.2."""
+    return tuple(share(one) for one in text.split(","))
+
+
 def measure(text: str) -> str:
     """The name of a measure."""
     try:
