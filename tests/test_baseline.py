@@ -272,6 +272,7 @@ def test_the_program(tmp_path):
         assert fit["rocarea"] == pytest.approx(
             held[fit["setting"], fit["fold"]]["rocarea"], abs=0.02
         )  # both to epsilon
+    assert "is a path with measure rocarea" in program.run(*those, "--measure", "prbep", code=1)
     assert "folds: there 3, now 4" in program.run(*words, "--folds", 4, "--methods", "distsms", code=1)
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from distsms.manifest import Manifest
     from distsms.settings import Settings
 
+PROBLEM = ("measure", "folds", "seed", "epsilon", "relative")
+"""What `--path` says instead of the options."""
 NAME = "baseline"
 USAGE = "DATA [options]"
 METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "trees")
@@ -61,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--solver", choices=tuple(SOLVERS), default="lmvm", help=f"of distsms's fits: {SOLVERS_HELP} (%(default)s)"
     )
     add_stopping(parser, float("inf"))
+    parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM})
     add_threads(parser)
     parser.add_argument("--quiet", action="store_true", help="print only errors")
 
@@ -133,15 +136,20 @@ def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any]
     from distsms.fit import settings_for
     from distsms.pathfolder import Folder
 
-    problem = {"measure": args.measure, "folds": args.folds, "seed": args.seed}
-    problem |= {"epsilon": args.epsilon, "relative": args.relative}
+    problem = {name: getattr(args, name) for name in PROBLEM}
     lambdas = sorted({one for some in args.lambdas for one in some}, reverse=True)
     if args.path:
         there = Folder(args.path)
         told = there.read("problem", "points")
         if told["problem"]["data"]["fingerprint"] != manifest.fingerprint:
             raise InputError(f"{args.path}: is a path on other data, {told['problem']['data']['path']}")
+        given = {name: value for name, value in problem.items() if value != args.usual[name]}
         problem = {name: told["problem"][name] for name in problem}
+        for name, value in given.items():
+            if value != problem[name]:
+                raise InputError(
+                    f"--{name} {value}: {args.path} is a path with {name} {problem[name]}; leave out one of both"
+                )
         lambdas = sorted({one.lam for one in there.points()}, reverse=True)
     if not problem["folds"]:
         raise InputError(
