@@ -151,14 +151,15 @@ def _convert(
     summary = comm.allgather((found, columns, sum(one.shard.rows for one in staged)))
     p = layout.n_features or max(1, *(one for _, one, _ in summary))
     counts = [rows for _, _, rows in summary]
-    tell(", ".join(one["name"] for one in source), reader.notes, comm)
+    names = ", ".join(one["name"] for one in source)
+    tell(names, reader.notes, comm)
     with comm.together():
         label_map = reader.label_map or interpret(set().union(*(one for one, _, _ in summary)), asked.positive).as_map()
     folders, parts = _folders(directory, layout.split), [staged]
     if layout.split is not None:
         with comm.together():
             parts = _divide(staged, sum(counts[: comm.rank]), folders, layout.split, layout.dtype)
-    sizes = _sizes(parts, folders, comm)
+    sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
         entries = partial(_entries, parts[0])
         given = normalization.measure(layout.normalize, entries, (sizes[0], p), comm)
@@ -225,13 +226,13 @@ def _divide(
     return parts
 
 
-def _sizes(parts: Sequence[Sequence[_Staged]], folders: Sequence[Path], comm: Communicator) -> list[int]:
-    """The rows of each part, of all ranks. Collective; raises InputError where a part has none."""
+def _sizes(parts: Sequence[Sequence[_Staged]], places: Sequence[Path | str], comm: Communicator) -> list[int]:
+    """The rows of each part, of all ranks. Collective; raises InputError, with its place, where a part has none."""
     every = comm.allgather([sum(one.shard.rows for one in part) for part in parts])
     sizes = [sum(one) for one in zip(*every, strict=True)]
-    for folder, size in zip(folders, sizes, strict=True):
+    for place, size in zip(places, sizes, strict=False):
         if not size:
-            raise InputError(f"{folder}: there is not a single row to write: a data set needs at least one", True)
+            raise InputError(f"{place}: not a single row to write; a data set needs at least one", True)
     return sizes
 
 

@@ -172,8 +172,7 @@ def publish(
     record = _summed(named)
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(one) for one in source]}
     if not record["n"]:
-        read = ", ".join(one["name"] for one in record["source"])
-        raise InputError(f"{read or directory}: not a single row to write; a data set needs at least one")
+        raise InputError(f"{directory}: not a single row to write; a data set needs at least one")
     record |= {} if table is None else {"table": table.as_json()}
     record |= _normalization_record(normalization)
     record |= {} if split is None else {"split": dict(split)}

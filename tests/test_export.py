@@ -35,9 +35,9 @@ def with_liblinear(content, X, folder, threshold):
     return np.array(values)[:, 0] + threshold, [int(one) for one in labels]
 
 
-def with_csv(content, X):
+def with_csv(content, X, names=None):
     rows = dict(list(csv.reader(io.StringIO(content.decode())))[1:])
-    w = [float(rows[str(column)]) for column in range(X.shape[1])]
+    w = [float(rows[str(name)]) for name in names or range(X.shape[1])]
     return X @ w + float(rows["bias"]), float(rows["threshold"])
 
 

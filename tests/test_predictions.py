@@ -217,7 +217,7 @@ def test_exports_score_raw_rows(tmp_path, normalize):
     X, _ = content(tmp_path / "train")
     scores = predicted(read, tmp_path / "a.csv", ALONE, tmp_path)[1]
     np.testing.assert_allclose(with_onnx(export.onnx(read), X)[0], scores, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(with_csv(export.csv(read), X)[0], scores, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(with_csv(export.csv(read), X, read.feature_names)[0], scores, rtol=1e-9, atol=1e-9)
     classifier = SMSClassifier.from_model(tmp_path / "m.h5")
     np.testing.assert_allclose(classifier.decision_function(X) + classifier.threshold_, scores, rtol=1e-9, atol=1e-9)
 
