@@ -229,6 +229,7 @@ def test_options_of_the_solver(text, tmp_path):
     assert "tao_mispelt" in out  # PETSc names what nothing asked for
 
 
+@pytest.mark.slow
 def test_another_solver(text, tmp_path):
     model = tmp_path / "m.h5"
     for solver in ("agm", "bmrm", "bmrm-linesearch"):
@@ -270,6 +271,7 @@ def test_a_measure_of_the_table_with_a_bias(text, tmp_path, ranks):
     assert json.loads(trace.read_text().splitlines()[0])["J"] == pytest.approx(told["J"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_at_k_and_what_cannot_be(text, tmp_path):
     model = tmp_path / "m.h5"
     command = ["train", text / "train", "--lambda", "1e-2", "--output", model]

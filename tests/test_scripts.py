@@ -52,6 +52,7 @@ def test_every_script_is_here():
     assert {path.name for path in files if path.read_bytes().startswith(b"#!/usr/bin/env python")} == set(ALL)
 
 
+@pytest.mark.slow
 def test_scripts_of_one_comparison_share_their_runs(texts, tmp_path):
     pytest.importorskip("matplotlib")
     for name in COMPARISONS:

@@ -101,6 +101,7 @@ def test_interrupted_and_requeued(cluster, folder):
     assert max(model["lower_bound"], alone["lower_bound"]) <= min(model["J"], alone["J"])
 
 
+@pytest.mark.slow
 def test_no_more_restarts_than_wanted(cluster, folder):
     """A job whose every start ends by its own time limit gives up in the end, with exit code 75."""
     places = {"--lambda 1e-6": "--lambda 1e-6 --epsilon 1e-9 --time-limit 0.001s", "restarts=20": "restarts=1"}
