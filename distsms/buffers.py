@@ -18,12 +18,10 @@ def own(whole: NDArray[Any], counts: Sequence[int], rank: int) -> NDArray[Any]:
     return whole[start : start + counts[rank]]
 
 
-def complete(comm: Any, whole: NDArray[Any], counts: Sequence[int]) -> None:
+def complete(mpi: Any, comm: Any, whole: NDArray[Any], counts: Sequence[int]) -> None:
     """Complete an array of which each rank of an mpi4py communicator has filled in its share. Collective, in place."""
-    from mpi4py import MPI
-
     if len(whole) <= COUNT_LIMIT:
-        comm.Allgatherv(MPI.IN_PLACE, [whole, counts])
+        comm.Allgatherv(mpi.IN_PLACE, [whole, counts])
         return
     for rank, part in parts(whole, counts):  # counts and offsets are 32 bits wide: a broadcast from each rank in turn
         for piece in pieces(part):

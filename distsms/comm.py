@@ -1,4 +1,4 @@
-"""Every collective of the program, over MPI or on one process. Only this module, `replicas` and `buffers` know mpi4py.
+"""Every collective of the program, over MPI or on one process. No other module imports mpi4py.
 
 `Communicator` is one rank alone: its collectives are copies or nothing at all. `MPICommunicator` gives them their
 distributed meaning. What calls them never asks which one it has. Arrays are C-contiguous numpy arrays; buffers of more
@@ -172,6 +172,13 @@ class MPICommunicator(Communicator):
         self.size = mpi_comm.Get_size()
 
     @property
+    def mpi(self) -> Any:
+        """mpi4py's module MPI, for `replicas` and `buffers`."""
+        from mpi4py import MPI
+
+        return MPI
+
+    @property
     def library(self) -> Any:
         return self._comm
 
@@ -269,7 +276,7 @@ class MPICommunicator(Communicator):
         local = np.ascontiguousarray(local)
         whole = np.empty(sum(counts), local.dtype)
         buffers.own(whole, counts, self.rank)[:] = local
-        buffers.complete(self._comm, whole, counts)
+        buffers.complete(self.mpi, self._comm, whole, counts)
         self.sent["allgather"] += local.nbytes
         self.received["allgather"] += whole.nbytes - local.nbytes
         return whole

@@ -72,7 +72,7 @@ class OnePerRank(Replica):
         room, comm = self._room(), self._comm
         for whole, mine in zip(room, slices, strict=True):
             buffers.own(whole, counts, comm.rank)[:] = mine
-            buffers.complete(comm.library, whole, counts)
+            buffers.complete(comm.mpi, comm.library, whole, counts)
             comm.sent["allgather"] += mine.nbytes
             comm.received["allgather"] += whole.nbytes - mine.nbytes
         return room
@@ -89,16 +89,14 @@ class OnePerNode(Replica):
     """
 
     def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:
-        from mpi4py import MPI
-
         self._comm, self._nodes = comm, nodes
-        self._node = comm.library.Split_type(MPI.COMM_TYPE_SHARED)
+        self._node = comm.library.Split_type(comm.mpi.COMM_TYPE_SHARED)
         self._leads = self._node.Get_rank() == 0
-        self._leaders = comm.library.Split(0 if self._leads else MPI.UNDEFINED)
-        self._window = MPI.Win.Allocate_shared(8 * k * length if self._leads else 0, 8, comm=self._node)
+        self._leaders = comm.library.Split(0 if self._leads else comm.mpi.UNDEFINED)
+        self._window = comm.mpi.Win.Allocate_shared(8 * k * length if self._leads else 0, 8, comm=self._node)
         memory: Any = self._window.Shared_query(0)[0]
         self._rows = np.frombuffer(memory, np.float64, k * length).reshape(k, length)
-        self._window.Lock_all(MPI.MODE_NOCHECK)
+        self._window.Lock_all(comm.mpi.MODE_NOCHECK)
 
     def _meet(self) -> None:
         self._window.Sync()
@@ -125,7 +123,7 @@ class OnePerNode(Replica):
         if self._leads:
             together = [sum(counts[rank] for rank in ranks) for ranks in self._nodes]
             for whole in self._rows:
-                buffers.complete(self._leaders, whole, together)
+                buffers.complete(self._comm.mpi, self._leaders, whole, together)
                 sent = 8 * together[self._leaders.Get_rank()]
                 self._comm.sent["allgather"] += sent
                 self._comm.received["allgather"] += whole.nbytes - sent

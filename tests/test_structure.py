@@ -27,7 +27,7 @@ def importers(library):
 @pytest.mark.parametrize(
     "library, modules",
     [
-        ("mpi4py", {"comm.py", "buffers.py", "replicas.py"}),
+        ("mpi4py", {"comm.py"}),
         ("petsc4py", {"solvers/tao.py"}),
         ("h5py", {"hdf5.py", "shardfile.py", "model.py", "anndata.py", "predictions.py"}),
         ("pyarrow", {"arrow.py"}),
