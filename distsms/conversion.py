@@ -36,6 +36,7 @@ class Layout(NamedTuple):
     n_shards: int | None = None
     n_features: int | None = None
     dtype: str = "float64"
+    compression: str = "none"
     normalize: str = "none"
     progress: Callable[[int, int], None] = lambda done, of: None
     split: Split | None = None
@@ -63,6 +64,7 @@ def convert(
     normalize: str | None = None,
     like: str | os.PathLike[str] | None = None,
     split: Split | None = None,
+    compression: str = "none",
     **reading: Any,
 ) -> shards.Manifest:
     """Convert files of one format to a data set in `directory`. Collective; raises InputError on every rank.
@@ -72,11 +74,12 @@ def convert(
     progress : called with the number of this rank's shares that are written, and how many it has. normalize : a kind of
     `normalization.KINDS`. like : a data set, whose columns, categories, labels and normalization are taken over.
     split : makes a data set of each part, in directories of `directory`, of common columns, categories and labels, and
-    normalized by the factors of the first, which is what is returned. reading : label, id, drop; see `reading.Reading`.
+    normalized by the factors of the first, which is what is returned. compression : of the files, one of
+    `manifest.COMPRESSIONS`. reading : label, id, drop; see `reading.Reading`.
     Memory of a rank: the rows of one shard twice, and a byte for each of its rows.
     """
     asked = Reading(zero_based=zero_based, positive=positive, **reading)
-    layout = Layout(n_shards, n_features, dtype, normalize or "none", progress, split)
+    layout = Layout(n_shards, n_features, dtype, compression, normalize or "none", progress, split)
     given = None
     with comm.together():
         sizes = [_size(path) for path in inputs]
@@ -158,7 +161,7 @@ def _convert(
     folders, parts = _folders(directory, layout.split), [staged]
     if layout.split is not None:
         with comm.together():
-            parts = _divide(staged, sum(counts[: comm.rank]), folders, layout.split, layout.dtype)
+            parts = _divide(staged, sum(counts[: comm.rank]), folders, layout.split)
     sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
         entries = partial(_entries, parts[0])
@@ -200,16 +203,14 @@ def _stage_all(
             for rows in gathered(reader.read(shares[k]), SHARD_BYTES):
                 columns = max(columns, rows.n_columns)
                 _check_columns(rows, layout.n_features, [piece.path for piece in shares[k]])
-                staged.append(_stage(rows, directory, number, layout.dtype, reader.named))
+                staged.append(_stage(rows, directory, number, layout, reader.named))
                 number += len(shares)
                 del rows  # before there are others
             layout.progress(done + 1, len(mine))
     return staged, columns
 
 
-def _divide(
-    staged: Sequence[_Staged], first: int, folders: Sequence[Path], split: Split, dtype: str
-) -> list[list[_Staged]]:
+def _divide(staged: Sequence[_Staged], first: int, folders: Sequence[Path], split: Split) -> list[list[_Staged]]:
     """The staged rows, which are number `first` of the input and so on, staged again in the folders of their parts."""
     parts: list[list[_Staged]] = [[] for _ in folders]
     for one in staged:
@@ -220,7 +221,8 @@ def _divide(
             rows = np.flatnonzero(part_of == k)
             if len(rows):
                 names = None if ids is None else [ids[row] for row in rows]
-                shard = shards.stage_shard(folder, one.shard.number, X[rows], dtype, names)
+                how = one.shard.dtype, names, one.shard.compression
+                shard = shards.stage_shard(folder, one.shard.number, X[rows], *how)
                 parts[k].append(_Staged(shard, one.values, one.codes[rows]))
         one.shard.path.unlink()
     return parts
@@ -249,11 +251,12 @@ def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) ->
     return [share for share in reader.plan(min(n_shards, n_bytes + 1)) if share] or [[]]
 
 
-def _stage(rows: Rows, directory: Path, number: int, dtype: str, named: bool) -> _Staged:
+def _stage(rows: Rows, directory: Path, number: int, layout: Layout, named: bool) -> _Staged:
     shape = (len(rows.labels), rows.n_columns)
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
     values, codes = np.unique(rows.labels, return_inverse=True)
-    shard = shards.stage_shard(directory, number, X, dtype, (rows.ids or []) if named else None)
+    ids = (rows.ids or []) if named else None
+    shard = shards.stage_shard(directory, number, X, layout.dtype, ids, layout.compression)
     return _Staged(shard, values, codes.astype(np.min_scalar_type(len(values))))
 
 

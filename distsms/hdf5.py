@@ -20,7 +20,7 @@ from distsms.errors import InputError
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HEAP = b"GCOL\x01"  # how a heap of strings begins; its header is of 16 bytes, like that of every object in it
 _PACKED = 1100
-"""Bytes that one byte of a compressed dataset may stand for: deflate reaches 1032."""
+"""Bytes that one byte of a compressed dataset may stand for: deflate reaches 1032, Blosc's LZ4 255."""
 _ATTRIBUTE_BYTES = 2**16
 
 
@@ -30,7 +30,16 @@ def opened(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Iterator
     try:
         with h5py.File(path, mode, locking=False) as file:
             yield file
-    except (OSError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         verb = f"read as {kind}; copy it again, or make it again" if mode == "r" else "written"
         raise InputError(f"{path}: cannot be {verb}: {error}") from error
 

@@ -22,7 +22,7 @@ from distsms.reading import Reader, Reading, format_of, open_reader, tell
 from distsms.rows import Rows, concatenate
 
 PART_BYTES = 2**24
-"""Text, or bytes of shards, that a rank scores at a time where the scores are written as they come."""
+"""Text, or labels and entries of shards, that a rank scores at a time where the scores are written as they come."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _scored_set(
     with comm.together():
         manifest = shards.read_manifest(path)
         _check_set(manifest, model, how)
-    n_parts = max(1, sum(shard.bytes for shard in manifest.shards) // PART_BYTES)
+    n_parts = max(1, (9 * manifest.n + 12 * manifest.nnz) // PART_BYTES)
     for first in range(0, n_parts, comm.size):
         part = min(first + comm.rank, n_parts), n_parts
         block = shards.load(manifest, comm, model.p, how.ignore_new, model.normalization.by_row, part)

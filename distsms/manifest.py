@@ -27,8 +27,12 @@ FORMAT = "distsms-shards"
 VERSION = 1
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
+COMPRESSIONS = ("none", "blosc-lz4")
+EXPANSION = 256
+"""Bytes that LZ4 can make of one, or more."""
 _AS_THEY_ARE = Normalization()
 _SHARD = re.compile(r"shard-\d{5,}\.h5")
+_USUAL = {"ids": False, "compression": "none"}  # what the manifest does not mention
 _WORDS = {int: "a count", str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 
 
@@ -69,6 +73,7 @@ class Manifest:
     table: Table | None = None  # the columns and categories that the features were made of; None: numbered columns
     normalization: Normalization = _AS_THEY_ARE  # for training; the files hold the rows as they were
     split: dict[str, Any] | None = None  # if this is a part of the input: see `distsms.splitting`
+    compression: str = "none"  # of the arrays in the files: see `distsms.stored`
 
     @property
     def path(self) -> Path:
@@ -230,13 +235,14 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
     record: dict[str, Any] = {"format": FORMAT, "version": VERSION, "creator": f"distsms {__version__}"}
     record["n"] = sum(entry["rows"] for entry in entries)
     record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
-    for name in ("p", "layout", "dtype", "weights", "ids"):
-        kinds = {entry.get(name, False) for entry in entries}
+    for name, usual in (("p", 0), ("layout", ""), ("dtype", ""), ("weights", False), *_USUAL.items()):
+        kinds = {entry.get(name, usual) for entry in entries}
         if len(kinds) > 1:
             raise ValueError(f"shards differ in {name}: {sorted(map(str, kinds))}")
         record[name] = kinds.pop() if kinds else None
-    if not record["ids"]:
-        del record["ids"]
+    for name, usual in _USUAL.items():
+        if record[name] in (usual, None):
+            del record[name]
     names = [one.name for one in fields(Shard)]
     record["shards"] = [{name: entry[name] for name in names} for entry in entries]
     return record
@@ -275,7 +281,9 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         normalization = Normalization(kind, None if scale is None else np.array(scale, np.float64))
     except (TypeError, KeyError, ValueError) as error:
         raise InputError(f"{where}: table or scale is damaged: {error!r}") from error
-    p = record["p"]
+    p, compression = record["p"], record.get("compression", "none")
+    if compression not in COMPRESSIONS:
+        raise InputError(f"{where}: compression {compression!r:.60} is none that this distsms knows; update distsms.")
     by_column = kind in BY_COLUMN
     if (
         kind not in KINDS
@@ -289,6 +297,7 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         "table": table,
         "normalization": normalization,
         "split": split,
+        "compression": compression,
     }
 
 
@@ -349,8 +358,9 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
         possible = shard.values and shard.nnz == shard.rows * manifest.p
     else:
         possible = shard.nnz <= shard.rows * shard.columns
-    # Nothing is compressed; a count that does not fit in the file would be met as a lack of memory later on.
-    if not possible or shard.bytes < shard.rows + 4 * shard.nnz:
+    # A count that does not fit in the file would be met as a lack of memory later on.
+    most = shard.bytes * (1 if manifest.compression == "none" else EXPANSION)
+    if not possible or most < shard.rows + 4 * shard.nnz:
         raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")
     if not re.fullmatch("[0-9a-f]{64}", shard.sha256):
         raise InputError(f"{where}: sha256 must be 64 hex digits.")

@@ -11,11 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from distsms.clock import Clock
 from distsms.errors import InputError
 from distsms.result import State
+
+if TYPE_CHECKING:
+    from distsms.manifest import Manifest
 
 
 class Course:
@@ -223,6 +226,14 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.4g} {unit}"
         n_bytes /= 1024
     return f"{n_bytes:.4g} TiB"
+
+
+def files_in_words(manifest: Manifest) -> str:
+    """How many files a data set has, their size, and how they hold its values."""
+    values = manifest.dtype if any(shard.values for shard in manifest.shards) else "none, all are 1"
+    how = "" if manifest.compression == "none" else f" ({manifest.compression})"
+    n_bytes = size(sum(shard.bytes for shard in manifest.shards))
+    return f"{len(manifest.shards)} shard(s), {n_bytes}{how}, values: {values}"
 
 
 def peak_memory() -> int:

@@ -34,13 +34,9 @@ from distsms.normalization import Normalization
 from distsms.shardfile import (
     OpenShard,
     Piece,
-    StagedShard,
-    finish_shard,
     open_shard,
-    stage_shard,
-    staged_entries,
-    staged_rows,
 )
+from distsms.staging import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.streaming import DenseStream, Room, SparseStream, Stream, entry_bytes, span
 
 PART_ROWS = 2**16
@@ -76,6 +72,7 @@ def write_data(
     zero_based: bool = False,
     source: Iterable[Mapping[str, Any]] = (),
     overwrite: bool = False,
+    compression: str = "none",
 ) -> Manifest:
     """Write X (n, p), SciPy sparse or array-like, and y (n,) of +1 and -1 as a data set. Local: for one process.
 
@@ -95,7 +92,7 @@ def write_data(
         entries = []
         for number in range(n_shards):
             rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
-            staged = stage_shard(directory, number, X[rows], dtype)
+            staged = stage_shard(directory, number, X[rows], dtype, compression=compression)
             entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
         return publish(
             directory, entries, label_map=label_map or {"+1": 1, "-1": -1}, zero_based=zero_based, source=source
@@ -354,7 +351,7 @@ class _SparseRows:
 
 
 class _DenseRows:
-    """The local rows of dense shards. Columns beyond `width` are not even read."""
+    """The local rows of dense shards. Columns beyond `width` are not kept."""
 
     def __init__(self, n_local: int, width: int, dtype: str, how: Normalization) -> None:
         self.array, self.how = np.zeros((n_local, width), dtype), how
@@ -362,7 +359,7 @@ class _DenseRows:
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
         for some in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
             rows = self.array[local.start + some.start - part.start : local.start + some.stop - part.start]
-            shard.read("X", some.start, some.stop, rows)
+            shard.read_dense(some.start, some.stop, rows)
             shard.check_finite(some, None, rows)
             self.how.apply_dense(rows)
 

@@ -25,7 +25,8 @@ from distsms.errors import InputError
 from distsms.features import PART_ENTRIES, Dense, Entries, Features, Part, Sparse, length_dtype, unsigned
 from distsms.manifest import Manifest
 from distsms.normalization import Normalization
-from distsms.shardfile import OpenShard, Piece, Stored
+from distsms.shardfile import OpenShard, Piece
+from distsms.stored import Elements
 
 AHEAD = 2
 """Parts behind the one being read that the system is asked for: with one wish at a time a disk idles in between."""
@@ -76,7 +77,7 @@ class Stretch:
     row: int
     entry: int
     start: int
-    stored: tuple[Stored | None, ...]  # columns, and values unless all are 1; or dense rows
+    stored: tuple[Elements | None, ...]  # columns, and values unless all are 1; or dense rows
     rows: int = 0
     entries: int = 0
 
@@ -157,12 +158,12 @@ class Stream(ABC):
         self._reader, left = ThreadPoolExecutor(len(self._runs)), (room - self.nbytes) // len(self._runs)
         for thread in range(len(self._runs)):
             free = left
-            for part, entries in self.passing(thread):
+            for part, (_, entries) in zip(self._runs[thread], self.passing(thread), strict=True):
                 free -= sum(array.nbytes for array in entries if array is not None)
                 if free >= 0:
                     self._kept[part.first] = tuple(None if one is None else one.copy() for one in entries)
                 else:
-                    self.bytes_per_pass += self._bytes(part)
+                    self.bytes_per_pass += self._n_bytes(part)
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
         """See `features.Source`."""
@@ -223,7 +224,7 @@ class Stream(ABC):
                 raise InputError(f"{row}: the file has become shorter while it was in use. Copy it again.") from error
             except OSError as error:
                 raise InputError(f"{row}: cannot be read: {error.strerror}.") from error
-            self.bytes_read += array.nbytes
+            self.bytes_read += stored.n_bytes(place.at, place.at + place.stop - place.start)
             total = 3 * total + int(kernel.checksum(array.reshape(-1).view(np.uint32)))
         key = part.first, stretch.row
         if key not in self._sums:
@@ -241,6 +242,15 @@ class Stream(ABC):
             rows = max(part.first, one.row), min(part.last, one.row + one.rows)
             yield Place(one, *rows, start - part.start, stop - part.start, one.start + start - one.entry)
 
+    def _n_bytes(self, part: Part) -> int:
+        """Bytes of a part in the files."""
+        return sum(
+            stored.n_bytes(place.at, place.at + place.stop - place.start)
+            for place in self._places(part)
+            for stored in place.stretch.stored
+            if stored is not None
+        )
+
     @abstractmethod
     def _as_stored(self, count: int) -> Entries:
         """Arrays for so many entries as they are in the files; none if they are held so."""
@@ -248,10 +258,6 @@ class Stream(ABC):
     @abstractmethod
     def _as_held(self, count: int) -> Entries:
         """Arrays for so many entries as they are held."""
-
-    @abstractmethod
-    def _bytes(self, part: Part) -> int:
-        """Bytes of a part in the files."""
 
     @abstractmethod
     def _check(self, place: Place, given: Entries) -> None:
@@ -300,10 +306,6 @@ class SparseStream(Stream):
     def _as_held(self, count: int) -> Entries:
         return np.empty(count, unsigned(self.width - 1)), np.empty(count, self.dtype) if self._valued else None
 
-    def _bytes(self, part: Part) -> int:
-        stored = [one for place in self._places(part) for one in place.stretch.stored if one is not None]
-        return sum(one.dtype.itemsize for one in stored) * (part.stop - part.start)
-
     def _check(self, place: Place, given: Entries) -> None:
         indptr = self._indptr(place.first, place.last)
         piece, (columns, values) = place.stretch.piece(place.first, place.last), given
@@ -349,9 +351,6 @@ class DenseStream(Stream):
 
     def _as_held(self, count: int) -> Entries:
         return (np.empty((count, self.width), self.dtype),)
-
-    def _bytes(self, part: Part) -> int:
-        return (part.stop - part.start) * self.width * np.dtype(self.dtype).itemsize
 
     def _check(self, place: Place, given: Entries) -> None:
         place.stretch.shard.check_finite(place.stretch.piece(place.first, place.last), None, given[0])

@@ -50,12 +50,13 @@ def write(
     overwrite: bool = False,
     name: str = "synthetic",
     progress: Callable[[int, int], None] = lambda done, of: None,
+    compression: str = "none",
 ) -> shards.Manifest:
     """Write all rows of a source as a data set. Collective; raises InputError on every rank.
 
     Unless n_shards is given there is a shard for every 64 MiB; a shard has at least one row. name : kept in the
-    manifest as what the data were made from. progress : as in `conversion.convert`. Memory of a rank: its largest
-    shard, twice for a moment (of a pattern's ones, too), and a block.
+    manifest as what the data were made from. progress, compression : as in `conversion.convert`. Memory of a rank: its
+    largest shard, twice for a moment (of a pattern's ones, too), and a block.
     """
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
@@ -64,7 +65,8 @@ def write(
         with comm.together():
             for done, k in enumerate(mine):
                 X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
-                entries.append(shards.finish_shard(shards.stage_shard(directory, k, X, dtype), y, source.p))
+                staged = shards.stage_shard(directory, k, X, dtype, compression=compression)
+                entries.append(shards.finish_shard(staged, y, source.p))
                 progress(done + 1, len(mine))
         entries = [entry for part in comm.allgather(entries) for entry in part]
         with comm.together():

@@ -29,7 +29,8 @@ def importers(library):
     [
         ("mpi4py", {"comm.py"}),
         ("petsc4py", {"solvers/tao.py"}),
-        ("h5py", {"hdf5.py", "shardfile.py", "model.py", "anndata.py", "predictions.py"}),
+        ("h5py", {"hdf5.py", "stored.py", "shardfile.py", "staging.py", "model.py", "anndata.py", "predictions.py"}),
+        ("numcodecs", {"stored.py"}),
         ("pyarrow", {"arrow.py"}),
         ("matplotlib", {"figures.py"}),
         ("sklearn", {"estimator.py", "competitors.py"}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.types import count, shares, whole
+from distsms.cli.types import add_compress, count, shares, whole
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of files; more if their rows are too large (default: one for each 128 MiB of text or rank)",
     )
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="of the values in the files")
+    add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace a data set that is in OUTDIR")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
 
@@ -101,6 +102,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.normalize,
         args.like,
         split,
+        args.compression,
         label=args.label,
         id=args.id,
         drop=tuple(args.drop),
@@ -120,7 +122,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 def _tell(manifest: Manifest) -> None:
     """What a data set holds, for people."""
     from distsms.labels import in_words, known
-    from distsms.report import size
+    from distsms.report import files_in_words
 
     words = {sign: in_words(known(manifest.label_map, sign)) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in words.items() if label)
@@ -130,9 +132,6 @@ def _tell(manifest: Manifest) -> None:
         print(f"  columns   {manifest.table.in_words()}")
     if manifest.normalization.kind != "none":
         print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
-    stored = "none, all are 1" if not any(s.values for s in manifest.shards) else manifest.dtype
-    print(
-        f"  files     {len(manifest.shards)} shard(s), {size(sum(s.bytes for s in manifest.shards))}, values: {stored}"
-    )
+    print(f"  files     {files_in_words(manifest)}")
     if not (manifest.n_pos and manifest.n_neg):
         print("  warning   only one class: fine for prediction, but no measure can be trained or evaluated on it")

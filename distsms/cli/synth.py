@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import count
+from distsms.cli.types import add_compress, count
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bound.add_argument("--epsilon", type=float, help="the accuracy that shall be hard to reach (0.001)")
     bound.add_argument("--n", type=count, help="the paper's n: of rows for PRBEP, of negative rows for ROCArea")
     parser.add_argument("--shards", type=count, metavar="N", help="number of files (default: one for each 64 MiB)")
+    add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace a data set that is in OUTDIR")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
 
@@ -91,7 +92,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in chosen.items()]
     name = " ".join(["distsms synth", args.kind, *words])
     dtype = chosen.get("dtype", "float64")
-    manifest = write(source, args.output, comm, args.shards, dtype, args.overwrite, name, shard_counter(talks))
+    how = args.shards, dtype, args.overwrite, name, shard_counter(talks), args.compression
+    manifest = write(source, args.output, comm, *how)
     bound = None if args.kind in ("sparse", "dense") else source
     with comm.together():
         if comm.is_root and bound is not None:
@@ -150,14 +152,13 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
-    from distsms.report import size
+    from distsms.report import files_in_words, size
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     share = 100 * manifest.n_pos / manifest.n
     print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({share:.3g} % positive)")
-    stored = manifest.dtype if any(shard.values for shard in manifest.shards) else "none, all are 1"
-    print(f"  files     {len(manifest.shards)} shard(s), {size(n_bytes)}, values: {stored}")
+    print(f"  files     {files_in_words(manifest)}")
     speed = f"{manifest.n / seconds:.3g} rows/s, {size(n_bytes / seconds)}/s"
     print(f"  written   in {seconds:.2f} s on {ranks} rank(s), {speed}")
 
