@@ -74,13 +74,13 @@ def text(folder: Path) -> Target:
     return Target([plain, gzip.compress(plain), b"0 1:1\n2 1:2", b"\xef\xbb\xbf1 7:1\n"], read)
 
 
-def _data_set(folder: Path, X: object) -> Path:
-    write_data(folder / "hostile", X, matrix()[1], weights=np.ones(9))
+def _data_set(folder: Path, X: object, compression: str = "none") -> Path:
+    write_data(folder / "hostile", X, matrix()[1], weights=np.ones(9), compression=compression)
     return folder / "hostile"
 
 
-def _shard(folder: Path, X: object) -> Target:
-    data = _data_set(folder, X)
+def _shard(folder: Path, X: object, compression: str = "none") -> Target:
+    data = _data_set(folder, X, compression)
     path, manifest = data / "shard-00000.h5", data / "manifest.json"
     record = json.loads(manifest.read_text())
 
@@ -102,6 +102,16 @@ def shard(folder: Path) -> Target:
 def dense(folder: Path) -> Target:
     """A dense shard."""
     return _shard(folder, matrix()[0].toarray())
+
+
+def compressed(folder: Path) -> Target:
+    """A compressed shard in CSR."""
+    return _shard(folder, matrix()[0], "blosc-lz4")
+
+
+def compressed_dense(folder: Path) -> Target:
+    """A compressed dense shard."""
+    return _shard(folder, matrix()[0].toarray(), "blosc-lz4")
 
 
 def manifest(folder: Path) -> Target:
@@ -222,6 +232,8 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "text": text,
     "shard": shard,
     "dense": dense,
+    "lz4": compressed,
+    "lz4dense": compressed_dense,
     "manifest": manifest,
     "model": model_file,
     "checkpoint": checkpoint_file,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms import features, fit, path, shards, streaming
+from distsms import features, fit, path, shards, stored, streaming
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.normalization import Normalization
@@ -80,16 +80,19 @@ def smallest(load):
     ranks=st.integers(1, 4),
     threads=st.integers(1, 3),
     normalize=st.sampled_from(["none", "l2"]),
+    piece=st.sampled_from([None, 1, 30, 2**17]),
 )
-def test_streamed_rows_are_those_in_memory(seed, kind, n, p, n_shards, part, ranks, threads, normalize):
+def test_streamed_rows_are_those_in_memory(seed, kind, n, p, n_shards, part, ranks, threads, normalize, piece):
     """Whatever the parts: rows longer than one, parts of several shards, empty rows, ranks without any."""
     X, y = rows_of(seed, n, p, kind)
     how = Normalization(normalize)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(features, "PART_ENTRIES", part)
+        patch.setattr(stored, "PIECE", piece)
         patch.setenv("OMP_NUM_THREADS", str(threads))
         dtype = "float64" if kind in ("pattern", "dense") else kind
-        write_data(folder, X, y, n_shards, dtype=dtype, weights=y > 0)
+        compression = "blosc-lz4" if piece else "none"
+        write_data(folder, X, y, n_shards, dtype=dtype, weights=y > 0, compression=compression)
         for rank in range(ranks):
             comm = RankOf(rank, ranks)
             resident = load(folder, comm, normalization=how)
