@@ -71,3 +71,10 @@ def pytest_runtest_makereport(item: pytest.Item):
     if report.failed and WORLD.size > 1:
         sys.__stderr__.write(f"rank {WORLD.rank} of {WORLD.size}: {item.nodeid} failed\n{report.longreprtext}\n")
         WORLD.abort(1)
+
+
+@pytest.fixture
+def own_dir():
+    """A directory of this rank alone."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)

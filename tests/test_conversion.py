@@ -7,6 +7,7 @@ import pytest
 
 from distsms.conversion import convert, interpret
 from distsms.errors import InputError
+from distsms.manifest import COMPRESSIONS
 from distsms.shards import load, verify
 
 
@@ -80,6 +81,23 @@ def test_an_empty_file_is_no_data_set(comm, shared_dir):
     write(comm, shared_dir / "a.svm", "# nothing\n")
     with pytest.raises(InputError, match="row"):
         convert([shared_dir / "a.svm"], shared_dir / "d", comm)
+
+
+@pytest.mark.parametrize("normalize", ["none", "standard"])
+def test_compressed_is_the_same(comm, shared_dir, normalize):
+    """Bit by bit, from files that are smaller."""
+    write(comm, shared_dir / "a.svm", "".join(f"{k % 2} 1:{k % 9 / 7} {k % 50 + 2}:1\n" for k in range(20_000)))
+    kinds = {}
+    for compression in COMPRESSIONS:
+        how = {"normalize": normalize, "compression": compression}
+        manifest = convert([shared_dir / "a.svm"], shared_dir / compression, comm, 3, **how)
+        block = load(manifest, comm)
+        size = sum(shard.bytes for shard in manifest.shards)
+        kinds[compression] = manifest.normalization, size, block.labels, block.features.margins(np.eye(51))
+    (plain_scale, plain_bytes, *plain), (scale, n_bytes, *packed) = kinds.values()
+    assert scale == plain_scale and 3 * n_bytes < plain_bytes
+    for one, other in zip(plain, packed, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_float32_and_more_columns(comm, shared_dir):

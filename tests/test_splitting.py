@@ -47,17 +47,18 @@ def write(comm, folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["svm", "csv", "npz"])
-@pytest.mark.parametrize("n_shards", [None, 1, 7])
-def test_the_same_rows_whoever_writes_them(comm, shared_dir, kind, n_shards):
+@pytest.mark.parametrize("n_shards, compression", [(None, "none"), (1, "blosc-lz4"), (7, "none"), (7, "blosc-lz4")])
+def test_the_same_rows_whoever_writes_them(comm, shared_dir, kind, n_shards, compression):
     how = write(comm, shared_dir, kind)
     split = Split((0.6, 0.4), seed=1)
-    first = convert([shared_dir / f"a.{kind}"], shared_dir / "d", comm, n_shards, split=split, **how)
+    how |= {"split": split, "compression": compression}
+    first = convert([shared_dir / f"a.{kind}"], shared_dir / "d", comm, n_shards, **how)
     assert first.directory == shared_dir / "d/train"
     wanted = split.assign(0, N)
     for k, name in enumerate(("train", "test")):
         folder = shared_dir / "d" / name
         manifest = read_manifest(folder)
-        assert verify(folder) == [] and manifest.p == 3
+        assert verify(folder) == [] and manifest.p == 3 and manifest.compression == compression
         assert manifest.split == {"part": name, "of": N, "fractions": [0.6, 0.4], "seed": 1}
         np.testing.assert_array_equal(numbers(folder), np.flatnonzero(wanted == k))
         if kind == "csv":

@@ -14,22 +14,12 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms import features, fit, path, shards, stored, streaming
-from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.normalization import Normalization
 from distsms.shards import load, read_manifest, write_data
 from distsms.streaming import Room
 from tests.problems import data
-
-ALONE = Communicator()
-
-
-class RankOf(Communicator):
-    """One of several ranks, played alone."""
-
-    def __init__(self, rank, size):
-        super().__init__()
-        self.rank, self.size = rank, size
+from tests.sharded import ALONE, RankOf
 
 
 def rows_of(seed, n, p, kind):
