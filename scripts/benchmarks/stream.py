@@ -68,19 +68,19 @@ def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
     functions: dict[str, tuple[bool, Callable[[], object]]] = {
         "X w, cold": (True, lambda: features.margins(w, s)),
         "X'c, cold": (True, lambda: features.transposed_times(c, r)),
-        "direct": (True, lambda: _read(manifest, size, os.O_DIRECT)),
-        "plain": (True, lambda: _read(manifest, size)),
+        "direct": (True, lambda: read(manifest, size, os.O_DIRECT)),
+        "plain": (True, lambda: read(manifest, size)),
         "X w, warm": (False, lambda: features.margins(w, s)),
         "X'c, warm": (False, lambda: features.transposed_times(c, r)),
-        "cached": (False, lambda: _read(manifest, size)),
+        "cached": (False, lambda: read(manifest, size)),
     }
     times: dict[str, list[float]] = {what: [] for what in functions}
     for _ in range(rounds):
         for what, (cold, function) in functions.items():
             if cold:
-                _forget(manifest)
+                forget(manifest)
             elif what == "X w, warm":
-                _read(manifest, n_bytes)
+                read(manifest, n_bytes)
             start = time.perf_counter()
             function()
             times[what].append(time.perf_counter() - start)
@@ -124,14 +124,14 @@ def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
         )
 
 
-def _forget(manifest: Manifest) -> None:
+def forget(manifest: Manifest) -> None:
     """Let the system forget what it has cached of the shards."""
     for shard in manifest.shards:
         with open(manifest.directory / shard.file, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _read(manifest: Manifest, size: int, flags: int = 0) -> None:
+def read(manifest: Manifest, size: int, flags: int = 0) -> None:
     """So many bytes of the shards, the last ones, in large reads."""
     with mmap.mmap(-1, BLOCK) as block:
         for shard in manifest.shards[::-1]:

@@ -1,0 +1,73 @@
+"""Compressed shards against plain ones: their size, and reading them, from the disk and from the system's cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from benchmarks.measuring import Row, Set, row
+from benchmarks.stream import forget, read
+from scipy import sparse
+
+from distsms.comm import Communicator
+from distsms.manifest import COMPRESSIONS, Manifest
+from distsms.shards import load, matrix, read_manifest, write_data
+from distsms.streaming import Room
+
+BYTES, SMALL = 2**29, 2**25
+TIMES = 4  # the set is so often what --memory leaves for rows
+
+
+def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """The set over and over, to half a GiB of plain shards; kept in the folder. All ways take turns."""
+    plain, packed = (_copy(one, folder, kind, SMALL if quick else BYTES) for kind in COMPRESSIONS)
+    sizes = [sum(shard.bytes for shard in manifest.shards) for manifest in (plain, packed)]
+    yield row("compression", one.name, "bytes: plain / compressed", sizes[0] / sizes[1])
+    functions = {
+        "loading": [_loading(manifest) for manifest in (plain, packed)],
+        f"X w, on 1/{TIMES} of the memory": [_streaming(manifest, sizes[0]) for manifest in (plain, packed)],
+    }
+    times: dict[tuple[str, str], list[list[float]]] = {}
+    for _ in range(3 if quick else 7):
+        for place in ("the disk", "the cache"):
+            for what, pair in functions.items():
+                found = []
+                for manifest, function in zip((plain, packed), pair, strict=True):
+                    forget(manifest) if place == "the disk" else read(manifest, 2 * sizes[0])
+                    start = time.perf_counter()
+                    function()
+                    found.append(time.perf_counter() - start)
+                times.setdefault((place, what), []).append(found)
+    for (place, what), some in times.items():
+        seconds = np.array(some)
+        yield row(
+            "compression",
+            one.name,
+            f"{what}, from {place}: seconds compressed / plain",
+            seconds[:, 1] / seconds[:, 0],
+            "x",
+        )
+
+
+def _copy(one: Set, folder: Path, compression: str, n_bytes: int) -> Manifest:
+    """The set so often that its plain shards take so many bytes, in one shard for each repetition."""
+    data = folder / f"{one.name}-{compression}-{n_bytes}"
+    if not (data / "manifest.json").exists():
+        given = read_manifest(one.train)
+        X, y = matrix(given)
+        times = max(1, n_bytes // (12 * X.nnz))
+        stack = sparse.vstack([X] * times, "csr") if sparse.issparse(X) else np.tile(X, (times, 1))
+        write_data(data, stack, np.tile(y, times), times, dtype=given.dtype, compression=compression)
+    return read_manifest(data)
+
+
+def _loading(manifest: Manifest) -> Callable[[], object]:
+    return lambda: load(manifest, Communicator())
+
+
+def _streaming(manifest: Manifest, plain_bytes: int) -> Callable[[], object]:
+    features = load(manifest, Communicator(), room=Room(max(plain_bytes // TIMES, 2**26))).features
+    w, s = np.random.default_rng(0).normal(size=features.shape[1]), np.empty(features.shape[0])
+    return lambda: features.margins(w, s)
