@@ -206,6 +206,7 @@ def _blosc() -> Any:
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    assert array.flags.c_contiguous  # or they would be those of a copy
     return array.reshape(-1).view(np.uint8)
 
 

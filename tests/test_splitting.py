@@ -187,10 +187,11 @@ def test_rows_beyond_a_shards_memory_become_more_shards(comm, shared_dir, monkey
 def test_the_program(tmp_path):
     write(ALONE, tmp_path, "svm")
     words = "shard", tmp_path / "a.svm", tmp_path / "d", "--split"
-    told = run(*words, "0.5,0.3", "--seed", 5, ranks=2)
+    told = run(*words, "0.5,0.3", "--seed", 5, "--compress", ranks=2)
     left = np.count_nonzero(Split((0.5, 0.3), 5).assign(0, N) == 2)
     assert f"{left} of {N} rows: the fractions add up to 0.8" in told and "d/test: " in told
-    assert run_json("info", tmp_path / "d/test")["split"] == Split((0.5, 0.3), 5).record(1, N)
+    made = run_json("info", tmp_path / "d/test")
+    assert made["split"] == Split((0.5, 0.3), 5).record(1, N) and made["compression"] == "blosc-lz4"
     assert "--split 0.8:" in run(*words, "0.8", code=1)
     run(*words, "0.8,x", code=2)
 
