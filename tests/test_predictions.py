@@ -105,8 +105,8 @@ def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
 
 
 def test_hdf5_and_awkward_ids(comm, shared_dir):
-    """Quotes, tabs and other alphabets in ids; more ranks than rows."""
-    names = ['a"b', "x\ty", "ünï", "plain"]
+    """Quotes, tabs, other alphabets and one name twice in ids; as many ranks as rows."""
+    names = ['a"b', "x\tünï", "plain", "plain"]
     rows = [[name, k, "yn"[k % 2]] for k, name in enumerate(names)]
     if comm.is_root:
         pq.write_table(
