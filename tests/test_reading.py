@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 
 import h5py
@@ -21,6 +19,7 @@ from distsms.conversion import convert
 from distsms.errors import InputError
 from distsms.reading import Reading, open_reader
 from distsms.shards import load, read_ids, read_manifest, verify
+from tests.files import write_anndata, write_csv
 
 ALONE = Communicator()
 FORMATS = ["svm", "csv", "tsv.gz", "parquet", "npz", "sparse.npz", "npy", "h5ad", "sparse.h5ad"]
@@ -32,35 +31,6 @@ def numbers(n=60, p=7, seed=0):
     X = rng.normal(size=(n, p)) * 10.0 ** rng.integers(-8, 9, (n, p)) * (rng.random((n, p)) < 0.6)
     X[0, -1] = 1 / 3
     return X, np.where(rng.random(n) < 0.4, 7, 3)
-
-
-def write_csv(path, header, rows, delimiter=","):
-    opened = gzip.open if path.name.endswith(".gz") else open
-    with opened(path, "wt", newline="") as file:
-        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
-
-
-def write_anndata(path, X, names, obs):
-    """What the format says; obs : name -> array (n,), of str as categories."""
-    with h5py.File(path, "w") as file:
-        if sparse.issparse(X):
-            group = file.create_group("X")
-            group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", X.shape
-            for part in ("data", "indices", "indptr"):
-                group[part] = getattr(X, part)
-        else:
-            file["X"] = X
-        var, rows = file.create_group("var"), file.create_group("obs")
-        var.attrs["_index"] = "gene"
-        var["gene"] = np.array(names, dtype=h5py.string_dtype())
-        for name, values in obs.items():
-            if values.dtype.kind != "U":
-                rows[name] = values
-                continue
-            column = rows.create_group(name)
-            categories = sorted(set(values) - {""})
-            column["categories"] = np.array(categories, dtype=h5py.string_dtype())
-            column["codes"] = np.array([categories.index(one) if one else -1 for one in values], np.int8)
 
 
 def write(path, X, y):
@@ -376,7 +346,7 @@ def claim(path, honest, lie):
     ],
 )
 def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
-    """In the footer, or in the second group, whose number comes last in it. More than it claims nobody reads of a group."""
+    """In the footer, or in the second group, whose number comes last in it. No more of a group is read than that."""
 
     def prepare():
         table = {"x": np.arange(300.0), "y": np.arange(300) % 2}
