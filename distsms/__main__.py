@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
-    if args.command in ("train", "path", "compare"):  # until `StopSignals` can remember them
+    if "stall_timeout" in args:  # as in all of `options.long_run`; until its `StopSignals` can remember them
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
     from distsms.comm import Communicator, world
 

@@ -159,7 +159,11 @@ class ParquetFiles:
         self.counts, self.headers = [], {}
         for path in self.paths:
             with _parquet(path) as file:
-                self.counts.append((path, file.metadata.num_rows))
+                n, groups = file.metadata.num_rows, range(file.num_row_groups)
+                found = [file.metadata.row_group(group).num_rows for group in groups]
+                if sum(found) != n or min(found, default=0) < 0:
+                    raise InputError(f"{path}: is damaged: it claims {n} rows, its groups {sum(found)}; copy it again")
+                self.counts.append((path, n))
                 self.headers[path] = _distinct(file.schema_arrow.names, path)
         self.names = self.headers[self.paths[0]]
 
@@ -177,8 +181,10 @@ class ParquetFiles:
                     if first < span.stop and end > span.start:
                         yield from self._group(file, group, first, span, names)
                     first = end
-                if first != file.metadata.num_rows:
-                    raise InputError(f"{span.path}: is damaged: its groups have {first} rows; copy it again")
+                if first < span.stop:
+                    raise InputError(
+                        f"{span.path}: has {first} rows, had at least {span.stop}; is it being written to?"
+                    )
 
     def where(self, place: Place, row: int) -> str:
         """The file and number of a row of the batch at `place`."""

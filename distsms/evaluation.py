@@ -78,14 +78,17 @@ def judge(
     comm: Communicator,
     how: inputs.How = inputs.AS_TRAINED,
 ) -> tuple[Rows, list[Judged], list[Pair]]:
-    """Read models and rows, and measure. Collective. Raises InputError, also where models disagree on who is positive.
+    """Read models and rows, and measure. Collective.
 
     The rows are read once for models that want the same columns, and given up before the next are read. Cost: see
     `measures.placements` and `bootstrap.prbep`, each once for a model.
+    Raises InputError, also where no row counts, or models disagree on who is positive.
     """
     with comm.together():
         models = [load(path) for path in paths]
     rows, scores = _scored(paths, models, on, comm, how)
+    if not any(comm.allgather(len(rows.labels))):
+        raise InputError(f"{on}: {inputs.NO_ROWS}", True)
     placed = [measures.placements(one, rows.labels, comm) for one in scores]
     drawn = [bootstrap.prbep(one, rows.labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
     judged = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from distsms.rows import Rows, concatenate
 
 PART_BYTES = 2**24
 """Text, or labels and entries of shards, that a rank scores at a time where the scores are written as they come."""
+
+NO_ROWS = "not a single row that counts, and so nothing to measure"
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,15 @@ def like(manifest: shards.Manifest) -> Model:
 
 
 def check(path: str | os.PathLike[str], model: Model, how: How = AS_TRAINED) -> None:
-    """Raise InputError for what is wrong with rows for a model, as far as seen without reading. Local."""
+    """Raise InputError for what is wrong with labelled rows for a model, as far as the first of them show. Local."""
     if Path(path).is_dir():
         _check_set(shards.read_manifest(path), model, how)
     else:
         reader = _reader(model, path, Communicator(), how)
         if reader.table is None and (reader.n_columns or 0) > model.p and not how.ignore_new:
             raise _too_wide(path, reader.n_columns or 0, model, how)
+        if not any(len(rows.labels) for rows in reader.read(reader.plan(1)[0])):
+            raise InputError(f"{path}: {NO_ROWS}")
 
 
 def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str] | None) -> None:
@@ -127,6 +132,8 @@ def scored(
         yield values, names if reader.named else None
         row += sum(counts)
     tell(path, reader.notes, comm)
+    if not row and comm.is_root:
+        print(f"warning: {path}: has no rows, and so there are no scores", file=sys.stderr, flush=True)
 
 
 def _scored_set(

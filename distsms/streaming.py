@@ -58,11 +58,14 @@ def span(lengths: NDArray[Any]) -> tuple[int, int]:
 
 
 def buffer_bytes(manifest: Manifest, threads: int) -> int:
-    """About what streaming takes: two parts for each thread, and one as it is in the files. More if rows are longer."""
+    """What streaming takes: two parts for each thread, one as it is in the files, and what is made of one meanwhile.
+
+    More where sparse rows are longer than a sixteenth of a part, which a manifest does not tell.
+    """
     held, stored = entry_bytes(manifest, manifest.normalization)
-    normalizing = {"none": 0, "l2": 32}.get(manifest.normalization.kind, 8)
-    longest = PART_ENTRIES + PART_ENTRIES // 16  # parts end with blocks of rows
-    return threads * longest * (2 * held + stored + normalizing)
+    meanwhile = 32 if manifest.normalization.kind == "l2" else 12
+    more = max(PART_ENTRIES // 16, manifest.p * (manifest.layout == "dense"))  # parts end with blocks of rows
+    return threads * (PART_ENTRIES + more) * (2 * held + stored + meanwhile)
 
 
 @dataclass

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import h5py
 import numpy as np
 from scipy import sparse
 
@@ -22,6 +21,7 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.reading import Reading, open_reader
 from distsms.shards import load, write_data
+from tests.files import write_anndata
 
 ALONE = Communicator()
 INFO = {"label_map": {"+1": 1, "-1": -1}, "threshold": 0.5, "bias": 0.0, "zero_based": False, "J": 0.5}
@@ -208,22 +208,9 @@ def npy(folder: Path) -> Target:
 def anndata(folder: Path) -> Target:
     """AnnData's HDF5."""
     X, y = matrix()
-    seeds = []
-    for one in (X, X.toarray()):
-        with h5py.File(folder / "made.h5ad", "w") as file:
-            if sparse.issparse(one):
-                group = file.create_group("X")
-                group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", one.shape
-                for part in ("data", "indices", "indptr"):
-                    group[part] = getattr(one, part)
-            else:
-                file.create_dataset("X", data=one, compression="gzip")
-            var, obs = file.create_group("var"), file.create_group("obs")
-            var.attrs["_index"] = "gene"
-            var["gene"] = np.array([f"g{k}" for k in range(5)], dtype=h5py.string_dtype())
-            column = obs.create_group("y")
-            column["categories"] = np.array(["no", "yes"], dtype=h5py.string_dtype())
-            column["codes"] = (y > 0).astype(np.int8)
+    seeds, obs = [], {"y": np.where(y > 0, "yes", "no")}
+    for one, storage in ((X, {}), (X.toarray(), {"compression": "gzip"})):
+        write_anndata(folder / "made.h5ad", one, [f"g{k}" for k in range(5)], obs, **storage)
         seeds.append((folder / "made.h5ad").read_bytes())
     return _table(folder, "hostile.h5ad", seeds, Reading(label="y", positive="yes"))
 

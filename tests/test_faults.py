@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -335,15 +336,25 @@ def test_more_columns_than_memory(data):
     assert "leave out columns" in train(data.parent / "wide", code=1)
 
 
+@contextlib.contextmanager
+def mounted(folder, option):
+    """Meanwhile the new folder is a small file system of its own; False where that is not allowed."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", option, "tmpfs", folder]
+    allowed = not subprocess.run(words, capture_output=True, check=False).returncode
+    try:
+        yield allowed
+    finally:
+        if allowed:
+            subprocess.run(["umount", folder], check=True)
+
+
 def test_a_full_disk(data):
     """Where a file system can be mounted: no crash, no half data set, a clear word."""
     full = data.parent / "full"
-    full.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", full], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("no permission to mount a file system")
-    try:
+    with mounted(full, "size=64k") as allowed:
+        if not allowed:
+            pytest.skip("no permission to mount a file system")
         assert "disk is full" in run("shard", data.parent / "train.svm", full / "data", code=1, ranks=2)
         assert not (full / "data").exists()
         err = run("train", data, "--output", full / "m.h5", code=1)
@@ -351,8 +362,6 @@ def test_a_full_disk(data):
         rescued = err.split("the model was written to ")[1].split(" instead")[0]
         assert run_json("info", rescued)["status"] == "proved"
         shutil.rmtree(os.path.dirname(rescued))
-    finally:
-        subprocess.run(["umount", full], check=True)
 
 
 def test_a_trace_replaces_nothing_else(data, tmp_path):
@@ -384,14 +393,11 @@ def test_a_shard_that_vanishes_in_mid_run_is_not_missed(data):
 def test_folders_that_cannot_be_written_to(data):
     """Refused before anything is read, by every command that writes: a read-only file system stands for all reasons."""
     fixed = data.parent / "fixed"
-    fixed.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", fixed], capture_output=True, check=False
-    ).returncode:
-        fixed.chmod(0o500)
-        if os.access(fixed, os.W_OK):
-            pytest.skip("no permission to mount a file system, and yet to write anywhere")
-    try:
+    with mounted(fixed, "ro") as allowed:
+        if not allowed:
+            fixed.chmod(0o500)
+            if os.access(fixed, os.W_OK):
+                pytest.skip("no permission to mount a file system, and yet to write anywhere")
         train(data)
         model = data.parent / "model.h5"
         for words in (
@@ -405,5 +411,3 @@ def test_folders_that_cannot_be_written_to(data):
             err = run(*words, code=1)
             assert str(fixed) in err and "Traceback" not in err, words
         assert not list(fixed.iterdir())
-    finally:
-        subprocess.run(["umount", fixed], capture_output=True, check=False)

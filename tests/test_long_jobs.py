@@ -122,6 +122,43 @@ def test_a_signal_leaves_checkpoint_and_model(line, slowly, tmp_path, number, ra
     assert is_one_course(tmp_path)["status"] == "proved"
 
 
+EARLY = """
+import os, signal, sys
+from distsms.__main__ import main
+from distsms import comm, shards
+
+module = {"world": comm, "load": shards}[sys.argv[1]]
+there = getattr(module, sys.argv[1])
+
+def signalled(*words, **more):
+    if os.environ.get("OMPI_COMM_WORLD_RANK", "1") == "1":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return there(*words, **more)
+
+setattr(module, sys.argv[1], signalled)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("moment", ["world", "load"])
+def test_a_signal_before_the_first_evaluation(line, tmp_path, moment, ranks):
+    """Just before MPI starts, or as rows are loaded: it waits for the first evaluation, and the next start goes on."""
+    code, out, err = finish(start(*line, ranks=ranks, program=("-c", EARLY, moment)))
+    assert code == 75, out + err
+    first = is_one_course(tmp_path)
+    assert (first["status"], first["evaluations"]) == ("stopped", 1)
+    run(*line)
+    assert is_one_course(tmp_path)["status"] == "proved"
+
+
+@pytest.mark.parametrize("command", ["path", "baseline", "compare"])
+def test_a_signal_before_other_long_commands(data, tmp_path, command):
+    """The same, in whatever they begin with."""
+    code, out, err = finish(start(command, data, "--output", tmp_path / "o", program=("-c", EARLY, "world")))
+    assert code == 75, out + err
+
+
 def test_the_time_limit_and_a_smaller_target(line, tmp_path):
     out = run(*line, "--time-limit", "0.05s", code=75)
     assert "starts anew" in out

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
-from distsms import memory
+from distsms import features, memory, streaming
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses.contract import Cost
 from distsms.memory import Needs
+from distsms.normalization import Normalization
 from distsms.settings import Settings
 from distsms.shards import load, write_data
+from distsms.streaming import Room
 from distsms.vectors import STEPS, make_vectors
 from tests.problems import data
 
@@ -120,6 +126,58 @@ def test_what_each_rank_may_take():
         memory.require(needed, 4, [0, 1, 2, 3], 12 * gib)
     assert memory.room(needed, 10 * gib, True, 3) == (7 * gib, 3 * memory.ROW_BYTES)
     assert memory.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * memory.ROW_BYTES
+
+
+def least_room(manifest):
+    """What a refusal says that streaming needs at the least."""
+    with pytest.raises(InputError, match=r"and \d+ are needed to stream") as refusal:
+        load(manifest, Communicator(), normalization=manifest.normalization, room=Room(1))
+    return int(re.search(r"and (\d+) are", str(refusal.value))[1])
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("normalize", ["none", "standard", "l2"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "pattern", "dense", "wide"])
+def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, normalize, threads):
+    """Arrays of all kinds, while parts are read, checked and normalized; of rows of many lengths."""
+    part = 2**15
+    monkeypatch.setattr(features, "PART_ENTRIES", part)
+    monkeypatch.setattr(streaming, "PART_ENTRIES", part)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    rng, (n, p) = np.random.default_rng(0), (11, part) if kind == "wide" else (60_000, 40)
+    X = rng.normal(size=(n, p))
+    if kind not in ("dense", "wide"):
+        keep = rng.random(X.shape) < rng.choice([0, 0.02, 0.1, 1], size=(n, 1))
+        X = sparse.csr_matrix(keep.astype(float) if kind == "pattern" else X * keep)
+    scale = np.ones(p) if normalize == "standard" else None
+    dtype = "float32" if kind == "float32" else "float64"
+    y = np.where(rng.random(n) < 0.5, 1, -1)
+    manifest = replace(write_data(tmp_path, X, y, 2, dtype=dtype), normalization=Normalization(normalize, scale))
+    room, peaks = least_room(manifest), []
+
+    def traced(stream, *words):
+        tracemalloc.start()
+        read(stream, *words)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    read = streaming.Stream.load
+    monkeypatch.setattr(streaming.Stream, "load", traced)
+    for _ in range(2):  # the first one loads kernels, too
+        rows = load(manifest, Communicator(), normalization=manifest.normalization, room=Room(room)).features
+    assert rows.source.nbytes == room <= peaks[1] <= streaming.buffer_bytes(manifest, threads)
+
+
+@pytest.mark.serial
+def test_longer_rows_are_refused_with_what_they_need(tmp_path, monkeypatch):
+    """Twice as long as a part, which no manifest tells."""
+    monkeypatch.setattr(features, "PART_ENTRIES", 50)
+    manifest = write_data(tmp_path, sparse.csr_matrix(np.ones((20, 100))), np.where(np.arange(20) % 2, 1, -1))
+    room = least_room(manifest)
+    assert load(manifest, Communicator(), room=Room(room)).features.source.nbytes == room == 100 * (2 * 2 + 4)
+    with pytest.raises(InputError, match=f"leaves {room - 1} bytes for rows, and {room} are needed"):
+        load(manifest, Communicator(), room=Room(room - 1))
 
 
 def test_every_rank_is_on_its_own_node(comm):

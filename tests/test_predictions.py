@@ -10,15 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distsms import api, export, inputs, model, predictions
+from distsms import api, evaluation, export, inputs, model, predictions
 from distsms.conversion import convert
 from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
 from distsms.normalization import KINDS
 from distsms.shards import load
+from tests.files import write_csv
 from tests.program import run, run_json
 from tests.test_export import with_csv, with_onnx
-from tests.test_reading import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write, write_csv
+from tests.test_reading import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write
 
 
 def table(folder, name="a.csv", rows=None, header=None):
@@ -81,9 +82,32 @@ def test_every_format_scores_alike(comm, shared_dir, kind, monkeypatch):
     assert ids == []
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
+    """Nothing but a header: no scores, and a word; nothing to measure, which a test set is told before training."""
+    X, y = numbers()
+    how = on_root(comm, lambda: (write(shared_dir / "a.parquet", X, y), write(shared_dir / f"b.{kind}", X[:0], y[:0])))
+    one, path = trained(shared_dir, comm, "none", "a.parquet", positive=7), shared_dir / f"b.{kind}"
+    one = one if kind in ("csv", "tsv.gz", "parquet", "h5ad", "sparse.h5ad") else model.Model(one.w, one.info)
+    on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
+    capsys.readouterr()
+    for name in ("s.txt", "s.h5"):
+        predictions.write(str(shared_dir / name), inputs.scored(one, path, comm, inputs.How(labelled=False)), comm)
+        assert capsys.readouterr().err.count(f"{path}: has no rows") == comm.is_root
+    if comm.is_root:
+        assert (shared_dir / "s.txt").read_bytes() == b""
+        with h5py.File(shared_dir / "s.h5") as file:
+            assert file["scores"].shape == (0,)
+    labelled = inputs.How(label=how[1].get("label"))
+    with pytest.raises(InputError, match=rf"b.{kind}: not a single row that counts"):
+        evaluation.judge([str(shared_dir / "m.h5")], str(path), evaluation.Asked(), comm, labelled)
+    with pytest.raises(InputError, match=rf"b.{kind}: not a single row that counts"):
+        inputs.check(path, one, labelled)
+
+
 def test_hdf5_and_awkward_ids(comm, shared_dir):
-    """Quotes, tabs and other alphabets in ids; more ranks than rows."""
-    names = ['a"b', "x\ty", "ünï", "plain"]
+    """Quotes, tabs, other alphabets and one name twice in ids; as many ranks as rows."""
+    names = ['a"b', "x\tünï", "plain", "plain"]
     rows = [[name, k, "yn"[k % 2]] for k, name in enumerate(names)]
     if comm.is_root:
         pq.write_table(
@@ -262,6 +286,10 @@ def test_the_commands(tmp_path, ranks):
     lines = run("predict", tmp_path / "m.h5", new, "--ignore-new-features", ranks=ranks).splitlines()
     assert [line.split("\t")[0] for line in lines] == [f"r {k}" for k in range(30)]
     assert "'k', which the training data had not" in run("predict", tmp_path / "m.h5", new, code=1)
+    none = table(tmp_path, "none.csv", [])
+    for line in (("evaluate", tmp_path / "m.h5", none), ("train", tmp_path / "train", *train, "--test", none)):
+        assert run(*line, "--ignore-new-features", code=1, ranks=ranks).count("none.csv: not a single row") == 1
+    assert run("predict", tmp_path / "m.h5", none, "--ignore-new-features", ranks=ranks) == ""
     assert run_json("info", tmp_path / "m.h5")["normalize"] == "standard"
     assert "standard" in run("info", tmp_path / "train")
     assert "pip install" in run(

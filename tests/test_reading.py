@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 
 import h5py
@@ -19,7 +17,9 @@ from distsms import normalization, textfiles
 from distsms.comm import Communicator
 from distsms.conversion import convert
 from distsms.errors import InputError
+from distsms.reading import Reading, open_reader
 from distsms.shards import load, read_ids, read_manifest, verify
+from tests.files import write_anndata, write_csv
 
 ALONE = Communicator()
 FORMATS = ["svm", "csv", "tsv.gz", "parquet", "npz", "sparse.npz", "npy", "h5ad", "sparse.h5ad"]
@@ -31,35 +31,6 @@ def numbers(n=60, p=7, seed=0):
     X = rng.normal(size=(n, p)) * 10.0 ** rng.integers(-8, 9, (n, p)) * (rng.random((n, p)) < 0.6)
     X[0, -1] = 1 / 3
     return X, np.where(rng.random(n) < 0.4, 7, 3)
-
-
-def write_csv(path, header, rows, delimiter=","):
-    opened = gzip.open if path.name.endswith(".gz") else open
-    with opened(path, "wt", newline="") as file:
-        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
-
-
-def write_anndata(path, X, names, obs):
-    """What the format says; obs : name -> array (n,), of str as categories."""
-    with h5py.File(path, "w") as file:
-        if sparse.issparse(X):
-            group = file.create_group("X")
-            group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", X.shape
-            for part in ("data", "indices", "indptr"):
-                group[part] = getattr(X, part)
-        else:
-            file["X"] = X
-        var, rows = file.create_group("var"), file.create_group("obs")
-        var.attrs["_index"] = "gene"
-        var["gene"] = np.array(names, dtype=h5py.string_dtype())
-        for name, values in obs.items():
-            if values.dtype.kind != "U":
-                rows[name] = values
-                continue
-            column = rows.create_group(name)
-            categories = sorted(set(values) - {""})
-            column["categories"] = np.array(categories, dtype=h5py.string_dtype())
-            column["codes"] = np.array([categories.index(one) if one else -1 for one in values], np.int8)
 
 
 def write(path, X, y):
@@ -344,6 +315,60 @@ def test_bad_tables(comm, shared_dir, text, how, message):
         convert([shared_dir / "a.csv"], shared_dir / "d", comm, **how)
     comm.barrier()
     assert not (shared_dir / "d").exists()
+
+
+def claim(path, honest, lie):
+    """Change the last place in a Parquet footer that holds a number of rows, from 64 to 8191.
+
+    There it is an i64 of Thrift's compact protocol: 16 for the type, then 7 bits of a zigzag number in each byte.
+    """
+
+    def field(n):
+        zigzag = 2 * n if n >= 0 else -2 * n - 1
+        return bytes([0x16, zigzag & 0x7F | 0x80, zigzag >> 7])
+
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    at = content.rindex(field(honest), footer)
+    path.write_bytes(content[:at] + field(lie) + content[at + 3 :])
+
+
+@pytest.mark.parametrize(
+    "lies, message",
+    [
+        ({300: 356}, "it claims 356 rows, its groups 300"),
+        ({300: 244}, "it claims 244 rows, its groups 300"),
+        ({300: 0}, "it claims 0 rows, its groups 300"),
+        ({100: 156}, "it claims 300 rows, its groups 356"),
+        ({100: 64}, "it claims 300 rows, its groups 264"),
+        ({100: -2, 300: 198}, "it claims 198 rows, its groups 198"),
+        ({100: 156, 300: 356}, "56 rows are missing in group 1"),
+    ],
+)
+def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
+    """In the footer, or in the second group, whose number comes last in it. No more of a group is read than that."""
+
+    def prepare():
+        table = {"x": np.arange(300.0), "y": np.arange(300) % 2}
+        pq.write_table(pa.table(table), shared_dir / "a.parquet", row_group_size=200)
+        for honest, lie in lies.items():
+            claim(shared_dir / "a.parquet", honest, lie)
+        claims = pq.read_metadata(shared_dir / "a.parquet")
+        assert claims.num_rows == lies.get(300, 300) and claims.row_group(1).num_rows == lies.get(100, 100)
+
+    on_root(comm, prepare)
+    with pytest.raises(InputError, match=f"a.parquet: is damaged: {message}; copy it again"):
+        convert([shared_dir / "a.parquet"], shared_dir / "d", comm, label="y")
+
+
+@pytest.mark.serial
+def test_parquet_that_shrinks_while_it_is_read(tmp_path):
+    X, y = numbers()
+    how = write(tmp_path / "a.parquet", X, y)
+    reader = open_reader([tmp_path / "a.parquet"], Reading(positive=7, **how), ALONE)
+    write(tmp_path / "a.parquet", X[:50], y[:50])
+    with pytest.raises(InputError, match="has 50 rows, had at least 60; is it being written to"):
+        list(reader.read(reader.plan(1)[0]))
 
 
 @pytest.mark.parametrize("kind", ["npz", "sparse.npz", "npy", "h5ad", "sparse.h5ad"])

@@ -112,18 +112,26 @@ def test_no_more_restarts_than_wanted(cluster, folder):
 
 
 def test_sweep(cluster, folder):
-    """Every task of the array has its line in one table; a wrong number of tasks is refused."""
+    """Each task has its line in one table, also one without a model, until it has one; a wrong number is refused."""
     sweep = script(folder, "sweep", **{"lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1e-2 1e-4)"})
     size = ("--ntasks=2", "--time=10")
     refused = cluster.submit(sweep, *size, "--array=0", cwd=folder)
     assert cluster.finished(refused)["ExitCode"] == "2:0", log(folder)
     assert "--array=0-3" in log(folder)
-    cluster.finished(cluster.submit(sweep, *size, "--array=0-3", cwd=folder))
-    table = folder / "sweep" / "table.txt"
-    cluster.wait(lambda: table.exists() and len(table.read_text().splitlines()) == 6, "the table", 120)
-    lines = table.read_text().splitlines()
-    assert sum("rocarea" in line for line in lines) == 2 and sum("prbep" in line for line in lines) == 2
-    assert all("proved" in line and not line.rstrip().endswith("-") for line in lines[2:]), f"{lines}\n{log(folder)}"
+    failed, table = "sweep/prbep-1e-2", folder / "sweep" / "table.txt"
+    table.parent.mkdir()
+    (folder / f"{failed}.jsonl").write_text("notes, where the trace should go\n")
+    for without in ([f"{failed}: no model; see its log, and submit again"], []):
+        cluster.finished(cluster.submit(sweep, *size, "--array=0-3", cwd=folder))
+        cluster.wait(lambda: table.exists() and len(table.read_text().splitlines()) == 6, "the table", 120)
+        lines = table.read_text().splitlines()
+        trained = lines[len(without) + 2 :]
+        assert lines[: len(without)] == without, log(folder)
+        assert sum("rocarea" in line for line in trained) == 2
+        assert sum("prbep" in line for line in trained) == 2 - len(without)
+        assert all("proved" in line and not line.rstrip().endswith("-") for line in trained), f"{lines}\n{log(folder)}"
+        table.unlink()
+        (folder / f"{failed}.jsonl").unlink()
 
 
 def test_scaling(cluster, folder):
