@@ -118,7 +118,9 @@ class _Pass(NamedTuple):
             with comm.together():
                 last = block.first_row + len(block.labels)
                 ids = shards.read_ids(manifest, block.first_row, last) if self.in_turns else None
-            yield Scored(scores(self.models, block.features), block.labels, block.counted, ids)
+            scored = Scored(scores(self.models, block.features), block.labels, block.counted, ids)
+            del block  # before the next one is loaded
+            yield scored
 
     def _of_file(self, comm: Communicator) -> Iterator[Scored]:
         """A rank's share of a file is one part, whose blocks are scored as they are read."""
@@ -135,6 +137,7 @@ class _Pass(NamedTuple):
                     signs = rows.labels.astype(np.int8)
                     found.append(Scored(scores(self.models, Sparse.of(X)), signs, np.ones(len(signs), bool)))
                     names += (rows.ids or []) if self.in_turns else []
+                    del rows, X  # before the next ones are read
             yield _joined(found, len(self.models))._replace(ids=names if self.in_turns and reader.named else None)
         if not self.how.quiet:
             tell(self.path, reader.notes, comm)
