@@ -21,8 +21,8 @@ from distsms.reading import tell
 
 Floats = NDArray[np.float64]
 
-PART_BYTES = 2**24
-"""Text, or rows as they are in memory, that a rank scores at a time."""
+PART_BYTES = 2**25
+"""Text, or rows as they are in memory, that a rank scores at a time: large against some 10 ms to find and open them."""
 ENTRY_BYTES = 12
 """What an entry takes in memory, and more or less a row besides."""
 
