@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms import evaluation, fit, inputs, model, shards
+from distsms import evaluation, fit, inputs, model, scoring, shards
 from distsms.comm import Communicator, communicator
 from distsms.errors import InputError
 from distsms.features import rows_of
@@ -106,12 +106,9 @@ def predict(
     Raises InputError, on all ranks, where rows do not fit the model or a score is not finite.
     """
     comm = communicator(comm)
-    judge = _model(model, comm)
-    if isinstance(data, str | os.PathLike):
-        rows = inputs.rows_for(judge, data, comm, inputs.How(ignore_new_features, False, zero_based))
-    else:
-        rows = _in_memory(data, None, comm, judge.p)
-    return inputs.scores(judge, rows, _name(data), comm)
+    judge, how = _model(model, comm), inputs.How(ignore_new_features, False, zero_based)
+    rows = data if isinstance(data, str | os.PathLike) else (data, None)
+    return _scored(judge, rows, comm, how).scores[0]
 
 
 def evaluate(
@@ -132,13 +129,8 @@ def evaluate(
     Raises InputError, on all ranks, where rows do not fit the model or a score is not finite.
     """
     comm = communicator(comm)
-    judge = _model(model, comm)
-    if isinstance(data, str | os.PathLike):
-        rows = inputs.rows_for(judge, data, comm, inputs.How(ignore_new_features, True, zero_based))
-    else:
-        rows = _in_memory(*data, comm, judge.p)
-    scores = inputs.scores(judge, rows, _name(data), comm)
-    return evaluation.measured(judge, *rows.judged(scores), comm, threshold, k)
+    judge, how = _model(model, comm), inputs.How(ignore_new_features, True, zero_based)
+    return evaluation.measured(judge, *_scored(judge, data, comm, how).judged(), comm, threshold, k)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:
@@ -148,8 +140,12 @@ def _model(given: Model | Path, comm: Communicator) -> Model:
         return model.load(given)
 
 
-def _name(data: Any) -> Path:
-    return data if isinstance(data, str | os.PathLike) else "the rows given"
+def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.How) -> scoring.Scored:
+    if isinstance(data, str | os.PathLike):
+        return scoring.score([judge], data, comm, how)
+    rows = _in_memory(*data, comm, judge.p)
+    found = scoring.Scored(scoring.scores([judge], rows.features), rows.labels, rows.counted)
+    return scoring.checked(found, "the rows given", comm)
 
 
 def _start(begin: Model, p: int, bias: float | None, manifest: shards.Manifest | None) -> NDArray[np.float64]:

@@ -1,14 +1,14 @@
 """Runs of solvers against each other on one data set (JMLR, section 5).
 
 Only solving is on a run's clock: data stay loaded, each solver runs a few evaluations on each measure in vain first,
-and test rows are scored when the run is over, from w that were kept on the disk.
+and test rows are read and scored when the run is over, with w that were kept on the disk.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from distsms import inputs
+from distsms import inputs, scoring
 from distsms.cells import CELLS, RESULT, TEST, TRACE, Cell, Folder
 from distsms.comm import Communicator
 from distsms.files import require_space
 from distsms.losses import Loss, choose_ordering, make_loss
+from distsms.manifest import Manifest
 from distsms.measures import ranking
-from distsms.model import Model
 from distsms.objective import Objective
 from distsms.report import Trace, to_json
 from distsms.result import Result, State, Status
@@ -33,20 +33,40 @@ from distsms.vectors import make_vectors
 
 GROWTH = 1.12  # the next w is kept after so many times the evaluations
 WARMING = 3  # evaluations in vain
+TESTED_BYTES = 2**26
+"""Of w, and of their scores, that a rank holds to test several in one pass over the test rows."""
+
+
+class HeldOutRows:
+    """Rows of a data set or a file, with the training rows' columns; in memory a part at a time.
+
+    Building it reads them once, so that what is wrong with them is known before anything is run. Collective.
+    """
+
+    def __init__(self, path: str, training: Manifest, comm: Communicator, ignore_new: bool = False) -> None:
+        """training : the data set whose columns, labels and normalization they share. Raises InputError."""
+        self._path, self._like, self._how = path, inputs.like(training), training.normalization
+        self._comm, self._quiet = comm, inputs.How(ignore_new, quiet=True)
+        found = scoring.score([self._like], path, comm, inputs.How(ignore_new), self._how)
+        rows = int(comm.maximum(np.array([len(found.labels)]))[0])
+        self.at_once = max(1, TESTED_BYTES // (8 * (training.p + rows)))
+
+    def scored(self, vectors: Sequence[Floats]) -> scoring.Scored:
+        """Scores of some w (p,), in one pass. Collective. Raises InputError if one is not finite."""
+        models = [replace(self._like, w=w) for w in vectors]
+        return scoring.score(models, self._path, self._comm, self._quiet, self._how)
 
 
 class Runner:
     """Runs cells on the rows of all ranks. Building it, and all it does, is collective.
 
-    test : this rank's test rows, with the training rows' columns, or None.  test_name : what errors call them.
     about : words for every result.json, such as host and versions.
     """
 
     def __init__(
         self,
         block: Block,
-        test: Block | None,
-        test_name: str,
+        test: HeldOutRows | None,
         ordering: str,
         folder: Folder,
         comm: Communicator,
@@ -54,7 +74,7 @@ class Runner:
         about: Mapping[str, Any] | None = None,
         step: str = "root",
     ) -> None:
-        self.block, self.test, self.test_name, self.ordering = block, test, test_name, ordering
+        self.block, self.test, self.ordering = block, test, ordering
         self.folder, self.comm, self.stop_wanted, self.about = folder, comm, stop_wanted, about or {}
         self.vectors = make_vectors(step, block.features.shape[1], comm)
         self._losses: dict[str, Loss] = {}
@@ -108,15 +128,17 @@ class Runner:
 
     def _tested(self, kept: Kept) -> list[dict[str, Any]]:
         """The measures of the kept w on the test rows, on the root."""
-        comm, test, lines = self.comm, self.test, []
+        comm, test, lines = self.comm, self.test, list[dict[str, Any]]()
         if test is None:
-            return []
-        for k in range(comm.bcast(len(kept.records))):
-            w = comm.broadcast(kept.load(k, test.p) if comm.is_root else np.empty(test.p))
-            scores = inputs.scores(Model(w, {}), test, self.test_name, comm)
-            found = ranking(*test.judged(scores), comm)
-            if comm.is_root:
-                lines.append({**kept.records[k], "rocarea": found.rocarea, "prbep": found.prbep})
+            return lines
+        count, p = comm.bcast(len(kept.records)), self.block.p
+        for first in range(0, count, test.at_once):
+            some = range(first, min(first + test.at_once, count))
+            found = test.scored([comm.broadcast(kept.load(k, p) if comm.is_root else np.empty(p)) for k in some])
+            for place, k in enumerate(some):
+                worth = ranking(*found.judged(place), comm)
+                if comm.is_root:
+                    lines.append({**kept.records[k], "rocarea": worth.rocarea, "prbep": worth.prbep})
         return lines
 
     def _write(self, cell: Cell, folder: Path, result: Result, tested: list[dict[str, Any]]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import bootstrap, inputs, intervals, measure_names, measures
+from distsms import bootstrap, inputs, intervals, measure_names, measures, scoring
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.intervals import Floats, Interval
@@ -80,7 +80,7 @@ def judge(
 ) -> tuple[Rows, list[Judged], list[Pair]]:
     """Read models and rows, and measure. Collective.
 
-    The rows are read once for models that want the same columns, and given up before the next are read. Cost: see
+    The rows are read once for models in a row that want the same columns; memory: see `scoring.score`. Cost: see
     `measures.placements` and `bootstrap.prbep`, each once for a model.
     Raises InputError, also where no row counts, or models disagree on who is positive.
     """
@@ -123,21 +123,23 @@ def _scored(
     """The rows that count, and each model's scores of them. Collective."""
     scores: list[Floats] = []
     rows: Rows | None = None
-    block = wants = None
-    for path, model in zip(paths, models, strict=True):
-        wanted = (model.p, model.info["zero_based"], model.info["label_map"], model.table, model.normalization.by_row)
-        if block is None or wants != wanted:
-            block, wants = None, wanted  # two blocks at once would need twice the memory
-            block = inputs.rows_for(model, on, comm, how)
-        labels = block.labels[block.counted]
+    for _, some in groupby(zip(paths, models, strict=True), lambda one: _wanted(one[1])):
+        names, alike = zip(*some, strict=True)
+        found = scoring.score(alike, on, comm, how)
+        judged = [found.judged(k) for k in range(len(alike))]
+        labels = judged[0][1]
         with comm.together():
             if rows is not None and not np.array_equal(labels, rows.labels):
-                raise InputError(f"{on}: what {path} calls positive is not what {paths[0]} does")
-        if rows is None:
-            rows = Rows(on, labels, block.first_row + np.flatnonzero(block.counted))
-        scores.append(inputs.scores(model, block, on, comm)[block.counted])
+                raise InputError(f"{on}: what {names[0]} calls positive is not what {paths[0]} does")
+        rows = rows or Rows(on, labels, found.first_row + np.flatnonzero(found.counted))
+        scores += [one for one, _ in judged]
     assert rows is not None
     return rows, scores
+
+
+def _wanted(model: Model) -> tuple[Any, ...]:
+    """How a model wants to see rows."""
+    return model.p, model.info["zero_based"], model.info["label_map"], model.table, model.normalization.by_row
 
 
 def measured(

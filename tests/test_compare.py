@@ -120,6 +120,17 @@ def test_a_larger_limit_runs_again_what_a_smaller_one_ended(words, tmp_path):
     assert run(*words, *GRID, "--max-evaluations", "5").count("was run before") == 4
 
 
+def test_what_each_rank_may_take(words, tmp_path):
+    """The same runs within it; too little is refused, and runs with another one do not stand in one table."""
+    run(*words, *GRID, *SHORT)
+    assert "--memory 1 MiB is too little" in run(*words, *GRID, *SHORT, "--memory", "1MiB", code=1)
+    assert "memory: there none, now" in run(*words, *GRID, *SHORT, "--memory", "2GiB", code=1)
+    assert "300 rows" in run(*words[:-1], tmp_path / "again", *GRID, *SHORT, "--memory", "2GiB")
+    again = results(tmp_path / "again")
+    for name, one in results(tmp_path / "out").items():
+        assert (one["J"], one["test"]) == (again[name]["J"], again[name]["test"])
+
+
 def test_a_contradiction_is_loud(words, tmp_path):
     run(*words, *GRID)
     path = tmp_path / "out" / "cells" / "prbep_0.01_bmrm" / "result.json"

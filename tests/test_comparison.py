@@ -12,12 +12,12 @@ import pytest
 
 from distsms import inputs, tables
 from distsms.cells import Cell, Finished, Folder, grid
-from distsms.comparison import Kept, Runner
+from distsms.comparison import HeldOutRows, Kept, Runner
 from distsms.errors import InputError
 from distsms.features import Sparse
 from distsms.result import State, Status
 from distsms.settings import Settings
-from distsms.shards import Block
+from distsms.shards import Block, read_manifest, write_data
 from distsms.vectors import STEPS
 from tests.problems import data, share
 
@@ -39,11 +39,12 @@ def runner(comm, folder, stop_wanted=lambda: False, seed=3, step="root"):
     X, y = data(n=150, seed=seed)
     test = data(n=90, seed=seed + 1)
     one = Folder(folder)
-    if comm.is_root:
-        one.open(IDENTITY, overwrite=False)
-    return Runner(
-        block(comm, X, y), block(comm, *test), "test", "gather", one, comm, stop_wanted, {"host": "here"}, step
-    ), test
+    with comm.together():
+        if comm.is_root:
+            one.open(IDENTITY, overwrite=False)
+            write_data(folder / "test", *test, 3)
+    rows = HeldOutRows(folder / "test", read_manifest(folder / "test"), comm)
+    return Runner(block(comm, X, y), rows, "gather", one, comm, stop_wanted, {"host": "here"}, step), test
 
 
 def lines(path):

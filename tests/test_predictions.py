@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distsms import api, evaluation, export, inputs, model, predictions
+from distsms import api, evaluation, export, inputs, model, predictions, scoring
 from distsms.conversion import convert
 from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
@@ -38,7 +38,7 @@ def trained(folder, comm, normalize, source="a.csv", **how):
 def predicted(one, path, comm, folder, name="scores.txt", **how):
     """What `distsms predict` writes, read by the csv module: ids and scores."""
     how = inputs.How(labelled=False, **how)
-    predictions.write(str(folder / name), inputs.scored(one, path, comm, how), comm)
+    predictions.write(str(folder / name), scoring.score_in_turns(one, path, comm, how), comm)
     comm.barrier()
     with open(folder / name, newline="") as file:
         lines = list(csv.reader(file, delimiter="\t"))
@@ -49,7 +49,7 @@ def predicted(one, path, comm, folder, name="scores.txt", **how):
 @pytest.mark.parametrize("normalize", KINDS)
 def test_scores_are_those_of_raw_rows_by_hand(comm, shared_dir, normalize, monkeypatch):
     """X as it was times the model's w (rows of unit length for l2); also from shards, and w is what was trained."""
-    monkeypatch.setattr(inputs, "PART_BYTES", 500)
+    monkeypatch.setattr(scoring, "PART_BYTES", 500)
     on_root(comm, lambda: table(shared_dir))
     one = trained(shared_dir, comm, normalize, id="id")
     X, _ = content(shared_dir / "train")
@@ -71,7 +71,7 @@ def test_scores_are_those_of_raw_rows_by_hand(comm, shared_dir, normalize, monke
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_scores_alike(comm, shared_dir, kind, monkeypatch):
-    monkeypatch.setattr(inputs, "PART_BYTES", 300)
+    monkeypatch.setattr(scoring, "PART_BYTES", 300)
     X, y = numbers()
     on_root(comm, lambda: (write(shared_dir / "a.parquet", X, y), write(shared_dir / f"b.{kind}", X, y)))
     one = trained(shared_dir, comm, "maxabs", "a.parquet", positive=7)
@@ -92,7 +92,9 @@ def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
     on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
     capsys.readouterr()
     for name in ("s.txt", "s.h5"):
-        predictions.write(str(shared_dir / name), inputs.scored(one, path, comm, inputs.How(labelled=False)), comm)
+        predictions.write(
+            str(shared_dir / name), scoring.score_in_turns(one, path, comm, inputs.How(labelled=False)), comm
+        )
         assert capsys.readouterr().err.count(f"{path}: has no rows") == comm.is_root
     if comm.is_root:
         assert (shared_dir / "s.txt").read_bytes() == b""
@@ -117,7 +119,7 @@ def test_hdf5_and_awkward_ids(comm, shared_dir):
     one = trained(shared_dir, comm, "none", "a.pq", id="id")
     for source in ("a.pq", "train"):
         assert predicted(one, shared_dir / source, comm, shared_dir)[0] == names
-        parts = inputs.scored(one, shared_dir / source, comm, inputs.How(labelled=False))
+        parts = scoring.score_in_turns(one, shared_dir / source, comm, inputs.How(labelled=False))
         predictions.write(str(shared_dir / "s.h5"), parts, comm)
         comm.barrier()
         with h5py.File(shared_dir / "s.h5") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, add_stopping, add_vectors, long_run
+from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import positive
 from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measure_names import RANKING
@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="smoothing of lmvm and agm: adaptive, or the paper's fixed c_mu, 10 100 1000 (adaptive)",
     )
     add_vectors(how)
+    add_memory(how)
     add_stopping(parser, 600.0)
     parser.add_argument("--ignore-new-features", action="store_true", help="leave out test columns that DATA lacks")
     parser.add_argument(
@@ -107,8 +108,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms import files, inputs, shards
     from distsms.cells import grid
     from distsms.cli.info import versions
-    from distsms.cli.options import fitting, settings_from, speaker
-    from distsms.comparison import Runner
+    from distsms.cli.options import fitting, rows_held, settings_from, speaker
+    from distsms.comparison import HeldOutRows, Runner
     from distsms.vectors import choose_step
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
@@ -117,8 +118,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
         common = next(iter(settings.values()))
         manifest = shards.read_manifest(args.data)
-        for cell, one in settings.items():
-            fitting(args, cell.measure, manifest, one, comm.size, neighbours)
+        losses = len({cell.measure for cell in cells})
+        rooms = [
+            fitting(args, cell.measure, manifest, one, comm.size, neighbours, losses=losses)[-1](comm.is_root)
+            for cell, one in settings.items()
+        ]
+        room = min((one for one in rooms if one), default=None)
         if args.test:
             inputs.check(args.test, inputs.like(manifest), inputs.How(args.ignore_new_features))
         if comm.is_root:
@@ -128,11 +133,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.open(_identity(args, common, manifest, comm.size), args.overwrite)
             folder.all_finished()  # raises InputError where a run is damaged
     say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
-    block = shards.load(manifest, comm)
-    test = _test_rows(args, manifest, comm) if args.test else None
+    block = shards.load(manifest, comm, room=room)
+    if args.memory:
+        say(rows_held(block, comm))
+    test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
     about = {"host": os.uname().nodename, "versions": versions()}
     step, _ = choose_step(args.step, manifest.p, comm.size, all(one.traits.spreadable for one in settings.values()))
-    runner = Runner(block, test, args.test, args.ordering, folder, comm, signals.wanted, about, step)
+    runner = Runner(block, test, args.ordering, folder, comm, signals.wanted, about, step)
     stopped = _run_cells(settings, runner, say)
     runner.close()
     disagree, draws = 0, args.figures and not stopped  # who sends signals has little patience
@@ -231,6 +238,7 @@ def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, 
         "step": args.step,
         "ignore_new_features": args.ignore_new_features,
         "ranks": ranks,
+        "memory": args.memory,  # by which seconds differ
     }
 
 
@@ -243,14 +251,6 @@ def _fingerprint(path: str | None) -> str | None:
     if path is None:
         return None
     return manifest.read_manifest(path).fingerprint if Path(path).is_dir() else manifest.file_sha256(Path(path))
-
-
-def _test_rows(args: argparse.Namespace, manifest: Manifest, comm: Communicator) -> Any:
-    """This rank's test rows, with the training rows' columns and labels. Collective."""
-    from distsms import inputs
-
-    how = inputs.How(args.ignore_new_features)
-    return inputs.rows_for(inputs.like(manifest), args.test, comm, how, manifest.normalization)
 
 
 def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:

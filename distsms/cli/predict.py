@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score, and write as the scores come. Collective."""
-    from distsms import inputs, model, predictions
+    from distsms import inputs, model, predictions, scoring
     from distsms.errors import InputError
 
     with comm.together():
@@ -58,5 +58,5 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
     how = inputs.How(args.ignore_new_features, False, args.zero_based, id=args.id)
-    predictions.write(args.output, inputs.scored(judge, args.data, comm, how), comm)
+    predictions.write(args.output, scoring.score_in_turns(judge, args.data, comm, how), comm)
     return EXIT_OK

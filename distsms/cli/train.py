@@ -140,7 +140,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     import contextlib
     from pathlib import Path
 
-    from distsms import fit, inputs, keeping, model, report, shards
+    from distsms import fit, inputs, keeping, model, report, scoring, shards
     from distsms.bias import WithConstant
     from distsms.cli.info import versions
     from distsms.clock import Clock
@@ -219,11 +219,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     _conclude(say, args, settings, result)
     say(f"  training  {_figures(on_training)}   threshold {threshold:.6g}")
     if args.test:
+        del block, features, scores, labels  # their room is the test rows'
+        gc.collect()
         with clock.phase("test"):
             with reading:
-                test = inputs.rows_for(trained, args.test, comm, inputs.How(args.ignore_new_features))
-            scores, labels = test.judged(inputs.scores(trained, test, args.test, comm))
-            on_test = trained.info["test"] = fit.measured(args.measure, scores, labels, threshold, comm)
+                test = scoring.score([trained], args.test, comm, inputs.How(args.ignore_new_features))
+            on_test = trained.info["test"] = fit.measured(args.measure, *test.judged(), threshold, comm)
         say(f"  test      {_figures(on_test)}   ({args.test})")
     usage = comm.allgather(report.used(clock, comm.moved(), reading.bytes, evaluations))
     trained.info["usage"] = report.busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
