@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms import features
-from distsms.features import Dense, Sparse, index_dtype, length_dtype, threads_wanted, unsigned
+from distsms.features import Dense, Sparse, index_dtype, length_dtype, unsigned
+from distsms.parts import threads_wanted
 
 KINDS = ("sparse", "sorted", "pattern", "sorted pattern", "dense")
 EPS = np.finfo(float).eps
