@@ -90,9 +90,8 @@ class Sparse(Rows):
         block = _block(self._nnz, len(lengths))
         order, lengths = _by_length(lengths, block) if sort else (None, lengths)
         starts = _starts_of_runs(lengths, block)
-        runs = lengths[starts], (np.diff(starts, append=len(lengths)) - 1).astype(np.uint8)
-        self._rows = *runs, order, block
-        self._arrays = indices, values, *runs, order
+        counts = (np.diff(starts, append=len(lengths)) - 1).astype(np.uint8)
+        self._runs = kernel.Runs(lengths[starts], counts, order, block)
         threads = threads or threads_wanted()
         parts = _parts(lengths, starts, self._nnz, block, threads)
         super().__init__((len(lengths), p), parts, threads, (indices, values), source)
@@ -113,32 +112,31 @@ class Sparse(Rows):
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + sum(array.nbytes for array in self._arrays[2:] if array is not None)
+        return super().nbytes + sum(array.nbytes for array in self._runs[:3] if array is not None)
 
     def arrange(self, part: Part, given: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
         """Bring a part's columns and values, given in the order of the rows, into the one that they are held in.
 
         into : arrays of the final types, where they go to start..stop.
         """
-        begin = np.empty(self._rows[-1], np.uint64)
+        begin = np.empty(self._runs.block, np.uint64)
         columns, held = (None if one is None else one[part.start : part.stop] for one in into)
-        kernel.arrange_rows(given, values, *self._rows, part.first, part.last, part.run, begin, columns, held)
+        kernel.arrange_rows(given, values, self._runs, part, begin, columns, held)
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
-        kernel.dot_rows(*entries, *self._rows, part.first, part.last, part.start, part.run, w, out)
+        kernel.dot_rows(*entries, self._runs, part, w, out)
 
     def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
-        place = part.first, part.last, part.start, part.run
-        kernel.add_rows(*entries, *self._rows, *place, self._skips(c), c, out)
+        kernel.add_rows(*entries, self._runs, part, self._skips(c), c, out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        return kernel.largest_row(*entries, *self._rows[:2], part.first, part.last, part.start, part.run, w)
+        return kernel.largest_row(*entries, self._runs, part, w)
 
     def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
-        kernel.describe_columns(*entries, part.start, part.stop, largest, counts)
+        kernel.describe_columns(*entries, part, largest, counts)
 
     def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
-        kernel.add_squares(*entries, part.start, part.stop, squares)
+        kernel.add_squares(*entries, part, squares)
 
     def _skips(self, c: Floats) -> bool:
         """Whether passing over rows with c_i = 0 is worth a branch: where reading them is dear, or few others are left.
@@ -148,7 +146,7 @@ class Sparse(Rows):
         if self.nnz < _SHORT * len(c):
             return False
         sample = c[:: 1 + len(c) // _SAMPLE]
-        return self._arrays[0].itemsize > 2 or _FEW * np.count_nonzero(sample) <= len(sample)
+        return self._entries[0].itemsize > 2 or _FEW * np.count_nonzero(sample) <= len(sample)
 
 
 class Pattern(Sparse):
@@ -171,13 +169,13 @@ class Dense(Rows):
 
         source : has the rows, so many; the array is without any then.
         """
-        self._array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
+        array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
         n_local, p = len(array) if rows is None else rows, array.shape[1]
         threads = threads or threads_wanted()
         count = threads * max(1, -(-n_local * p // (threads * PART_ENTRIES)))
         cuts = [n_local * t // count for t in range(count + 1)]
         parts = [Part(first, last, first, last) for first, last in pairwise(cuts)]
-        super().__init__((n_local, p), parts, threads, (self._array,), source)
+        super().__init__((n_local, p), parts, threads, (array,), source)
 
     @property
     def nnz(self) -> int:
