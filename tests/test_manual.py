@@ -18,8 +18,8 @@ import pytest
 from distsms import api, cli, model
 from distsms.comm import Communicator
 from distsms.conversion import convert
+from tests.files import write_anndata, write_csv
 from tests.program import TIME_LIMIT, write_svmlight
-from tests.test_reading import write_anndata, write_csv
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
