@@ -9,7 +9,7 @@ checkpoint.older.npz  the one before it
 
 Plain writes of Python rather than HDF5, which may crash the process where a disk is full. A zip file ends with its
 directory, so that a file cut short is seen, and every member has a checksum. What a run puts in is the run's business:
-see `distsms.training`.
+see `distsms.solve`.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.features import rows_of, threads_wanted
+from distsms.features import rows_of
 from distsms.fit import fit
 from distsms.folds import deal
+from distsms.parts import threads_wanted
 from distsms.result import Status
 from distsms.settings import Settings
 

@@ -13,33 +13,20 @@ All vectors are local and float64; k of them lie one below the other, each conti
 X is held as narrow as it is, float32 values as float32, and not copied where it is; sums are float64. Nothing
 communicates: the caller sums X'c and the second moments over ranks. n_local = 0 is an ordinary case: X'c is then zero.
 
-The rows are cut into parts of nearly equal work. Each thread takes a run of parts, and all but the first need a vector
-of length p of their own for X'c, summed in a fixed order: results depend on the number of threads in the last digits,
-and not on chance. Threads are OMP_NUM_THREADS, or 1.
-
-Where not all entries are in memory, a `Source` brings those of one part after the other; sums are the same to the bit.
+How rows are cut into parts, and passed over on threads: `distsms.parts`.
 """
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms import features_kernel as kernel
-
-Floats = NDArray[np.float64]
-Vectors = Floats | Sequence[Floats]
-Entries = tuple[Any, ...]
-"""The arrays that hold entries: columns, and values or None, of sparse rows; the rows themselves of dense ones."""
-T = TypeVar("T")
+from distsms.parts import Entries, Floats, Part, Rows, Source, threads_wanted
 
 PART_ENTRIES = 2**20
 """Entries of a part: few enough to stay in a cache for the next of k vectors, enough to forget what a call costs."""
@@ -62,175 +49,6 @@ def unsigned(largest: int) -> Any:
 def length_dtype(longest: int) -> Any:
     """The smallest unsigned type for the numbers of entries of rows: 8 bits mostly."""
     return np.uint8 if longest < 2**8 else unsigned(longest)
-
-
-def threads_wanted() -> int:
-    """OMP_NUM_THREADS (its first number, if several are given), or 1."""
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return max(1, int(first)) if first.isdecimal() else 1
-
-
-class Part(NamedTuple):
-    """Local rows first..last. In the arrays that hold them they are start..stop: entries, or rows of dense ones.
-
-    run : the first run of sparse rows.
-    """
-
-    first: int
-    last: int
-    start: int = 0
-    stop: int = 0
-    run: int = 0
-
-
-class Source(Protocol):
-    """Where entries are that are not all in memory; see `distsms.streaming`."""
-
-    @property
-    def bytes_per_pass(self) -> int:
-        """Bytes read from files on each pass over all parts."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-
-    def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Each part of a thread's run, and arrays that hold it until the next one is asked for."""
-
-
-class Rows(ABC):
-    """Local rows cut into parts; what sparse and dense ones have in common."""
-
-    def __init__(
-        self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: Source | None
-    ) -> None:
-        """entries : where the parts are; with a source, arrays of their types alone."""
-        self.shape = shape  # (n_local, p)
-        self.source = source
-        self._entries = entries
-        share = -(-len(parts) // threads)
-        self.runs = [parts[i : i + share] for i in range(0, len(parts), share)]
-        self._pool = ThreadPoolExecutor(threads) if len(self.runs) > 1 else None
-        self._sums = np.empty((len(self.runs) - 1, 1, shape[1]))  # X'c of all threads but the first
-        # Compiles the kernels, or loads them from their cache, now and not in the first evaluation.
-        no_rows, nothing = Part(0, 0), np.empty(0)
-        self._dot(no_rows, entries, nothing, nothing)
-        self._add(no_rows, entries, nothing, nothing)
-        self._largest(no_rows, entries, nothing)
-        self._describe(no_rows, entries, nothing, nothing)
-        self._square(no_rows, entries, nothing)
-
-    @property
-    @abstractmethod
-    def nnz(self) -> int:
-        """Stored entries."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-        return sum(array.nbytes for array in self._entries if array is not None) + (
-            self.source.nbytes if self.source else 0
-        )
-
-    def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
-        """X W, into `out` if given (C-contiguous, of the shape of the result)."""
-        vectors, out, rows = self._prepared(W, out, self.shape[1], self.shape[0])
-
-        def run(thread: int) -> None:
-            # Backward: it begins with what the last pass, forward for its sums, has left in buffers and caches.
-            for part, entries in self._passing(thread, backward=True):
-                for w, s in zip(vectors, rows, strict=True):
-                    self._dot(part, entries, w, s)
-
-        self._on_threads(run)
-        return out
-
-    def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
-        """X' C, to be summed over ranks; into `out` if given. C may also be a sequence of k arrays (n_local,)."""
-        vectors, out, first = self._prepared(C, out, self.shape[0], self.shape[1])
-        if self._sums.shape[1] != len(vectors):
-            self._sums = np.empty((len(self._sums), len(vectors), self.shape[1]))
-
-        def run(thread: int) -> None:
-            sums = self._sums[thread - 1] if thread else first
-            for total in sums:
-                total[:] = 0
-            for part, entries in self._passing(thread):
-                for c, total in zip(vectors, sums, strict=True):
-                    self._add(part, entries, c, total)
-
-        self._on_threads(run)
-        for others in self._sums:
-            for total, other in zip(first, others, strict=True):
-                total += other
-        return out
-
-    def largest_terms(self, w: Floats) -> float:
-        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w."""
-        (vector,), _, _ = self._prepared(w, None, self.shape[1], 0)
-
-        def run(thread: int) -> float:
-            return max((self._largest(*one, vector) for one in self._passing(thread)), default=0.0)
-
-        return float(max(self._on_threads(run)))
-
-    def columns(self) -> tuple[Floats, Floats]:
-        """The largest |x_ij| of each column, and how many entries it has; both (p,), local. One pass on one thread."""
-        largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._describe(part, entries, largest, counts)
-        return largest, counts
-
-    def second_moments(self) -> Floats:
-        """sum_i x_ij^2, (p,), to be summed over ranks. One pass on one thread."""
-        squares = np.zeros(self.shape[1])
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._square(part, entries, squares)
-        return squares
-
-    @abstractmethod
-    def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None: ...
-
-    @abstractmethod
-    def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None: ...
-
-    @abstractmethod
-    def _largest(self, part: Part, entries: Entries, w: Floats) -> float: ...
-
-    @abstractmethod
-    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None: ...
-
-    @abstractmethod
-    def _square(self, part: Part, entries: Entries, squares: Floats) -> None: ...
-
-    def _passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Each part of a thread's run, and the arrays that hold it."""
-        if self.source is not None:
-            return self.source.passing(thread, backward)
-        return ((part, self._entries) for part in self.runs[thread])
-
-    def _on_threads(self, run: Callable[[int], T]) -> Iterable[T]:
-        """run(thread) for each thread."""
-        if self._pool is None:
-            return [run(0)]
-        return list(self._pool.map(run, range(len(self.runs))))
-
-    @staticmethod
-    def _prepared(
-        given: Vectors, out: Floats | None, length: int, result: int
-    ) -> tuple[list[Floats], Floats, list[Floats]]:
-        """The k vectors as the kernels want them, the result, and its rows; kernels check nothing, so this does."""
-        single = isinstance(given, np.ndarray) and given.ndim == 1
-        vectors = [np.ascontiguousarray(one, np.float64) for one in ([given] if single else given)]
-        shape = (result,) if single else (len(vectors), result)
-        out = np.empty(shape) if out is None else out
-        if any(one.shape != (length,) for one in vectors):
-            raise ValueError(f"vectors of shape {vectors[0].shape} where ({length},) is wanted")
-        if out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
-            raise ValueError(f"the result is C-contiguous float64 of shape {shape}, not {out.dtype} {out.shape}")
-        return vectors, out, [out] if single else list(out)
 
 
 class Sparse(Rows):
@@ -272,9 +90,8 @@ class Sparse(Rows):
         block = _block(self._nnz, len(lengths))
         order, lengths = _by_length(lengths, block) if sort else (None, lengths)
         starts = _starts_of_runs(lengths, block)
-        runs = lengths[starts], (np.diff(starts, append=len(lengths)) - 1).astype(np.uint8)
-        self._rows = *runs, order, block
-        self._arrays = indices, values, *runs, order
+        counts = (np.diff(starts, append=len(lengths)) - 1).astype(np.uint8)
+        self._runs = kernel.Runs(lengths[starts], counts, order, block)
         threads = threads or threads_wanted()
         parts = _parts(lengths, starts, self._nnz, block, threads)
         super().__init__((len(lengths), p), parts, threads, (indices, values), source)
@@ -295,32 +112,31 @@ class Sparse(Rows):
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + sum(array.nbytes for array in self._arrays[2:] if array is not None)
+        return super().nbytes + sum(array.nbytes for array in self._runs[:3] if array is not None)
 
     def arrange(self, part: Part, given: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
         """Bring a part's columns and values, given in the order of the rows, into the one that they are held in.
 
         into : arrays of the final types, where they go to start..stop.
         """
-        begin = np.empty(self._rows[-1], np.uint64)
+        begin = np.empty(self._runs.block, np.uint64)
         columns, held = (None if one is None else one[part.start : part.stop] for one in into)
-        kernel.arrange_rows(given, values, *self._rows, part.first, part.last, part.run, begin, columns, held)
+        kernel.arrange_rows(given, values, self._runs, part, begin, columns, held)
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
-        kernel.dot_rows(*entries, *self._rows, part.first, part.last, part.start, part.run, w, out)
+        kernel.dot_rows(*entries, self._runs, part, w, out)
 
     def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
-        place = part.first, part.last, part.start, part.run
-        kernel.add_rows(*entries, *self._rows, *place, self._skips(c), c, out)
+        kernel.add_rows(*entries, self._runs, part, self._skips(c), c, out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        return kernel.largest_row(*entries, *self._rows[:2], part.first, part.last, part.start, part.run, w)
+        return kernel.largest_row(*entries, self._runs, part, w)
 
     def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
-        kernel.describe_columns(*entries, part.start, part.stop, largest, counts)
+        kernel.describe_columns(*entries, part, largest, counts)
 
     def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
-        kernel.add_squares(*entries, part.start, part.stop, squares)
+        kernel.add_squares(*entries, part, squares)
 
     def _skips(self, c: Floats) -> bool:
         """Whether passing over rows with c_i = 0 is worth a branch: where reading them is dear, or few others are left.
@@ -330,7 +146,7 @@ class Sparse(Rows):
         if self.nnz < _SHORT * len(c):
             return False
         sample = c[:: 1 + len(c) // _SAMPLE]
-        return self._arrays[0].itemsize > 2 or _FEW * np.count_nonzero(sample) <= len(sample)
+        return self._entries[0].itemsize > 2 or _FEW * np.count_nonzero(sample) <= len(sample)
 
 
 class Pattern(Sparse):
@@ -353,13 +169,13 @@ class Dense(Rows):
 
         source : has the rows, so many; the array is without any then.
         """
-        self._array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
+        array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
         n_local, p = len(array) if rows is None else rows, array.shape[1]
         threads = threads or threads_wanted()
         count = threads * max(1, -(-n_local * p // (threads * PART_ENTRIES)))
         cuts = [n_local * t // count for t in range(count + 1)]
         parts = [Part(first, last, first, last) for first, last in pairwise(cuts)]
-        super().__init__((n_local, p), parts, threads, (self._array,), source)
+        super().__init__((n_local, p), parts, threads, (array,), source)
 
     @property
     def nnz(self) -> int:

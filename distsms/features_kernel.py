@@ -1,10 +1,8 @@
 """The compiled loops of `distsms.features`.
 
 Sparse rows, as `Sparse` holds them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None where all are 1:
-the compiler then drops them; `lengths` and `counts` of runs of equally long rows; `order`, (n_local,) uint8, from which
-place of its block (of so many rows, a power of 2) each row came, or None: from its own. Sums are float64 whatever the
-values are. A kernel works on the rows first..last, the first one of a block, whose entries begin at `start` and whose
-runs at `run`. Nothing is checked here.
+the compiler then drops them; `Runs`. Sums are float64 whatever the values are. A kernel works on the rows of a part,
+which begins with a block. Nothing is checked here.
 
 What is odd in these loops was measured. A processor guesses the end of a row badly unless the rows before it were as
 long, and a bad guess costs more than a short row: hence the runs. Two sums hide the latency of additions. And the
@@ -14,7 +12,7 @@ it is told what to fetch.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -23,6 +21,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from distsms.compiling import njit
+from distsms.parts import Part
 
 Array = NDArray[Any]
 Values = Array | None
@@ -32,6 +31,20 @@ AHEAD = np.uint64(256)  # entries
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 _EIGHT, _SIXTY_FOUR = np.uint64(8), np.uint64(64)  # entries of a row that is worth an unrolled loop
 _ANY_ORDER = {"reassoc", "contract", "nsz"}  # lets the compiler split a sum over the lanes of a vector register
+
+
+class Runs(NamedTuple):
+    """Runs of equally long rows, inside of blocks.
+
+    lengths, counts : (runs,) unsigned, of rows, and how many there are of them, less 1.
+    order : (n_local,) uint8, from which place of its block each row came, or None: from its own.
+    block : rows of a block, a power of 2.
+    """
+
+    lengths: Array
+    counts: Array
+    order: Order
+    block: int
 
 
 @intrinsic  # type: ignore[misc]
@@ -75,26 +88,17 @@ def _place(order: Order, block: int, q: Any) -> Any:
 
 @njit()
 def arrange_rows(
-    given: Array,
-    given_values: Values,
-    lengths: Array,
-    counts: Array,
-    order: Order,
-    block: int,
-    first: int,
-    last: int,
-    run: int,
-    begin: Array,
-    columns: Array,
-    values: Values,
+    given: Array, given_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
 ) -> None:
-    """Copy the entries of the rows first..last, given in the order of the rows, to where they are held.
+    """Copy the entries of a part, given in the order of the rows, to where they are held.
 
     begin : (block,) uint64, room for where each row of a block begins.
     """
+    lengths, counts, order, block = runs.lengths, runs.counts, runs.order, runs.block
     source = target = np.uint64(0)
-    for here in range(first, last, block):
-        end, q, at = min(here + block, last), here, run
+    run = part.run
+    for here in range(part.first, part.last, block):
+        end, q, at = min(here + block, part.last), here, run
         while q < end:
             for _ in range(counts[at] + 1):
                 begin[_place(order, block, q) - here] = lengths[at]
@@ -130,24 +134,11 @@ def checksum(words: Array) -> np.uint64:
 
 
 @njit()
-def dot_rows(
-    columns: Array,
-    values: Values,
-    lengths: Array,
-    counts: Array,
-    order: Order,
-    block: int,
-    first: int,
-    last: int,
-    start: int,
-    run: int,
-    w: Array,
-    out: Array,
-) -> None:
-    """out[i] = <x_i, w> of the rows first..last; w (p,), out (n_local,)."""
-    stop, q = np.uint64(start), first
-    while q < last:
-        length, end = np.uint64(lengths[run]), q + counts[run] + 1
+def dot_rows(columns: Array, values: Values, runs: Runs, part: Part, w: Array, out: Array) -> None:
+    """out[i] = <x_i, w> of the rows of a part; w (p,), out (n_local,)."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
         run += 1
         long = length >= _EIGHT
         while q < end:
@@ -168,36 +159,24 @@ def dot_rows(
                 k += _TWO
             if k < stop:
                 a += _value(values, k) * w[columns[k]]
-            out[_place(order, block, q)] = a + b
+            out[_place(runs.order, runs.block, q)] = a + b
             q += 1
 
 
 @njit()
 def add_rows(
-    columns: Array,
-    values: Values,
-    lengths: Array,
-    counts: Array,
-    order: Order,
-    block: int,
-    first: int,
-    last: int,
-    start: int,
-    run: int,
-    skip: bool,
-    coefficients: Array,
-    out: Array,
+    columns: Array, values: Values, runs: Runs, part: Part, skip: bool, coefficients: Array, out: Array
 ) -> None:
-    """out += sum_i c_i x_i over the rows first..last; c (n_local,), out (p,). skip: pass over rows with c_i = 0."""
-    stop, q = np.uint64(start), first
-    while q < last:
-        length, end = np.uint64(lengths[run]), q + counts[run] + 1
+    """out += sum_i c_i x_i over the rows of a part; c (n_local,), out (p,). skip: pass over rows with c_i = 0."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
         run += 1
         long = length >= _SIXTY_FOUR
         while q < end:
             k = stop
             stop = k + length
-            c = coefficients[_place(order, block, q)]
+            c = coefficients[_place(runs.order, runs.block, q)]
             q += 1
             if skip and c == 0:
                 continue
@@ -218,14 +197,12 @@ def add_rows(
 
 
 @njit()
-def largest_row(
-    columns: Array, values: Values, lengths: Array, counts: Array, first: int, last: int, start: int, run: int, w: Array
-) -> float:
-    """The largest over the rows first..last of (entries + 2) sum_j |x_ij w_j|; 0 without rows."""
+def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array) -> float:
+    """The largest over the rows of a part of (entries + 2) sum_j |x_ij w_j|; 0 without rows."""
     best: Any = 0.0
-    stop, q = np.uint64(start), first
-    while q < last:
-        length, end = np.uint64(lengths[run]), q + counts[run] + 1
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
         run += 1
         while q < end:
             k = stop
@@ -240,9 +217,9 @@ def largest_row(
 
 
 @njit()
-def describe_columns(columns: Array, values: Values, start: int, stop: int, largest: Array, counts: Array) -> None:
-    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of the entries start..stop."""
-    for i in range(start, stop):
+def describe_columns(columns: Array, values: Values, part: Part, largest: Array, counts: Array) -> None:
+    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of a part."""
+    for i in range(part.start, part.stop):
         k = np.uint64(i)
         j = columns[k]
         largest[j] = max(largest[j], abs(_value(values, k)))
@@ -250,9 +227,9 @@ def describe_columns(columns: Array, values: Values, start: int, stop: int, larg
 
 
 @njit()
-def add_squares(columns: Array, values: Values, start: int, stop: int, squares: Array) -> None:
-    """squares += x_ij^2 of the entries start..stop; (p,)."""
-    for i in range(start, stop):
+def add_squares(columns: Array, values: Values, part: Part, squares: Array) -> None:
+    """squares += x_ij^2 of the entries of a part; (p,)."""
+    for i in range(part.start, part.stop):
         k = np.uint64(i)
         squares[columns[k]] += _value(values, k) ** 2
 

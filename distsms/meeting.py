@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 class Seat:
-    """One solve's place: the objective of one of its losses, for `training.minimize`. On the ranks that step."""
+    """One solve's place: the objective of one of its losses, for a `Solve`. On the ranks that step."""
 
     def __init__(self, objective: Objective, number: int) -> None:
         self._objective, self._number = objective, number

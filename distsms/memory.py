@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distsms.errors import InputError
-from distsms.features import threads_wanted
 from distsms.losses.contract import Cost
 from distsms.manifest import Manifest
+from distsms.parts import threads_wanted
 from distsms.report import size
 from distsms.settings import Settings
 from distsms.streaming import Room, buffer_bytes, entry_bytes

@@ -75,6 +75,21 @@ class Evaluation(NamedTuple):
         return self._replace(gradient=_NOTHING, r=_NOTHING)
 
 
+class Evaluator(Protocol):
+    """What a run asks, on the ranks that step: an `Objective`, or a `meeting.Seat`."""
+
+    @property
+    def vectors(self) -> Vectors: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def losses(self) -> Sequence[Loss]: ...
+    @property
+    def stop_requested(self) -> bool: ...
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...
+    def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm) -> float: ...
+
+
 class Objective:
     """The distributed objective of this rank's rows. Building it is local; every rank builds its own.
 

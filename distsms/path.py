@@ -24,7 +24,8 @@ from distsms.objective import Floats, Objective
 from distsms.result import Result, Status
 from distsms.settings import Settings
 from distsms.shards import Block
-from distsms.training import minimize, scale_of
+from distsms.solve import Solve
+from distsms.training import scale_of
 from distsms.vectors import make_vectors
 
 RULES = ("best", "one-se")
@@ -130,7 +131,7 @@ class Lanes:
         def lane(seat: Seat, number: int) -> None:
             w = starts[number]
             for lam in lambdas[number]:
-                result = minimize(seat, replace(settings, lam=lam), w, scale)
+                result = Solve(seat, replace(settings, lam=lam), scale).run(w)
                 if result.status is Status.STOPPED:
                     return
                 w = result.w

@@ -37,6 +37,14 @@ class Status(Enum):
         return self.value[1]
 
 
+class Finished(Exception):
+    """Leaves the solver from inside an evaluation, once the run is over."""
+
+    def __init__(self, status: Status, detail: str = "") -> None:
+        super().__init__(status, detail)
+        self.status, self.detail = status, detail
+
+
 class State(NamedTuple):
     """Where a run stands after an evaluation; a line of the trace."""
 

@@ -1,13 +1,20 @@
-"""Small data sets for tests, and a rank's share of one."""
+"""Small data sets for tests, and a rank's share of one; scores and losses; finished runs of a comparison."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.cells import Cell, Finished
+from distsms.comm import Communicator
 from distsms.features import Sparse
-from distsms.losses import make_loss
+from distsms.losses import MEASURES, make_loss
+from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.objective import Objective
+from distsms.shards import Block
 from distsms.solvers import SOLVERS, solver_class
 from distsms.vectors import make_vectors
 
@@ -49,3 +56,70 @@ def asked(objective, requests):
 def noting(states):
     """A watcher of `train` that appends each state to a list."""
     return lambda state, w: states.append(state)
+
+
+_PATHS = {"data": {"path": "a", "fingerprint": "f"}, "test": {"path": "t", "fingerprint": "e"}}
+IDENTITY = {"format": "distsms-comparison", "version": 1, **_PATHS, "epsilon": 1e-3}
+CELL = Cell("rocarea", 1e-2, "lmvm")
+
+
+def block(comm, X, y):
+    """This rank's share of X and y, as `shards.load` would hold it."""
+    rows, part = share(comm, len(y)), X[share(comm, len(y))].tocsr()
+    features = Sparse.of(part)
+    return Block(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=False, files=False):
+    """A finished run by hand: one evaluation a second, with these best J; its folder if `files`, or what is read."""
+    place = folder / "cells" / cell.name
+    place.mkdir(parents=True)
+    trace = [{"evaluation": k, "seconds": float(k), "best_J": J, "gap": J} for k, J in enumerate(best_J, 1)]
+    measures = None if test is None else {"rocarea": test, "prbep": test}
+    tests = [] if test is None else [{**line, **measures} for line in trace]
+    for name, rows in (("trace.jsonl", trace), ("test.jsonl", tests)):
+        (place / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    J = best_J[-1] if best_J else None
+    result = {"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu, "J": J}
+    result |= {"lower_bound": bound, "gap": None, "status": status, "evaluations": len(best_J), "vacuous": vacuous}
+    result |= {"seconds": float(len(best_J)), "test": measures, "J_at_zero": 1.0, "host": "here"}
+    (place / "result.json").write_text(json.dumps(result))
+    return place if files else Finished.read(place)
+
+
+class ByRanges(RocAreaExchange):
+    """The way that is otherwise taken from a million rows of the smaller class on."""
+
+    by_ranges = True
+
+
+WAYS = {measure: loss for measure, loss in MEASURES.items() if measure[0] in ("rocarea", "prbep")}
+WAYS["rocarea", "ranges"] = ByRanges
+ALL = sorted(WAYS)
+
+
+def build(measure, labels, comm=None, weights=None):
+    return WAYS[measure](np.asarray(labels, np.int8), weights, comm or Communicator())
+
+
+def local_part(array, comm):
+    """This rank's share of an array over all rows."""
+    return array[share(comm, len(array))]
+
+
+@st.composite
+def problems(draw, max_rows=14):
+    """Scores (often tied, of any size), labels of both classes, and a width."""
+    n = draw(st.integers(2, max_rows))
+    size = 10.0 ** draw(st.sampled_from([-8, -2, 0, 0, 1, 8]))
+    grid = st.integers(-4, 4).map(float)
+    score = draw(st.sampled_from([grid, st.floats(-3, 3, allow_subnormal=False)]))
+    scores = np.array(draw(st.lists(score, min_size=n, max_size=n))) * size
+    labels = np.array(draw(st.lists(st.sampled_from([1, -1]), min_size=n, max_size=n)))
+    labels[0], labels[1] = 1, -1
+    nu = draw(st.sampled_from([1e-9, 1e-3, 0.1, 0.5, 1.0, 2.0, 7.5, 1e4, 1e10]))
+    return scores, labels, nu

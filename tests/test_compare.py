@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from distsms.cells import Cell
+from tests.problems import made
 from tests.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
-from tests.test_comparison import made
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 GRID = ("--measures", "prbep", "--lambdas", "1e-2", "1e-3", "--solvers", "lmvm", "bmrm", "--no-figures")

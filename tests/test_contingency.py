@@ -21,8 +21,7 @@ from distsms.settings import Settings
 from distsms.solvers import SOLVERS
 from distsms.training import train
 from tests import oracles
-from tests.problems import data, objective
-from tests.test_losses import local_part, problems
+from tests.problems import data, local_part, objective, problems
 
 NAMES = ("error-rate", "f1", "f0.5", "f0.01", "f2", "f20", "precision@{}", "recall@{}")
 EXACT_ONLY = ("f1", "f0.5", "precision@3", "recall@7")

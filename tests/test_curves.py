@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from distsms import curves, measures
 from distsms.comm import Communicator
+from tests.problems import local_part
 from tests.test_intervals import drawn
-from tests.test_losses import local_part
 
 ALONE = Communicator()
 

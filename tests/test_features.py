@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms import features
-from distsms.features import Dense, Sparse, index_dtype, length_dtype, threads_wanted, unsigned
+from distsms.features import Dense, Sparse, index_dtype, length_dtype, unsigned
+from distsms.parts import threads_wanted
 
 KINDS = ("sparse", "sorted", "pattern", "sorted pattern", "dense")
 EPS = np.finfo(float).eps
@@ -124,7 +125,7 @@ def test_the_last_columns(p, dtype, values):
     indptr = np.concatenate(([0], np.cumsum(lengths)))
     X = sparse.csr_matrix((np.ones(len(indices)) if data is None else data, indices, indptr), shape=(13, p))
     rows = Sparse(data, indices, lengths, p)
-    assert rows._arrays[0].dtype == dtype
+    assert rows._entries[0].dtype == dtype
     w, c = rng.normal(size=p), rng.normal(size=13)
     np.testing.assert_allclose(rows.margins(w), X.astype(float) @ w, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(rows.transposed_times(c), X.astype(float).T @ c, rtol=1e-13, atol=1e-13)

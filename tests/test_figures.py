@@ -13,7 +13,7 @@ import numpy as np
 
 from distsms import figures
 from distsms.cells import Cell, Folder
-from tests.test_comparison import made
+from tests.problems import made
 
 pytestmark = pytest.mark.serial
 METHODS = [("lmvm", None), ("lmvm", 10.0), ("lmvm", 1000.0), ("agm", None), ("agm", 10.0), ("bmrm", None)]

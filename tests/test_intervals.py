@@ -13,7 +13,7 @@ from scipy import stats
 from distsms import bootstrap, intervals, measures
 from distsms.comm import Communicator
 from tests import oracles
-from tests.test_losses import local_part
+from tests.problems import local_part
 
 ALONE = Communicator()
 rows_with_ties = st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=4, max_size=14)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from distsms import measures
 from distsms.comm import Communicator
 from tests import oracles
-from tests.test_losses import local_part
+from tests.problems import local_part
 
 
 def of(scores, labels, comm=None):

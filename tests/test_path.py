@@ -22,8 +22,7 @@ from distsms.settings import Settings
 from distsms.solvers import SOLVERS
 from distsms.training import train
 from distsms.vectors import STEPS
-from tests.problems import asked, data, objective
-from tests.test_comparison import block
+from tests.problems import asked, block, data, objective
 
 EPSILON = 1e-4
 PROBLEM = Problem("rocarea", [1e-1, 1e-2], 3, 0, Settings(lam=1.0, epsilon=EPSILON))

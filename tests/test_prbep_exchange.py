@@ -13,8 +13,7 @@ from distsms.comm import Communicator
 from distsms.losses import make_loss
 from distsms.measures import at_k
 from distsms.rootfinding import BUCKETS, LEVELS, REFINEMENTS
-from tests.problems import share
-from tests.test_losses import problems
+from tests.problems import problems, share
 
 
 class Watched:

@@ -16,10 +16,9 @@ from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
 from distsms.normalization import KINDS
 from distsms.shards import load
-from tests.files import write_csv
+from tests.files import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write, write_csv
 from tests.program import run, run_json
 from tests.test_export import with_csv, with_onnx
-from tests.test_reading import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write
 
 
 def table(folder, name="a.csv", rows=None, header=None):

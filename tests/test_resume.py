@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import numpy as np
 import pytest
 
-from distsms import checkpoint, training
+from distsms import checkpoint
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.keeping import Keeper, opened, restored
@@ -130,7 +131,7 @@ def test_the_time_limit_is_each_starts_own(comm, shared_dir, monkeypatch):
     """On a clock that moves by one second at every look: each start has its seconds, and they add up."""
     X, y = data(n=150, p=9, seed=2)
     now = iter(range(10**9))
-    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))
     problem = objective(X, y, comm)
     given = settings(epsilon=1e-9, time_limit=40.0, checkpoint_every=1e6)
     seconds, evaluations = [0.0], [0]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses.gathering import root_of_ramps
-from distsms.rootfinding import NEGATIVE, POSITIVE, RootSearch, find_roots, select
+from distsms.rootfinding import RootSearch, find_roots, select
+from distsms.rootfinding_kernel import NEGATIVE, POSITIVE
 from tests.problems import share
 
 ALONE = Communicator()

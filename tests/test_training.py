@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,6 @@ import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, diags, hstack, random
 
-from distsms import training
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.objective import Request
@@ -319,7 +319,7 @@ def test_watching_is_off_the_clock(comm, monkeypatch):
         bests.append((state.best_J, w.copy()))
         assert state.seconds == 0.0
 
-    monkeypatch.setattr(training.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     X, y = data()
     result = train(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-3, time_limit=50.0), watch=watch)
     assert result.status is Status.PROVED

@@ -170,8 +170,8 @@ def fitting(
     import os
 
     from distsms import memory, report
-    from distsms.features import threads_wanted
     from distsms.losses import choose_ordering, loss_class
+    from distsms.parts import threads_wanted
     from distsms.vectors import choose_step
 
     ordering, why = choose_ordering(args.ordering, measure, manifest.n_pos, manifest.n_neg, size)

@@ -20,8 +20,7 @@ from distsms.cli.options import (
     speaker,
 )
 from distsms.cli.types import duration, measure, positive
-from distsms.errors import EXIT_REQUEUE
-from distsms.measure_names import NAMES, SHOWN, at
+from distsms.measure_names import NAMES
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
     from distsms.interrupts import StopSignals
     from distsms.losses.contract import Floats
     from distsms.manifest import Manifest
-    from distsms.result import Result, State
+    from distsms.result import State
     from distsms.settings import Settings
-    from distsms.vectors import Vectors
 
 NAME = "train"
 USAGE = "DATA [options] [-- PETSC OPTIONS]"
@@ -142,6 +140,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
 
     from distsms import fit, inputs, keeping, model, report, scoring, shards
     from distsms.bias import WithConstant
+    from distsms.cli import trainwords as words
     from distsms.cli.info import versions
     from distsms.clock import Clock
     from distsms.comm import launched_size
@@ -168,16 +167,16 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
             report.check_trace(args.trace)
-        args.ordering, args.step, words, room = fitting(
+        args.ordering, args.step, layout_words, room = fitting(
             args, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
         )
         found, problem = None, _identity(args, settings, manifest)
         if comm.is_root and args.checkpoint:
             inputs.check_distinct(args.checkpoint, args.data, args.test, args.output, args.trace, args.init)
             found, more_words = keeping.opened(Path(args.checkpoint), problem, args.resume, held)
-            words = [*words, *more_words]
+            layout_words += more_words
         trace = report.Trace(args.trace if comm.is_root else None, found.numbers["count"] if found else 0)
-    for one in [*_problem(args, settings, manifest, comm.size), *words]:
+    for one in [*words.problem(args, settings, manifest, comm.size), *layout_words]:
         say(one)
     with clock.phase("load"), reading:
         block = shards.load(manifest, comm, room=room(comm.is_root))
@@ -216,8 +215,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)
-    _conclude(say, args, settings, result)
-    say(f"  training  {_figures(on_training)}   threshold {threshold:.6g}")
+    words.conclude(say, args, settings, result)
+    say(f"  training  {words.figures(on_training)}   threshold {threshold:.6g}")
     if args.test:
         del block, features, scores, labels  # their room is the test rows'
         gc.collect()
@@ -225,62 +224,17 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             with reading:
                 test = scoring.score([trained], args.test, comm, inputs.How(args.ignore_new_features))
             on_test = trained.info["test"] = fit.measured(args.measure, *test.judged(), threshold, comm)
-        say(f"  test      {_figures(on_test)}   ({args.test})")
+        say(f"  test      {words.figures(on_test)}   ({args.test})")
     usage = comm.allgather(report.used(clock, comm.moved(), reading.bytes, evaluations))
     trained.info["usage"] = report.busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)
-    say(_took(usage, result.starts, vectors))
+    say(words.took(usage, result.starts, vectors))
     if args.quiet and comm.is_root and result.status.exit_code:
         print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return result.status.exit_code
-
-
-def _took(usage: list[dict[str, Any]], starts: int, vectors: Vectors) -> str:
-    """Every rank's seconds, bytes and memory, as tables."""
-    from distsms import report
-
-    evaluations = usage[0]["evaluations"]
-    here = f" (this start's, of {evaluations} evaluations)" if starts > 1 else ""
-    lines = [f"\nwhat it took{here}", report.usage_table(usage)]
-    if len(usage) > 1:
-        lines += [
-            f"waiting for other ranks counts as {vectors.outward}, loss and {vectors.inward}\n",
-            report.bytes_table(usage, (vectors.outward, "loss", vectors.inward), max(1, evaluations)),
-        ]
-    return "\n".join(lines)
-
-
-def _conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Result) -> None:
-    """What was proved, and where it is."""
-    say(f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}")
-    share = f"{100 * result.gap / result.J:.3g} % of J" if result.J > 0 else "J is 0"
-    say(
-        f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
-        f" ({share}; target {settings.target(result.J):.3g})   J at w = 0: {result.J_at_zero:.6g}"
-    )
-    width = f", final width nu {result.nu:.3g}" if result.nu else ""
-    starts = f", in {result.starts} starts" if result.starts > 1 else ""
-    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}")
-    kept = [f"   {name} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
-    say(f"  model     {args.output}{''.join(kept)}")
-    if result.status.exit_code == EXIT_REQUEUE:
-        how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
-        say(f"  go on     {how}")
-    if result.vacuous:
-        say(
-            "  warning   hardly better than w = 0: at this lambda the convex risk sees next to nothing in these"
-            "\n            data. Try a smaller lambda or, for PRBEP, --measure rocarea, also as --init for PRBEP"
-        )
-    elif result.idle:
-        say("  warning   no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda")
-
-
-def _figures(measured: dict[str, float]) -> str:
-    """What `fit.measured` found, for people."""
-    return "   ".join(f"{SHOWN.get(name, name)} {value:.6f}" for name, value in measured.items())
 
 
 def _start(path: str, manifest: Manifest, bias: float | None) -> Floats:
@@ -299,33 +253,3 @@ def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest) 
         "bias": args.bias,
         **{name: getattr(settings, name) for name in names},
     }
-
-
-def _problem(args: argparse.Namespace, settings: Settings, manifest: Manifest, size: int) -> list[str]:
-    """What is about to be solved, on what, in lines; from the manifest alone."""
-    from distsms.memory import Layout
-
-    longest = Layout(args.step, size).longest(manifest.p + bool(args.bias))
-    history, planes = settings.history_within(longest), settings.planes_within(longest)
-    fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
-    fixed = fixed if settings.traits.smooth else "the exact risk"
-    fixed += "" if args.solver or settings.solver == "lmvm" else " (this measure has no smoothed one)"
-    kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
-    up_to = "up to " if planes > settings.planes else ""
-    constant = f", a constant feature of {args.bias:g}" if args.bias else ""
-    lines = [
-        f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
-        f" {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}",
-        f"          {manifest.n_pos} positive, {manifest.n_neg} negative rows"
-        f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)"
-        + (f"; normalized: {how}" if (how := manifest.normalization.kind) != "none" else ""),
-        f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}",
-        f"method    {settings.solver}, {up_to}{kept}, {fixed}",
-    ]
-    if at(args.measure) not in (None, manifest.n_pos):
-        lines.append(
-            f"warning   K is not n+ = {manifest.n_pos}: a shift of all scores lowers this risk whatever their order,"
-            "\n          and a model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
-            + ("; train without --bias" if args.bias else "")
-        )
-    return lines

@@ -1,0 +1,88 @@
+"""What a run has proved so far: its best evaluation, the planes below the risk, and the gap between the two."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distsms.certificate import Certificate
+from distsms.objective import Evaluation, Evaluator, Floats
+from distsms.regularizer import SquaredNorm
+from distsms.result import Finished, Status
+from distsms.settings import Settings
+from distsms.snapshot import Snapshot
+from distsms.solvers import Planes
+
+_NOTHING = np.empty(0)
+NONE_YET = Evaluation(_NOTHING, 0.0, np.inf, np.inf, _NOTHING, np.nan, np.nan, _NOTHING, np.nan, 0.0, np.inf)
+"""Before the first evaluation."""
+BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient", "r"))
+"""What a snapshot has of the best evaluation besides w."""
+
+
+class Proof:
+    """On each rank that steps: vectors are slices, numbers the same on all of them.
+
+    best : the evaluation of least J, without gradients; before the first one `NONE_YET`.
+    """
+
+    def __init__(self, objective: Evaluator, settings: Settings) -> None:
+        vectors, self._objective, self._settings = objective.vectors, objective, settings
+        self.best, self.regularizer = NONE_YET, SquaredNorm(settings.lam)
+        zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is Planes.PAIR
+        planes = settings.planes_within(vectors.longest)
+        self.certificate = Certificate(
+            vectors.length, self.regularizer, zero and not pair, planes, vectors.dots, vectors.agreed
+        )
+        if zero and pair:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
+            self.certificate.add(np.zeros(vectors.length), 0.0)
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Take an evaluation into account."""
+        if evaluation.J <= self.best.J:  # at the same w, the one of the present width
+            self.best = evaluation.without_slopes()
+        with self._objective.clock.phase("certificate"):
+            self.certificate.add(evaluation.r, evaluation.d)
+
+    @property
+    def gap(self) -> float:
+        """best J - lower bound, rounding apart."""
+        return max(0.0, self.best.J - self.certificate.lower_bound)
+
+    @property
+    def target(self) -> float:
+        """The gap to be proved."""
+        return self._settings.target(self.best.J)
+
+    def level_point(self, level: float) -> Floats:
+        """Where the planes suggest to evaluate next: see `Certificate.level_point`."""
+        with self._objective.clock.phase("certificate"):
+            return self.certificate.level_point(self.best.w, self.best.J, level)
+
+    def proved(self) -> tuple[float, float, float]:
+        """(lower bound, gap, what rounding can have done to them and is in them), of the present mixture of planes.
+
+        One more pass over the data.
+        """
+        dual, bound = self.certificate.minimum()
+        rounding = self._objective.rounding(self.best, dual, self.regularizer)
+        return bound - rounding, max(0.0, self.best.J - bound) + rounding, rounding
+
+    def check(self) -> None:
+        """Raise Finished if the gap is proved, or if rounding alone takes half of the target."""
+        _, gap, rounding = self.proved()
+        if gap <= self.target:
+            raise Finished(Status.PROVED)
+        if not rounding <= self.target / 2:
+            hint = "centre or scale columns of large values, or ask for a larger gap"
+            raise Finished(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
+
+    def snapshot(self) -> Snapshot:
+        """All that it knows; see `restore`."""
+        numbers = {name: getattr(self.best, name) for name in BEST}
+        kept = Snapshot({}, {}, {"w": [self.best.w]}).joined(Snapshot(numbers).under("best"))
+        return kept.joined(self.certificate.snapshot().under("certificate"))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Know what another one knew."""
+        self.best = NONE_YET._replace(w=snapshot.vectors["w"][0], **snapshot.part("best").numbers)
+        self.certificate.restore(snapshot.part("certificate"))
