@@ -26,7 +26,7 @@ from distsms.features import PART_ENTRIES, Dense, Entries, Features, Part, Spars
 from distsms.manifest import Manifest
 from distsms.normalization import Normalization
 from distsms.shardfile import OpenShard, Piece
-from distsms.stored import Elements
+from distsms.stored import PIECE, Elements
 
 AHEAD = 2
 """Parts behind the one being read that the system is asked for: with one wish at a time a disk idles in between."""
@@ -65,7 +65,8 @@ def buffer_bytes(manifest: Manifest, threads: int) -> int:
     held, stored = entry_bytes(manifest, manifest.normalization)
     meanwhile = 32 if manifest.normalization.kind == "l2" else 12
     more = max(PART_ENTRIES // 16, manifest.p * (manifest.layout == "dense"))  # parts end with blocks of rows
-    return threads * (PART_ENTRIES + more) * (2 * held + stored + meanwhile)
+    pieces = 0 if manifest.compression == "none" else 2 * 8 * max(PIECE, more)  # one as it is stored, one expanded
+    return threads * ((PART_ENTRIES + more) * (2 * held + stored + meanwhile) + pieces)
 
 
 @dataclass

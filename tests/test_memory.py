@@ -17,6 +17,7 @@ from distsms import features, memory, streaming
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses.contract import Cost
+from distsms.manifest import COMPRESSIONS
 from distsms.memory import Needs
 from distsms.normalization import Normalization
 from distsms.settings import Settings
@@ -139,7 +140,8 @@ def least_room(manifest):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("normalize", ["none", "standard", "l2"])
 @pytest.mark.parametrize("kind", ["float32", "float64", "pattern", "dense", "wide"])
-def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, normalize, threads):
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, normalize, threads, compression):
     """Arrays of all kinds, while parts are read, checked and normalized; of rows of many lengths."""
     part = 2**15
     monkeypatch.setattr(features, "PART_ENTRIES", part)
@@ -153,7 +155,8 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     scale = np.ones(p) if normalize == "standard" else None
     dtype = "float32" if kind == "float32" else "float64"
     y = np.where(rng.random(n) < 0.5, 1, -1)
-    manifest = replace(write_data(tmp_path, X, y, 2, dtype=dtype), normalization=Normalization(normalize, scale))
+    manifest = write_data(tmp_path, X, y, 2, dtype=dtype, compression=compression)
+    manifest = replace(manifest, normalization=Normalization(normalize, scale))
     room, peaks = least_room(manifest), []
 
     def traced(stream, *words):
