@@ -1,6 +1,6 @@
 """Rows that do not fit in memory: read from their shards on each pass, ahead of what is computed.
 
-Each thread's run of parts (`distsms.features`) begins with parts that stay in memory. The others are read on each pass,
+Each thread's run of parts (`distsms.parts`) begins with parts that stay in memory. The others are read on each pass,
 one by one and into two buffers in turn, by a thread beside the one that computes; the system is asked for those behind.
 Parts and their order are those of rows in memory, and so are results, to the bit.
 
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from distsms import features_kernel as kernel
 from distsms.errors import InputError
-from distsms.features import PART_ENTRIES, Dense, Entries, Features, Part, Sparse, length_dtype, unsigned
+from distsms.features import PART_ENTRIES, Dense, Features, Sparse, length_dtype, unsigned
 from distsms.manifest import Manifest
 from distsms.normalization import Normalization
+from distsms.parts import Entries, Part
 from distsms.shardfile import OpenShard, Piece
 from distsms.stored import PIECE, Elements
 
@@ -110,7 +111,7 @@ class Buffer:
 
 
 class Stream(ABC):
-    """A rank's rows, put together from shards, and then the `features.Source` of their parts.
+    """A rank's rows, put together from shards, and then the `parts.Source` of their parts.
 
     add (of every part of the shards, in order), features, load.
     """
@@ -170,7 +171,7 @@ class Stream(ABC):
                     self.bytes_per_pass += self._n_bytes(part)
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """See `features.Source`."""
+        """See `parts.Source`."""
         run = self._runs[thread]
         places = {part.first: k % 2 for k, part in enumerate(run)}
         missing = [part for part in (run[::-1] if backward else run) if part.first not in self._kept]
