@@ -19,6 +19,8 @@ from distsms.vectors import SHARED_FROM
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
 """Python and the libraries on every rank, and what PETSc adds where the solver steps; measured, see README."""
+EXPANDING = 8 * 2**20
+"""What reading compressed shards adds: their library, and a piece as it is stored and expanded; measured."""
 ROW_BYTES = 40
 """For each row besides its entries: label, classes, scores, coefficients and what a loss makes of them."""
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
@@ -109,7 +111,8 @@ def needs(
     data = entry_bytes(manifest, manifest.normalization)[0] * manifest.nnz + rows
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
-    each = INTERPRETER + 8 * p * solves * (2 + (not shared) + threads_wanted() + bias)
+    each = INTERPRETER + EXPANDING * (manifest.compression != "none")
+    each += 8 * p * solves * (2 + (not shared) + threads_wanted() + bias)
     each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
     steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
     if layout.step == "spread":

@@ -135,7 +135,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
     block = shards.load(manifest, comm, room=room)
     if args.memory:
-        say(rows_held(block, comm))
+        say(rows_held(block, comm, args.memory))
     test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
     about = {"host": os.uname().nodename, "versions": versions()}
     step, _ = choose_step(args.step, manifest.p, comm.size, all(one.traits.spreadable for one in settings.values()))

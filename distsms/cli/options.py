@@ -189,7 +189,7 @@ def fitting(
         f" on {'each rank' if step == 'spread' else 'the root'}; its node has {report.size(there)}",
     ]
     if allowed:
-        words.append(f"          at most {report.size(allowed)} on each rank: entries beyond are streamed")
+        words.append(f"          at most {report.size(allowed)} on each rank, by --memory: entries beyond are streamed")
     threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
     if threads > cores:
         words.append(
@@ -214,8 +214,11 @@ def speaker(speaks: bool) -> Callable[[str], None]:
     return say
 
 
-def rows_held(block: Block, comm: Communicator) -> str:
-    """What the ranks hold of rows, and what they read of them on each pass, as lines. Collective."""
+def rows_held(block: Block, comm: Communicator, allowed: float | None = None) -> str:
+    """What the ranks hold of rows, and what they read of them on each pass, as lines. Collective.
+
+    allowed : `--memory`.
+    """
     from distsms.report import size
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
@@ -226,8 +229,11 @@ def rows_held(block: Block, comm: Communicator) -> str:
     mine = len(block.labels), block.features.nnz, block.features.nbytes, source.bytes_per_pass if source else 0
     rows, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
     each = ", each" if comm.size > 1 else ""
-    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, size)}"
+    buffers = " with buffers" if any(streamed) else ""
+    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, size)}{buffers}"
     line = f"ranks     {comm.size}{each} with {what}\n"
     if any(streamed):
         line += f"streamed  {between(streamed, size)} of the shards{each} on every pass; an evaluation takes two\n"
+    elif allowed:
+        line += "streamed  nothing: all rows are held\n"
     return line

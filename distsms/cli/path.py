@@ -158,7 +158,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
     block = shards.load(manifest, comm, room=room(comm.is_root))
-    say(rows_held(block, comm))
+    say(rows_held(block, comm, args.memory))
     end = time.monotonic() + args.time_limit
     keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
     begun = time.monotonic()

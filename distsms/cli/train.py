@@ -184,7 +184,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     features = WithConstant(block.features, args.bias) if args.bias else block.features
     with clock.phase("measure"):
         vectors = make_vectors(args.step, features.shape[1], comm)
-    say(rows_held(block, comm) + (f"vectors   {vectors.in_words()}\n" if comm.size > 1 else ""))
+    say(rows_held(block, comm, args.memory) + (f"vectors   {vectors.in_words()}\n" if comm.size > 1 else ""))
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None

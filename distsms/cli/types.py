@@ -113,7 +113,7 @@ def add_compress(parser: argparse._ActionsContainer) -> None:
         dest="compression",
         const="blosc-lz4",
         default="none",
-        help="the files by Blosc's LZ4: mostly a third or a fifth as large, and read faster than most disks read",
+        help="the files, by Blosc's LZ4: worth it where they are read from a slow disk, and smaller everywhere",
     )
 
 
