@@ -216,6 +216,21 @@ def test_dropped_columns_may_be_there_or_not(comm, shared_dir, kind, capsys):
 
 
 @pytest.mark.serial
+def test_labels_and_ids_of_training_are_not_new_columns(tmp_path):
+    """Where another column has the labels, or one of several files lacks the ids."""
+    table(tmp_path)
+    one = trained(tmp_path, ALONE, "none", id="id")
+    path = table(tmp_path, "b.csv", [[*row, row[-1]] for row in mixed()], [*HEADER, "truth"])
+    expected = scoring.score([one], tmp_path / "train", ALONE, inputs.How()).judged()
+    found = scoring.score([one], path, ALONE, inputs.How(label="truth")).judged()
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
+    np.testing.assert_array_equal(found[1], expected[1])
+    write_csv(tmp_path / "c.csv", HEADER, mixed())
+    made = convert([tmp_path / "a.csv", tmp_path / "c.csv"], tmp_path / "d", ALONE, like=tmp_path / "train")
+    assert made.n == 400 and not made.ids
+
+
+@pytest.mark.serial
 def test_types_that_changed(tmp_path):
     table(tmp_path)
     one = trained(tmp_path, ALONE, "none", id="id")
