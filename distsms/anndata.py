@@ -51,13 +51,13 @@ class AnnDataReader(SpanReader):
             table = reading.table or Table(tuple(map(Column, first)))
             wanted = [column.name for column in table.columns]
             for path in paths:
-                match(wanted, names[path], (), path, reading.ignore_new)
+                match(wanted, names[path], table.dropped, path, reading.ignore_new, None if given else paths[0])
             numbers = {name: k for k, name in enumerate(wanted)}
             self._place = {
                 path: None if there == wanted else np.array([numbers.get(name, -1) for name in there])
                 for path, there in names.items()
             }
-        self.table = Table(table.columns, reading.label, reading.id)
+        self.table = replace(table, label=reading.label, id=reading.id)
         self.n_columns = len(wanted)
 
     def size(self, path: str) -> Size:

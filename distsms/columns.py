@@ -40,11 +40,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """The columns that are features, in order, and those of labels and row ids: None where there are none."""
+    """The columns that are features, in order, and those of labels and row ids: None where there are none.
+
+    dropped : columns that were left out on purpose; other files of the kind may have them or not.
+    """
 
     columns: tuple[Column, ...]
     label: str | None = None
     id: str | None = None
+    dropped: tuple[str, ...] = ()
 
     @cached_property
     def starts(self) -> list[int]:
@@ -66,11 +70,17 @@ class Table:
         numbers = sum(one.categories is None for one in self.columns)
         words = [f"{one.name} ({len(one.categories)})" for one in self.columns if one.categories is not None]
         shown = ", ".join(words[:10]) + (", ..." if len(words) > 10 else "")
-        return f"{numbers} of numbers" + (f", {len(words)} of categories: {shown}" if words else "")
+        missing = sum(one.missing for one in self.columns)
+        return (
+            f"{numbers} of numbers"
+            + (f", {len(words)} of categories: {shown}" if words else "")
+            + (f"; {missing} for missing values" if missing else "")
+        )
 
     def as_json(self) -> dict[str, Any]:
-        """For manifest and model."""
-        return asdict(self)
+        """For manifest and model; `dropped` is there only if something was: other records stay as they were."""
+        record = asdict(self)
+        return record if self.dropped else {key: one for key, one in record.items() if key != "dropped"}
 
     @classmethod
     def from_json(cls, record: Any) -> Table:
@@ -79,7 +89,7 @@ class Table:
             Column(str(one["name"]), None if (found := one["categories"]) is None else tuple(found), one["missing"])
             for one in record["columns"]
         )
-        return cls(columns, record["label"], record["id"])
+        return cls(columns, record["label"], record["id"], tuple(map(str, record.get("dropped", ()))))
 
 
 def check_same(ours: Table, theirs: Table, where: object, ignore_new: bool) -> None:
@@ -95,16 +105,27 @@ def check_same(ours: Table, theirs: Table, where: object, ignore_new: bool) -> N
     )
 
 
-def match(wanted: Sequence[str], there: Sequence[str], used: Sequence[str | None], path: str, ignore_new: bool) -> None:
-    """Raise InputError where a file lacks a wanted column, or has others than those and the `used` ones."""
+def match(
+    wanted: Sequence[str],
+    there: Sequence[str],
+    optional: Sequence[str],
+    path: str,
+    ignore_new: bool | None,
+    first: str | None = None,
+) -> None:
+    """Raise InputError where a file lacks a wanted column, or has others than those and the `optional` ones.
+
+    ignore_new : whether others may be there; None where the user has no such choice, but must mend the file.
+    first : the file whose columns are wanted, where they are not those of training data.
+    """
+    source = f"{first} has" if first else "the training data had"
     if missing := [name for name in wanted if name not in set(there)]:
-        raise InputError(f"{path}: has no column {missing[0]!r}, which the training data had; it has {shown(there)}")
-    new = [name for name in there if name not in {*wanted, *used}]
+        raise InputError(f"{path}: has no column {missing[0]!r}, which {source}; it has {shown(there)}")
+    new = [name for name in there if name not in {*wanted, *optional}]
     if new and not ignore_new:
-        raise InputError(
-            f"{path}: has the column {new[0]!r}, which the training data had not. --ignore-new-features leaves new "
-            "ones out"
-        )
+        anew = "" if first else ", or make the training data anew"
+        advice = f"Remove it from the file{anew}" if ignore_new is None else "--ignore-new-features leaves new ones out"
+        raise InputError(f"{path}: has the column {new[0]!r}, which {source} not. {advice}")
 
 
 def shown(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,11 +78,12 @@ class TableReader:
             label, id_ = reading.label or table.label, reading.id or table.id
             if reading.id is None and id_ is not None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
-            table = Table(table.columns, label, id_)
             required = [*wanted, *([label] if reading.labelled and label else []), *([id_] if id_ else [])]
-            optional = [name for name in (label, table.id, reading.id, *reading.drop) if name]
+            optional = [*table.dropped, *(name for name in (table.label, table.id, label) if name)]
+            table = replace(table, label=label, id=id_)
+        first = files.paths[0] if table is None else None
         for path in files.paths:
-            match(required, files.headers[path], optional, path, reading.ignore_new)
+            match(required, files.headers[path], optional, path, reading.ignore_new, first)
         return table
 
     def _survey(self, comm: Communicator) -> Table:
@@ -109,7 +110,7 @@ class TableReader:
             columns = tuple(whole[name].column(name, files) for name in names)
             if not columns:
                 raise InputError(f"{files.paths[0]}: has no column besides label and ids")
-        return Table(columns, reading.label, reading.id)
+        return Table(columns, reading.label, reading.id, tuple(dict.fromkeys(reading.drop)))
 
     def _features(self, batch: arrow.Batch) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
         """A row has at most one feature of each column: (n, columns) of them, of which the zeros are left out."""

@@ -37,7 +37,7 @@ class Reading:
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
     labelled: bool = True  # whether labels are wanted; they come back as 0 if not
-    ignore_new: bool = False  # leave out columns that the training data had not
+    ignore_new: bool | None = None  # leave out columns that the training data had not; None: no choice, refuse them
 
 
 class Reader(Protocol):

@@ -56,9 +56,9 @@ def write_anndata(path, X, names, obs, **storage):
             column["codes"] = np.array([categories.index(one) if one else -1 for one in values], np.int8)
 
 
-def write(path, X, y):
-    """The rows as a file of the format that the name says, and how to read it."""
-    names = [f"c{k}" for k in range(X.shape[1])]
+def write(path, X, y, names=None):
+    """The rows as a file of the format that the name says, and how to read it. names : of columns, else c0, c1, ..."""
+    names = names or [f"c{k}" for k in range(X.shape[1])]
     kind = path.name.split(".", 1)[1]
     if kind == "svm":
         lines = (

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.columns import Table
 from distsms.conversion import convert
 from distsms.errors import InputError
 from distsms.shards import read_ids
 from tests.files import (
     ALONE,
     content,
+    on_root,
     write_csv,
 )
 
@@ -92,6 +94,29 @@ def test_types_of_parquet(tmp_path):
     X, y = content(tmp_path / "d")
     np.testing.assert_array_equal(X, expected)
     assert y.tolist() == [1, -1, 1, -1] and manifest.label_map == {"+1": "true", "-1": "false"}
+
+
+@pytest.mark.serial
+def test_what_is_kept_of_a_table(tmp_path):
+    """The words count every feature; a record has `dropped` only if something was."""
+    write_csv(tmp_path / "a.csv", ["n", "w", "note", "y"], [["", "a", "x", 0], [2, "", "y", 1], [3, "b", "z", 1]])
+    whole = convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="y", drop=("w", "note")).table
+    assert whole.in_words() == "1 of numbers; 1 for missing values" and whole.p == 2
+    assert whole.as_json()["dropped"] == ("w", "note") and Table.from_json(whole.as_json()) == whole
+    plain = convert([tmp_path / "a.csv"], tmp_path / "e", ALONE, label="y").table
+    assert plain.in_words() == "1 of numbers, 2 of categories: w (2), note (3); 2 for missing values" and plain.p == 8
+    assert set(plain.as_json()) == {"columns", "label", "id"} and Table.from_json(plain.as_json()) == plain
+
+
+def test_files_of_one_table_have_the_same_columns(comm, shared_dir):
+    """But for dropped ones; the first says which. There is no training data yet to speak of."""
+    for name, header in (("a", "xyd"), ("b", "yx"), ("c", "xyz"), ("d", "yd")):
+        on_root(comm, lambda n=name, h=header: write_csv(shared_dir / f"{n}.csv", h, [[0] * len(h), [1] * len(h)]))
+    files = [shared_dir / f"{name}.csv" for name in "abcd"]
+    assert convert(files[:2], shared_dir / "ok", comm, label="y", drop=("d",)).n == 4
+    for other, message in ((files[2], "'z', which .*a.csv has not. Remove"), (files[3], "'x', which .*a.csv has;")):
+        with pytest.raises(InputError, match=message):
+            convert([files[0], other], shared_dir / "no", comm, label="y", drop=("d",))
 
 
 BAD_TABLES = [

@@ -180,6 +180,56 @@ def test_tables_that_do_not_fit(comm, shared_dir, header, row, message):
         assert not (shared_dir / "scores.txt").exists()
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "h5ad", "sparse.h5ad"])
+def test_dropped_columns_may_be_there_or_not(comm, shared_dir, kind, capsys):
+    """Scored and sharded, also by a model that was saved and by a set that was itself made like another."""
+    X, y = numbers()
+    names = ["c0", "", *(f"c{k}" for k in range(2, 7))]  # pandas writes an index without a name
+    kept, some = [0, 2, 3, 4, 6], [6, 2, 1, 0, 3, 4]
+    files = {"all": list(range(7)), "some": some, "none": kept}
+
+    def prepare():
+        write(shared_dir / "a.csv", X, y, names)
+        for name, which in files.items():
+            write(shared_dir / f"{name}.{kind}", X[:, which], y, [names[k] for k in which])
+        write(shared_dir / f"new.{kind}", X[:, [*range(7), 0]], y, [*names, "z"])
+
+    on_root(comm, prepare)
+    one = trained(shared_dir, comm, "maxabs", positive=7, drop=("c5", "", "c5"))
+    on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
+    one, like = model.load(shared_dir / "m.h5"), shared_dir / "train"
+    assert one.feature_names == [names[k] for k in kept] and one.table.dropped == ("c5", "")
+    capsys.readouterr()
+    for name in files:
+        path = shared_dir / f"{name}.{kind}"
+        np.testing.assert_allclose(predicted(one, path, comm, shared_dir)[1], X[:, kept] @ one.w, rtol=1e-9)
+        assert convert([path], shared_dir / name, comm, 2, like=like).table == one.table
+        np.testing.assert_array_equal(content(shared_dir / name)[0], X[:, kept])
+        found = [api.evaluate(one, data, comm.library) for data in (path, shared_dir / name)]
+        assert found[0] == found[1]
+        like = shared_dir / name
+    assert capsys.readouterr().err == ""
+    with pytest.raises(InputError, match=r"'z', which the training data had not\. --ignore-new-features"):
+        predicted(one, shared_dir / f"new.{kind}", comm, shared_dir)
+    with pytest.raises(InputError, match=r"'z', which the training data had not\. Remove it from the file, or make"):
+        convert([shared_dir / f"new.{kind}"], shared_dir / "x", comm, like=like)
+
+
+@pytest.mark.serial
+def test_labels_and_ids_of_training_are_not_new_columns(tmp_path):
+    """Where another column has the labels, or one of several files lacks the ids."""
+    table(tmp_path)
+    one = trained(tmp_path, ALONE, "none", id="id")
+    path = table(tmp_path, "b.csv", [[*row, row[-1]] for row in mixed()], [*HEADER, "truth"])
+    expected = scoring.score([one], tmp_path / "train", ALONE, inputs.How()).judged()
+    found = scoring.score([one], path, ALONE, inputs.How(label="truth")).judged()
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
+    np.testing.assert_array_equal(found[1], expected[1])
+    write_csv(tmp_path / "c.csv", HEADER, mixed())
+    made = convert([tmp_path / "a.csv", tmp_path / "c.csv"], tmp_path / "d", ALONE, like=tmp_path / "train")
+    assert made.n == 400 and not made.ids
+
+
 @pytest.mark.serial
 def test_types_that_changed(tmp_path):
     table(tmp_path)
@@ -279,18 +329,19 @@ def test_the_commands(tmp_path, ranks):
     path, new = table(tmp_path), table(tmp_path, "new.csv", mixed(30, 5))
     how = ("--label", "y", "--positive", "y", "--id", "id", "--normalize", "standard", "--drop", "k")
     told = run("shard", path, tmp_path / "train", *how, ranks=ranks)
-    assert "1 of numbers, 1 of categories: w (4)" in told and "normalized (standard)" in told
-    train = ("--lambda", "1e-2", "--solver", "lbfgs", "--output", tmp_path / "m.h5", "--ignore-new-features")
+    assert "1 of numbers, 1 of categories: w (4); 2 for missing values" in told and "normalized (standard)" in told
+    train = ("--lambda", "1e-2", "--solver", "lbfgs", "--output", tmp_path / "m.h5")
     assert "normalized: standard" in run("train", tmp_path / "train", *train, "--test", new, ranks=ranks)
-    found = run_json("evaluate", tmp_path / "m.h5", new, "--ignore-new-features", ranks=ranks)
+    found = run_json("evaluate", tmp_path / "m.h5", new, ranks=ranks)
     assert found["n"] == 30
-    lines = run("predict", tmp_path / "m.h5", new, "--ignore-new-features", ranks=ranks).splitlines()
+    lines = run("predict", tmp_path / "m.h5", new, ranks=ranks).splitlines()
     assert [line.split("\t")[0] for line in lines] == [f"r {k}" for k in range(30)]
-    assert "'k', which the training data had not" in run("predict", tmp_path / "m.h5", new, code=1)
     none = table(tmp_path, "none.csv", [])
     for line in (("evaluate", tmp_path / "m.h5", none), ("train", tmp_path / "train", *train, "--test", none)):
-        assert run(*line, "--ignore-new-features", code=1, ranks=ranks).count("none.csv: not a single row") == 1
-    assert run("predict", tmp_path / "m.h5", none, "--ignore-new-features", ranks=ranks) == ""
+        assert run(*line, code=1, ranks=ranks).count("none.csv: not a single row") == 1
+    assert run("predict", tmp_path / "m.h5", none, ranks=ranks) == ""
+    assert "like: 30 rows, 7 columns" in run("shard", new, tmp_path / "like", "--like", tmp_path / "train", ranks=ranks)
+    assert run_json("evaluate", tmp_path / "m.h5", tmp_path / "like", ranks=ranks)["rocarea"] == found["rocarea"]
     assert run_json("info", tmp_path / "m.h5")["normalize"] == "standard"
     assert "standard" in run("info", tmp_path / "train")
     assert "pip install" in run(
