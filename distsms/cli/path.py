@@ -262,6 +262,8 @@ def _conclude(
         model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
         say(pathwords.choice(args.measure, chosen, curve, points))
         say(f"  model     {folder.path / MODEL}")
+    if warning := pathwords.nothing(args.measure, points):
+        say(warning)
     folder.describe(identity, **words)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
     return max(Status[one.result["status"].upper()].exit_code for one in points)
