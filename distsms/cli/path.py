@@ -191,7 +191,7 @@ def _problem(args: argparse.Namespace, p: int) -> Problem:
     settings = settings_from(args, args.measure, args.solver, lam=falling[0])
     at_once = min(args.folds + 1, args.at_once or (1 if p >= WIDE else args.folds + 1))
     # The limit of time is all points' together; so is that of memory.
-    settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes / at_once)
+    settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once)
 
 
