@@ -116,7 +116,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         if result.status is not Status.PROVED:
             warnings.warn(f"{result.status.sentence}; gap {result.gap:.3g}", ConvergenceWarning, stacklevel=2)
         elif result.idle:
-            warnings.warn("hardly better than w = 0; try a smaller lam", ConvergenceWarning, stacklevel=2)
+            warnings.warn(f"{result.against_zero}; a smaller lam may do better", ConvergenceWarning, stacklevel=2)
         return self
 
     def _fit(self, X: Any, labels: NDArray[np.int8], weights: NDArray[np.int64] | None) -> Fitted:

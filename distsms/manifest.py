@@ -129,6 +129,11 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     try:
         record = json.loads(path.read_bytes())
     except FileNotFoundError as error:
+        if inside := sorted(str(one.parent) for one in directory.glob(f"*/{MANIFEST}")):
+            named = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)
+            raise InputError(
+                f"{directory}: not a data set, but a folder of some: {named}. Give one of them."
+            ) from error
         raise InputError(
             f"{directory}: not a data set, it has no {MANIFEST} (which a conversion writes last: perhaps it was "
             "killed). Convert again."

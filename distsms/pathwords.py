@@ -60,12 +60,19 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
         text += f"lambda {found.low.lam:g} to {found.high.lam:g} within one standard error of the best mean: "
         text += ", ".join(ends)
     if any(one.result["vacuous"] for one in points if one.lam == chosen.lam and not one.lane):
-        text += "\n  warning   no better than w = 0: at this lambda the convex risk sees next to nothing in these data."
-        text += " Try smaller lambdas" + " or --measure rocarea" * (measure == "prbep")
+        text += "\n  warning   no better than w = 0: at this lambda the convex risk sees next to nothing in these data"
     elif len(curve) > 1 and best in (curve[0], curve[-1]):
         end = "largest" if best == curve[0] else "smallest"
         text += f"\n  warning   the best lambda is the {end} one: there may be better ones beyond it"
     return text
+
+
+def nothing(measure: str, points: Sequence[Point]) -> str:
+    """That no lambda does better than w = 0, if so, and what may; else no words."""
+    if not all(one.result["vacuous"] for one in points if not one.lane):
+        return ""
+    advice = "use --measure rocarea, and its model as it is" if measure == "prbep" else "smaller ones may"
+    return f"  warning   no lambda of these does better than w = 0: {advice}"
 
 
 def _remark(own: Point | None, mean: Mean | None, chosen: Choice | None) -> str:

@@ -88,6 +88,11 @@ class Result:
         """Whether w is hardly better than w = 0 itself: J within the gap of J(0), or within a thousandth of it."""
         return bool(self.J_at_zero - max(min(self.gap, 1e-2 * self.J_at_zero), 1e-3 * self.J_at_zero) <= self.J)
 
+    @property
+    def against_zero(self) -> str:
+        """How w compares with w = 0 where it is idle, for people."""
+        return f"{'no' if self.J_at_zero <= self.J else 'hardly'} better than w = 0"
+
     def numbers(self) -> dict[str, Any]:
         """Everything but w, ready for JSON."""
         known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}

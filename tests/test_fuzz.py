@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -213,6 +214,16 @@ def test_what_was_found(targets, path):
     """Each of these once crashed, hung, claimed gigabytes or ended in a traceback."""
     with pytest.raises(InputError, match="hostile"):
         targets[path.name.split("-")[0]].read(path.read_bytes())
+
+
+@pytest.mark.e2e
+def test_a_fuzz_without_its_fuzzer(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fuzz"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    script = runpy.run_path(str(HERE.parent / "scripts" / "fuzz"))
+    assert script["main"]() == 2
+    told = capsys.readouterr().err
+    assert "needs Atheris" in told and told.count("\n") == 1
 
 
 @pytest.mark.e2e

@@ -294,5 +294,9 @@ def test_words_on_a_choice_that_says_nothing():
     for vacuous in (True, False):
         points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
         text = pathwords.choice("prbep", choose(some, "best"), some, points)
-        assert ("no better than w = 0" in text and "--measure rocarea" in text) == vacuous
+        assert ("no better than w = 0" in text) == vacuous
         assert ("is the largest one" in text) != vacuous
+        assert ("--measure rocarea" in pathwords.nothing("prbep", points)) == vacuous
+        assert ("smaller ones may" in pathwords.nothing("rocarea", points)) == vacuous
+        better = Point(1e-9, 0, {"vacuous": False}, 0.0, {}, None)
+        assert not pathwords.nothing("prbep", [*points, better])

@@ -242,14 +242,15 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
     trace, elsewhere = tmp_path / "trace.jsonl", tmp_path / "gone" / "trace.jsonl"
     trace.write_text("".join(json.dumps(one) + "\n" for one in lines))
 
-    def told(asked=None, J=1 / 3, place=elsewhere):
+    def told(asked=None, J=1 / 3, place=elsewhere, **more):
         args = argparse.Namespace(trace=asked, model=str(tmp_path / "model.h5"))
-        return _trace(args, model.Model(np.zeros(1), {"J": J, "trace": place and str(place)}))
+        return _trace(args, model.Model(np.zeros(1), {"J": J, "trace": place and str(place), **more}))
 
     found, _ = told()  # beside the model, though not where it was written
     assert found["best_J"].tolist() == [1, 1 / 2, 1 / 3] and np.isnan(found["gap"][0])
     assert "is not the course" in told(J=0.3)[1] and not told(J=0.3)[0]
     assert "train --trace" in told(place=None)[1]
+    assert "keeps no course" in told(place=None, path={"folds": 5}, measure="prbep", **{"lambda": 1e-3})[1]
     assert told(asked=str(trace), J=0.3)[0]
     trace.write_text("{")
     assert "cannot be shown" in told()[1]

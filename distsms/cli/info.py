@@ -48,6 +48,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.errors import InputError
 
     paths = args.paths
+    if missing := [path for path in paths if not os.path.exists(path)]:
+        raise InputError(f"{missing[0]}: no such file or folder")
     if args.verify and not (len(paths) == 1 and os.path.isdir(paths[0])):
         raise InputError("--verify checks a data set: give its directory")
     if len(paths) == 1 and checkpoint.exists(Path(paths[0])):

@@ -191,7 +191,7 @@ def _problem(args: argparse.Namespace, p: int) -> Problem:
     settings = settings_from(args, args.measure, args.solver, lam=falling[0])
     at_once = min(args.folds + 1, args.at_once or (1 if p >= WIDE else args.folds + 1))
     # The limit of time is all points' together; so is that of memory.
-    settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes / at_once)
+    settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once)
 
 
@@ -262,6 +262,8 @@ def _conclude(
         model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
         say(pathwords.choice(args.measure, chosen, curve, points))
         say(f"  model     {folder.path / MODEL}")
+    if warning := pathwords.nothing(args.measure, points):
+        say(warning)
     folder.describe(identity, **words)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
     return max(Status[one.result["status"].upper()].exit_code for one in points)

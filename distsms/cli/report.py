@@ -131,6 +131,9 @@ def _trace(args: argparse.Namespace, judged: Model) -> tuple[Any, str]:
     if args.trace is not None:
         return read_trace(Path(args.trace)), "The trace has no lines."
     told = judged.info.get("trace")
+    if not told and judged.info.get("path"):
+        again = f"`distsms train --measure {judged.info['measure']} --lambda {judged.info['lambda']:g} --trace FILE`"
+        return {}, f"`distsms path` keeps no course of its models; {again} shows that of a run alone."
     if not told:
         return {}, "No course was written: `distsms train --trace FILE` does it."
     places = [one for one in (Path(told), Path(args.model).parent / Path(told).name) if one.is_file()]

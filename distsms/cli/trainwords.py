@@ -60,9 +60,12 @@ def conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Res
         how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
         say(f"  go on     {how}")
     if result.vacuous:
+        advice = "A smaller lambda may do better"
+        if args.measure == "prbep":
+            advice = "Use a model of --measure rocarea, as it is; a smaller lambda may do better, or not"
         say(
-            "  warning   hardly better than w = 0: at this lambda the convex risk sees next to nothing in these"
-            "\n            data. Try a smaller lambda or, for PRBEP, --measure rocarea, also as --init for PRBEP"
+            f"  warning   {result.against_zero}: at this lambda the convex risk sees next to nothing in these"
+            f"\n            data. {advice}"
         )
     elif result.idle:
         say("  warning   no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda")
