@@ -120,6 +120,7 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, how: How) 
 
 def check_set(manifest: shards.Manifest, model: Model, how: How) -> None:
     """What can be wrong with a data set for a model, as its manifest says."""
+    shards.check_readable(manifest)
     if how.label or how.id:
         raise InputError(f"{manifest.directory}: is a data set, whose labels and ids were chosen when it was made")
     if how.labelled:

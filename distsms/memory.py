@@ -131,7 +131,7 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     least = [needed.least(ranks, rank == 0) for rank in here]
     if max(least) > allowed:
         raise InputError(
-            f"--memory {size(allowed)} is too little: {size(max(least))} are needed on "
+            f"--memory {size(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
             f"{'the root' if 0 in here else 'a rank'} for vectors, labels, scores and buffers, all entries being "
             "streamed; more ranks need less each of what belongs to rows"
         )

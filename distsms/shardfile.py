@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,7 +120,8 @@ class OpenShard:
     def stored(self, *names: str | None) -> tuple[stored.Elements | None, ...]:
         """The entries of datasets, to be read when this shard is closed; None stays None."""
         try:
-            file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - as long as somebody reads it
+            # The very file that was looked at; it stays open as long as somebody reads it.
+            file = open(os.dup(self._raw.fileno()), "rb", buffering=0)  # noqa: SIM115
         except OSError as error:
             raise InputError(
                 f"{self.path}: {error.strerror}. Shards that are streamed stay open: allow more files (ulimit -n), or "

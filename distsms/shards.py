@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from distsms import stored
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.features import PART_ENTRIES, Dense, Features, Pattern, Sparse, index_dtype, length_dtype, unsigned
@@ -199,6 +200,12 @@ def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
         with open_shard(manifest, piece.shard, piece.offset) as shard:
             names += shard.read_ids(piece)
     return names
+
+
+def check_readable(manifest: Manifest) -> None:
+    """InputError if shards are compressed and the library for that is missing. Local."""
+    if manifest.compression != "none":
+        stored.require(manifest.directory)
 
 
 def check_columns(manifest: Manifest, width: int) -> None:

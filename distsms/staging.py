@@ -64,7 +64,8 @@ def stage_shard(
     values = _finite(rows.data if layout == "csr" else rows, dtype, path)
     named = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
     n_bytes = values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0)
-    require_space(path.parent, n_bytes + (0 if named is None else named.nbytes))
+    if compression == "none":  # else nobody knows
+        require_space(path.parent, n_bytes + (0 if named is None else named.nbytes))
     with hdf5.opened(path, "an HDF5 shard", "w") as target:
         target.attrs["format"] = MARK
         target.attrs["version"] = VERSION

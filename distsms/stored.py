@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 
-PIECE = 2**17
-"""Elements that are compressed together: where a part of the rows begins within a piece, all of it is expanded."""
+PIECE, PIECE_BYTES = 2**17, 2**20
+"""What is compressed together, at most: where a part of the rows begins within a piece, all of it is expanded."""
 _FILTER = 32001
 _LEVEL = 5  # of 9; the others take as long to expand
 _HEADER = 16
@@ -146,7 +146,8 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
         group[name] = array
         return
     blosc = _blosc()
-    length = min(len(array), max(1, PIECE // int(np.prod(array.shape[1:], dtype=np.int64))))
+    width, step = int(np.prod(array.shape[1:], dtype=np.int64)), array[:1].nbytes
+    length = min(len(array), max(1, min(PIECE // width, PIECE_BYTES // step)))
     how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     how.set_chunk((length, *array.shape[1:]))
     # As Blosc's own filter notes it: versions, bytes of an element and of a piece, level, shuffle, LZ4. Optional, since
@@ -195,12 +196,20 @@ def elements(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none") 
     return Packed(file, dataset.dtype, shape, length, places)
 
 
+def require(where: object) -> None:
+    """Raise InputError, naming what is to be read, if compressed arrays cannot be."""
+    try:
+        _blosc()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
 def _blosc() -> Any:
     """Blosc of one thread, as ranks and readers want it."""
     try:
         from numcodecs import blosc
     except ImportError as absent:
-        raise InputError("Compressed shards need the package numcodecs: pip install numcodecs") from absent
+        raise InputError("compressed shards need the package numcodecs: pip install numcodecs") from absent
     blosc.use_threads = False
     return blosc
 

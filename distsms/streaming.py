@@ -10,6 +10,7 @@ later ones compare: a file that was changed or cut meanwhile is an InputError, a
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -158,7 +159,8 @@ class Stream(ABC):
         self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
         if room < self.nbytes:
             raise InputError(
-                f"--memory leaves {max(room, 0)} bytes for rows, and {self.nbytes} are needed to stream the longest"
+                f"--memory leaves {max(room, 0)} bytes for rows, and {self.nbytes} are needed to stream the longest: "
+                f"give {math.ceil((self.nbytes - room) / 2**20)}MiB more"
             )
         self._reader, left = ThreadPoolExecutor(len(self._runs)), (room - self.nbytes) // len(self._runs)
         for thread in range(len(self._runs)):
@@ -228,7 +230,9 @@ class Stream(ABC):
             except EOFError as error:
                 raise InputError(f"{row}: the file has become shorter while it was in use. Copy it again.") from error
             except OSError as error:
-                raise InputError(f"{row}: cannot be read: {error.strerror}.") from error
+                raise InputError(
+                    f"{row}: cannot be read: {error.strerror}. Copy it again, or convert again."
+                ) from error
             self.bytes_read += stored.n_bytes(place.at, place.at + place.stop - place.start)
             total = 3 * total + int(kernel.checksum(array.reshape(-1).view(np.uint32)))
         key = part.first, stretch.row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from pathlib import Path
 
@@ -12,8 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms import hdf5, stored
+from distsms import hdf5, inputs, stored
+from distsms.comm import Communicator
 from distsms.errors import InputError
+from distsms.manifest import COMPRESSIONS
+from distsms.shards import check_readable, load, read_manifest, verify, write_data
 
 pytestmark = pytest.mark.serial
 DTYPES = ["int8", "int32", "int64", "float32", "float64", "S7", "S300"]
@@ -71,6 +75,25 @@ def test_any_range_comes_back(seed, dtype, n, width, piece, compression, cuts):
                 assert (
                     elements.n_bytes(start, stop) <= elements.n_bytes(0, n) <= Path(elements.file.name).stat().st_size
                 )
+
+
+def test_a_long_id_does_not_make_all_of_a_piece_long():
+    with kept(np.array(["x" * 70_000, *"abcdefgh"] * 9, "S")) as elements:
+        assert elements.length * elements.dtype.itemsize <= stored.PIECE_BYTES
+        assert elements.take(9, 11).tolist() == [b"x" * 70_000, b"a"]
+
+
+def test_without_the_library(tmp_path, monkeypatch):
+    """Known before anything is begun; what is not compressed does not need it."""
+    for compression in COMPRESSIONS:
+        write_data(tmp_path / compression, np.eye(2), [1, -1], compression=compression)
+    monkeypatch.setitem(sys.modules, "numcodecs", None)
+    plain, packed = (read_manifest(tmp_path / compression) for compression in COMPRESSIONS)
+    check_readable(plain)
+    assert load(plain, Communicator()).n == 2 and verify(tmp_path / PACKED) == []
+    for use in (check_readable, lambda manifest: inputs.check(manifest.directory, inputs.like(manifest))):
+        with pytest.raises(InputError, match=r"blosc-lz4: compressed shards need the package numcodecs: pip install"):
+            use(packed)
 
 
 def test_what_is_compressed_is_smaller():

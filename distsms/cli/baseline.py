@@ -87,6 +87,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say, known = speaker(comm.is_root and not args.quiet), set[Any]()
     with comm.together():  # everything that can be refused before the data are read
         manifest = shards.read_manifest(args.data)
+        shards.check_readable(manifest)
         identity, lambdas, settings = _asked(args, manifest)
         competitors.require(args.methods)
         _require_memory(manifest, len(comm.node_ranks()))

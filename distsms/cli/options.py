@@ -165,15 +165,16 @@ def fitting(
 
     Then what --memory leaves for rows to the root (True) or another rank, None without it.
     neighbours : the ranks of this node.  losses, solves : see `memory.needs`.
-    Raises InputError if the node has less memory than they need.
+    Raises InputError if the node has less memory than they need, or the shards cannot be read for want of a library.
     """
     import os
 
-    from distsms import memory, report
+    from distsms import memory, report, shards
     from distsms.losses import choose_ordering, loss_class
     from distsms.parts import threads_wanted
     from distsms.vectors import choose_step
 
+    shards.check_readable(manifest)
     ordering, why = choose_ordering(args.ordering, measure, manifest.n_pos, manifest.n_neg, size)
     step, because = choose_step(args.step, manifest.p + bias, size, settings.traits.spreadable)
     cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
