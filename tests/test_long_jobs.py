@@ -140,8 +140,9 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("ranks", [None, 2])
-@pytest.mark.parametrize("moment", ["world", "load"])
+@pytest.mark.parametrize(
+    "moment, ranks", [("world", None), ("load", 2), pytest.param("world", 2, marks=pytest.mark.slow)]
+)
 def test_a_signal_before_the_first_evaluation(line, tmp_path, moment, ranks):
     """Just before MPI starts, or as rows are loaded: it waits for the first evaluation, and the next start goes on."""
     code, out, err = finish(start(*line, ranks=ranks, program=("-c", EARLY, moment)))

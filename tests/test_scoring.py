@@ -178,7 +178,7 @@ def peak(*words):
 
 @pytest.mark.e2e
 @pytest.mark.serial
-@pytest.mark.parametrize("kind", ["set", "svm", "csv"])
+@pytest.mark.parametrize("kind", ["set", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("svm", "csv"))])
 def test_memory_does_not_grow_with_the_entries(kind, tmp_path):
     """Growing by less than a quarter of what they take: scores, labels and what measures make of these."""
     rng, p = np.random.default_rng(0), 60
