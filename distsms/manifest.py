@@ -240,8 +240,8 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
     record: dict[str, Any] = {"format": FORMAT, "version": VERSION, "creator": f"distsms {__version__}"}
     record["n"] = sum(entry["rows"] for entry in entries)
     record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
-    for name, usual in (("p", 0), ("layout", ""), ("dtype", ""), ("weights", False), *_USUAL.items()):
-        kinds = {entry.get(name, usual) for entry in entries}
+    for name in ("p", "layout", "dtype", "weights", *_USUAL):
+        kinds = {entry[name] for entry in entries}
         if len(kinds) > 1:
             raise ValueError(f"shards differ in {name}: {sorted(map(str, kinds))}")
         record[name] = kinds.pop() if kinds else None

@@ -141,7 +141,10 @@ class Packed(Elements):
 
 
 def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none") -> None:
-    """A new dataset of `group`, of one dimension or two. Memory: a piece."""
+    """A new dataset of `group`, of one dimension or two. Local; memory: a piece.
+
+    compression : one of `manifest.COMPRESSIONS`. Raises InputError where its library is missing, and what HDF5 raises.
+    """
     if compression == "none" or not array.size:
         group[name] = array
         return
