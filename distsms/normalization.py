@@ -32,7 +32,10 @@ _BITS = 26
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """What is done to rows. scale : (p,) the factor of each column for standard and maxabs, else None."""
+    """What is done to rows. scale : (p,) the factor of each column for standard and maxabs, else None.
+
+    `parts.Rows.normalize` does it.
+    """
 
     kind: str = "none"
     scale: Floats | None = None

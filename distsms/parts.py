@@ -101,9 +101,10 @@ class Rows(ABC):
         return sum(array.nbytes for array in held if array is not None) + (self.source.nbytes if self.source else 0)
 
     def normalize(self, how: Normalization) -> None:
-        """Take the rows as `how` has them from now on. Local; l2 takes a pass, and 16 bytes for each row.
+        """Take the rows as `how` has them from now on. Local. Columns beyond the scale stay as they are.
 
-        Factors of columns take 16 bytes for each column. Columns beyond the scale stay as they are.
+        Cost: 8 bytes for each column (standard, maxabs) or row (l2), and 8 more for each vector of a product, in which
+        these are multiplied; and for l2 a pass.
         """
         p = self.shape[1]
         if how.scale is not None:
@@ -164,7 +165,10 @@ class Rows(ABC):
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w."""
+        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w.
+
+        Each product and sum of a row rounds, and so does its factor's product; the factors themselves are as they are.
+        """
         vectors, _, _ = self._prepared(w, None, self.shape[1], 0)
         (vector,) = self._times(vectors, self.column_factors)
 

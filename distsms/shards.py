@@ -189,21 +189,23 @@ def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
     first, last = (_boundary(manifest, k, 1) for k in (0, 1))
     read = _read_rows(manifest, first, last, manifest.p, None)
     assert not isinstance(read.rows, Stream)
-    X: Any = read.rows.matrix()
-    rows = rows_of(X)
-    rows.normalize(manifest.normalization)
-    of_columns, of_rows = rows.column_factors, rows.row_factors
-    if len(of_columns) and sparse.issparse(X):
-        X.data *= of_columns[X.indices]
-    elif len(of_columns):
-        X *= of_columns
-    if len(of_rows) and sparse.issparse(X):
-        X.data *= np.repeat(of_rows, np.diff(X.indptr))
-    elif len(of_rows):
-        X *= of_rows[:, None]
+    X = read.rows.matrix()
+    if manifest.normalization.kind != "none":
+        _normalize(X, manifest.normalization)
     if read.weights is None:
         return X, read.labels
     return X[read.weights != 0], read.labels[read.weights != 0]
+
+
+def _normalize(X: Any, how: Normalization) -> None:
+    """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy, in place. Local."""
+    rows = rows_of(X)
+    rows.normalize(how)
+    for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):
+        if len(factors) and not sparse.issparse(X):
+            X *= np.expand_dims(factors, 1 - axis)
+        elif len(factors):
+            X.data *= factors[X.indices] if axis else np.repeat(factors, np.diff(X.indptr))
 
 
 class _Boundary(NamedTuple):
