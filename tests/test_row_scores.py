@@ -170,6 +170,8 @@ def test_what_is_proved_is_of_the_rows(comm, shared_dir, measure, dtype, kind):
         return
     assert_scores(with_onnx(export.onnx(one), X)[0], X, one.w)
     assert_scores(with_csv(export.csv(one), X, one.feature_names)[0], X, one.w)
+    weights = export.liblinear(one).decode().partition("\nw\n")[2].split()
+    assert [float(text) for text in weights] == [*one.w.tolist(), model.intercept(one.bias, one.threshold)]
     on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
     classifier = SMSClassifier.from_model(shared_dir / "m.h5")
     for rows in (X, X.astype("float32"), sparse.csr_matrix(X.astype("float32"))):
