@@ -133,6 +133,21 @@ def test_rows_in_memory_are_scored_as_they_are(comm, dtype, layout, kind):
     assert api.evaluate(one, (layout(X), y), comm.library)["rocarea"] == pytest.approx(float(area), rel=1e-12)
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "bool"])
+@pytest.mark.parametrize("kind", ["none", "l2"])
+def test_arrays_in_files_are_scored_as_they_are(tmp_path, dtype, kind):
+    """NumPy's dense and SciPy's sparse, of any type."""
+    X = (np.random.default_rng(0).normal(size=(20, 5)) * 100).astype(dtype)
+    X[::3, 2] = 0
+    np.save(tmp_path / "a.npy", X)
+    one = model.Model(np.array([1e6, -1e-3, np.pi, 2.0, 0.0]), INFO | {"normalize": kind})
+    assert_scores(api.predict(one, tmp_path / "a.npy"), X, one.w, kind)
+    if dtype != "float16":  # SciPy has none
+        sparse.save_npz(tmp_path / "a.npz", sparse.csr_matrix(X))
+        assert_scores(api.predict(one, tmp_path / "a.npz"), X, one.w, kind)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("measure", ["prbep", "rocarea"])
