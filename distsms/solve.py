@@ -128,9 +128,10 @@ class Solve:
             elif not paused:
                 failures = 1 if before > self.proof.gap else failures + 1
                 if failures > 1:
+                    self.proof.check(at_end=True)
                     raise Finished(Status.STALLED, why)
             if not paused:
-                self.proof.check()
+                self.proof.check(at_end=failures > 0)
                 self.solver.restart(self.proof.best.w / self.scale)
             elif self.ahead:
                 self.solver.move(self.proof.best.w / self.scale)
@@ -165,7 +166,7 @@ class Solve:
         return self.proof.gap
 
     def _check_limits(self) -> None:
-        if self.proof.gap <= self.proof.target:
+        if self.proof.gap <= self.proof.target or self.proof.hopeless:
             self.proof.check()
         if self.objective.stop_requested:
             raise Finished(Status.STOPPED)
@@ -174,7 +175,7 @@ class Solve:
         if self.count >= self.settings.max_evaluations:
             raise Finished(Status.LIMIT)
         if self.settings.traits.smooth and not self._progresses():
-            self.proof.check()
+            self.proof.check(at_end=True)
             self.width.check_floor(self.last, self.proof.target)
             raise Finished(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
 

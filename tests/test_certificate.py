@@ -8,10 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from distsms.certificate import Certificate, simplex_qp
+from distsms.certificate import Certificate
+from distsms.comm import Communicator
+from distsms.qp import simplex_least_squares, simplex_qp
 from distsms.regularizer import SquaredNorm
+from distsms.vectors import make_vectors
 
 pytestmark = pytest.mark.serial
+
+
+def whole(p):
+    return make_vectors("root", p, Communicator())
 
 
 def value(Q, d, alpha):
@@ -25,12 +32,13 @@ def test_the_program_is_solved(k, rank, size, doubled, seed):
     B = rng.normal(size=(rank, k))
     if doubled and k > 1:
         B[:, 1] = B[:, 0]  # equal planes
-    Q, d = B.T @ B * 10.0**size, rng.random(k)
-    alpha = simplex_qp(Q, d, rng.normal(size=k))
-    assert alpha.min() >= 0
-    assert alpha.sum() == pytest.approx(1, abs=1e-12)
-    slope = d - Q @ alpha
-    assert slope.max() - alpha @ slope <= 1e-9 * (np.abs(Q).max() + 1)
+    B *= 10.0 ** (size / 2)
+    Q, d = B.T @ B, rng.random(k)
+    for alpha in (simplex_qp(Q, d, rng.normal(size=k)), simplex_least_squares(B, d, rng.normal(size=k))):
+        assert alpha.min() >= 0
+        assert alpha.sum() == pytest.approx(1, abs=1e-12)
+        slope = d - Q @ alpha
+        assert slope.max() - alpha @ slope <= 1e-9 * (np.abs(Q).max() + 1)
 
 
 @given(st.integers(2, 6), st.integers(0, 10**6))
@@ -65,7 +73,7 @@ def test_bounds_hold_and_grow(capacity, nonnegative):
         method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 1000},
     )
-    certificate = Certificate(5, SquaredNorm(lam), nonnegative, capacity)
+    certificate = Certificate(whole(5), SquaredNorm(lam), nonnegative, capacity)
     bounds = []
     for step in range(400):
         w = primal.x[:5] + rng.normal(size=5) / (1 + step)
@@ -81,7 +89,7 @@ def test_bounds_hold_and_grow(capacity, nonnegative):
 def test_the_minimum_is_the_models(zero_plane):
     """No gap of duality: the highest plane at the minimizer, and the regularizer, add up to the bound."""
     rng, regularizer = np.random.default_rng(2), SquaredNorm(1e-6)
-    certificate = Certificate(20, regularizer, zero_plane, 100)
+    certificate = Certificate(whole(20), regularizer, zero_plane, 100)
     A, b = rng.normal(size=(80, 20)), rng.random(80)
     for k in range(80):
         certificate.add(A[k], b[k])
@@ -93,15 +101,15 @@ def test_the_minimum_is_the_models(zero_plane):
 def test_one_plane_gives_the_formula():
     """min J >= d - ||r||^2 / (2 lam), and the zero plane mixes in where R >= 0."""
     r, d, lam = np.array([3.0, 4.0]), 1.0, 100.0
-    assert Certificate(2, SquaredNorm(lam), False, 2).add(r, d) == pytest.approx(1 - 25 / 200)
-    assert Certificate(2, SquaredNorm(lam), True, 2).add(r, d) == pytest.approx(1 - 25 / 200)
+    assert Certificate(whole(2), SquaredNorm(lam), False, 2).add(r, d) == pytest.approx(1 - 25 / 200)
+    assert Certificate(whole(2), SquaredNorm(lam), True, 2).add(r, d) == pytest.approx(1 - 25 / 200)
     # with a small lam the best mixture a r, a d has a = lam d / ||r||^2, the bound a d / 2
-    assert Certificate(2, SquaredNorm(1.0), True, 2).add(r, d) == pytest.approx(1 / 50)
+    assert Certificate(whole(2), SquaredNorm(1.0), True, 2).add(r, d) == pytest.approx(1 / 50)
 
 
 def test_merging_keeps_the_gram_matrix_true():
     rng = np.random.default_rng(0)
-    certificate = Certificate(6, SquaredNorm(1e-3), True, 4)
+    certificate = Certificate(whole(6), SquaredNorm(1e-3), True, 4)
     for _ in range(50):
         certificate.add(rng.normal(size=6) * 0.1 + 0.3, rng.random())
     planes = certificate._planes
@@ -110,7 +118,7 @@ def test_merging_keeps_the_gram_matrix_true():
 
 def test_a_plane_without_slope_beside_the_zero_plane():
     """Contradictory rows give r = 0 with d > 0; at a tiny lam the program's terms differ by ten orders of magnitude."""
-    certificate = Certificate(1, SquaredNorm(1e-8), True, 3)
+    certificate = Certificate(whole(1), SquaredNorm(1e-8), True, 3)
     for r, d in ((0.0, 0.5), (-999.0, 0.5), (0.0, 0.5), (3.0, 0.7), (-1e-9, 0.1), (0.0, 0.2)):
         certificate.add(np.array([r]), d)
         assert np.isfinite(certificate._alpha).all()
@@ -120,7 +128,7 @@ def test_a_plane_without_slope_beside_the_zero_plane():
 
 def test_the_minimizer_attains_the_bound():
     rng = np.random.default_rng(4)
-    certificate, omega = Certificate(5, SquaredNorm(0.1), True, 20), SquaredNorm(0.1)
+    certificate, omega = Certificate(whole(5), SquaredNorm(0.1), True, 20), SquaredNorm(0.1)
     planes = rng.normal(size=(12, 5)), rng.random(12)
     for r, d in zip(*planes, strict=True):
         certificate.add(r, d)
@@ -132,7 +140,7 @@ def test_the_minimizer_attains_the_bound():
 @pytest.mark.parametrize("steep", [1.0, 1e3, 1e6, 1e9])
 def test_a_steep_plane_does_not_hide_a_flat_one(steep):
     """Beside <steep, v> + 1 the flat plane d = 1/2 alone is best, whatever lambda makes of their sizes."""
-    bundle = Certificate(1, SquaredNorm(1e-8), True, 5)
+    bundle = Certificate(whole(1), SquaredNorm(1e-8), True, 5)
     bundle.add(np.array([steep]), 1.0)
     assert bundle.add(np.array([0.0]), 0.5) == pytest.approx(0.5, abs=1e-6)
 
@@ -142,7 +150,7 @@ def test_never_below_a_single_plane(steep):
     """A few steep planes, then one that is nearly flat: the bundle proves what that plane proves alone."""
     for seed in range(200):
         rng = np.random.default_rng(seed)
-        bundle = Certificate(3, SquaredNorm(1e-3), True, 40)
+        bundle = Certificate(whole(3), SquaredNorm(1e-3), True, 40)
         for _ in range(rng.integers(2, 5)):
             bundle.add(rng.normal(size=3) * steep, rng.random())
         flat = rng.normal(size=3) * 1e-2
@@ -155,7 +163,7 @@ def test_level_points_are_near_and_low_enough(k, share, seed):
     """The model is at most at the level there, and the centre not twice as far as the nearest such point."""
     rng, lam = np.random.default_rng(seed), 0.3
     A, b, centre = rng.normal(size=(k, 4)), rng.normal(size=k), 3 * rng.normal(size=4)
-    certificate = Certificate(4, SquaredNorm(lam), False, 10)
+    certificate = Certificate(whole(4), SquaredNorm(lam), False, 10)
     for row, height in zip(A, b, strict=True):
         certificate.add(row, height)
 
@@ -178,7 +186,7 @@ def test_level_points_are_near_and_low_enough(k, share, seed):
 
 def test_the_plane_that_was_of_no_use_for_longest_goes_first():
     """Of a bundle that is full; what came last stays, though it has no weight, since the next step may need it."""
-    certificate = Certificate(2, SquaredNorm(1.0), False, 3)
+    certificate = Certificate(whole(2), SquaredNorm(1.0), False, 3)
     for d in (5.0, 1.0, 2.0, 3.0):  # flat planes: only the highest has a weight
         certificate.add(np.zeros(2), d)
     assert sorted(certificate._d) == [2.0, 3.0, 5.0]
