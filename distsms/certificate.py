@@ -96,6 +96,7 @@ class Certificate:
         self._added = 0
         self._count = self._fixed
         self._proximity = regularizer.lam  # weight of the next level point's proximal term
+        self._tolerance = 0.0
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, where that has lost too many digits
         self._planes[: self._fixed] = 0.0
 
@@ -109,10 +110,10 @@ class Certificate:
         k, lam = self._count, self.regularizer.lam
         self._set_products(slot)
         self._lengths[slot], self._drift[slot] = math.sqrt(self._gram[slot, slot]), 0.0
-        self._d[slot], self._alpha[slot], self._factor = d, 0.0, None
+        self._d[slot], self._alpha[slot], self._factor, self._tolerance = d, 0.0, None, tolerance
         alpha = self._maximizer(lam, lam * self._d[:k], self._alpha[:k])
-        *weights, value, taken, usual = self._agreed(alpha, *self._by_gram(alpha))
-        if usual > tolerance:
+        *weights, value, taken, lost = self._agreed(alpha, *self._by_gram(alpha))
+        if lost > tolerance:
             self._factor = self._vectors.factor(self._planes[:k])
             weights = self._agreed(self._maximizer(lam, lam * self._d[:k], np.array(weights)))
         self._alpha[:k], self.bound = weights, Bound(value, taken)
@@ -151,14 +152,20 @@ class Certificate:
         return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
 
     def _by_gram(self, alpha: Floats) -> tuple[float, float, float]:
-        """A mixture's `Bound` from the Gram matrix; and how much the matrix's rounding usually changes it."""
-        used = np.flatnonzero(alpha)
-        square = max(0.0, float(alpha[used] @ self._gram[np.ix_(used, used)] @ alpha[used]))
-        size = float(alpha @ self._lengths[: len(alpha)])
-        noise = self._share(len(used)) * size**2
+        """A mixture's `Bound` from the Gram matrix; and what rounding in the matrix probably cost the program.
+
+        The latter is the larger of what it usually does to ||m||^2, and how far the program missed its maximum: the
+        highest slope less the mixture's own.
+        """
+        k, lam = len(alpha), self.regularizer.lam
+        products = self._gram[:k, :k] @ alpha
+        square, size = max(0.0, float(alpha @ products)), float(alpha @ self._lengths[:k])
+        slopes = self._d[:k] - products / lam
+        count = np.count_nonzero(alpha)
+        noise = self._share(count) * size**2
         length = math.sqrt(square + noise)
-        usual = self.regularizer.conjugate(USUAL * size**2)
-        return *self._bound(alpha, square, noise, self._errors_length * length, 0.0), usual
+        lost = max(self.regularizer.conjugate(USUAL * size**2), float(np.max(slopes) - alpha @ slopes))
+        return *self._bound(alpha, square, noise, self._errors_length * length, 0.0), lost
 
     def _by_mixture(self, alpha: Floats) -> Bound:
         """The same from the mixture's own r. A pass over the planes that have a weight."""
@@ -232,7 +239,15 @@ class Certificate:
         The point minimizes the model + u/2 ||w - centre||^2; u is found by doubling from where it was last.
         Cost: two passes over k p numbers, and a few programs of k variables.
         """
-        k, lam, c = self._count, self.regularizer.lam, centre
+        w, lost = self._level_point(centre, J, share)
+        if lost > self._tolerance and self._factor is None:
+            self._factor = self._vectors.factor(self._planes[: self._count])
+            w, _ = self._level_point(centre, J, share)
+        return w
+
+    def _level_point(self, c: Floats, J: float, share: float) -> tuple[Floats, float]:
+        """The point, and what rounding of the Gram matrix probably cost the program that finds it."""
+        k, lam = self._count, self.regularizer.lam
         planes, d, dots = self._planes[:k], self._d[:k], self._vectors.dots
         at_centre, norm2 = dots(planes, c), float(dots(c[None, :], c)[0])
         level = self.lower_bound + share * (J - self.lower_bound)
@@ -250,15 +265,16 @@ class Certificate:
         while not low and self._proximity > 1e-6 * lam:
             self._proximity /= 4
             alpha, low = proximal(self._proximity, alpha)
-        weight, found = self._proximity, alpha
+        reached, weight, found = low, self._proximity, alpha
         while low and weight < 1e12 * lam:
             self._proximity, alpha = weight, found
             weight = 2 * self._proximity
             found, low = proximal(weight, alpha)
-        *weights, self._proximity = self._agreed(alpha, self._proximity)
+        lost = 0.5 * USUAL * float(alpha @ self._lengths[:k]) ** 2 / (lam + self._proximity) if reached else np.inf
+        *weights, self._proximity, lost = self._agreed(alpha, self._proximity, lost)
         alpha = np.array(weights)
         self._note_use(alpha)
-        return (self._proximity * c - alpha @ planes) / (lam + self._proximity)
+        return (self._proximity * c - alpha @ planes) / (lam + self._proximity), lost
 
     def _free_slot(self) -> int:
         """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""

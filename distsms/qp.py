@@ -93,12 +93,13 @@ def _active_set(
     on_support : the maximizer on a support with sum 1, signs free, the next to a point.
     slopes : of the value at a point with a support, (k,), and what rounding may have made of each.
     """
-    alpha, support = first, first > 0
+    alpha, best, support = first, first, first > 0
+    reached, barred = -np.inf, np.zeros(len(first), bool)  # planes that did not raise the value when they were let in
     for _ in range(200 + 10 * len(first)):
         target = on_support(support, alpha)
         falling = support & (target <= 0)
         if falling.any():  # go towards the target as far as the simplex allows, and drop what reaches zero
-            ratios = np.where(falling, alpha / np.where(falling, alpha - target, 1.0), np.inf)
+            ratios = np.where(falling, alpha / np.where(alpha > target, alpha - target, 1.0), np.inf)
             blocking = int(np.argmin(ratios))
             alpha = np.maximum(alpha + min(1.0, ratios[blocking]) * (target - alpha), 0.0)
             alpha[blocking] = 0.0
@@ -107,15 +108,20 @@ def _active_set(
                 continue
             break
         alpha = np.where(support, target, 0.0)
+        height = value(alpha)
+        if height > reached:
+            reached, best, barred[:] = height, alpha, False
         slope, error = slopes(alpha, support)
         slope += np.where(support, 1, -1) * error
-        best = int(np.argmax(np.where(support, -np.inf, slope)))
-        if support.all() or slope[best] <= slope[support].max():
+        outside = np.where(support | barred, -np.inf, slope)
+        entering = int(np.argmax(outside))
+        if outside[entering] <= slope[support].max():
             break
-        support[best] = True
-    total = alpha.sum()
-    alpha = alpha / total if np.isfinite(total) and total > 0 else first
-    return alpha if value(alpha) >= value(first) else first
+        support[entering] = barred[entering] = True
+    if not np.isfinite(reached):
+        return first
+    best = best / best.sum()
+    return best if value(best) >= value(first) else first
 
 
 def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> Floats:
