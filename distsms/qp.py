@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 EPS = float(np.finfo(float).eps)
 PROXIMAL = 1e-13  # weight of a plane's proximal term, as a share of its own entry of Q and of the largest d
 SHORTEST = 1e-150  # in place of a length of 0, by which is divided
+DEPENDENT = 1e-12  # a singular value below this share of the largest is one of vectors that depend on one another
 FARTHEST = 1e200  # a step beyond any use, of which there are still multiples
 
 
@@ -35,8 +36,9 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     def value(a: Floats) -> float:
         return float(d @ a - 0.5 * (a @ Q @ a))
 
-    def target(support: NDArray[np.bool_], near: Floats) -> Floats:
-        return _on_support(Q, d, support, near)
+    def target(support: NDArray[np.bool_], near: Floats) -> tuple[Floats, Floats]:
+        found = _on_support(Q, d, support, near)
+        return found, found
 
     def slopes(a: Floats, support: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         weights = a[support]
@@ -60,13 +62,11 @@ def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
         mixture = F @ a
         return float(d @ a - 0.5 * (mixture @ mixture))
 
-    def target(support: NDArray[np.bool_], near: Floats) -> Floats:
+    def target(support: NDArray[np.bool_], near: Floats) -> tuple[Floats, Floats]:
         return _least_squares_on_support(F, d, support, near)
 
-    def slopes(a: Floats, support: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        mixture = F @ a
-        error = EPS * (np.sqrt(mixture @ mixture) + lengths @ a)
-        return d - mixture @ F, 4 * (EPS * np.abs(d) + lengths * error)
+    def slopes(z: Floats, support: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        return d + z @ F, 4 * EPS * (np.abs(d) + lengths * np.sqrt(z @ z))
 
     first = _first(alpha, d - 0.5 * np.square(lengths), value)
     return _active_set(first, value, target, slopes)
@@ -85,18 +85,18 @@ def _first(alpha: Floats, vertices: Floats, value: Callable[[Floats], float]) ->
 def _active_set(
     first: Floats,
     value: Callable[[Floats], float],
-    on_support: Callable[[NDArray[np.bool_], Floats], Floats],
+    on_support: Callable[[NDArray[np.bool_], Floats], tuple[Floats, Floats]],
     slopes: Callable[[Floats, NDArray[np.bool_]], tuple[Floats, Floats]],
 ) -> Floats:
     """From `first` to the maximum of `value`.
 
-    on_support : the maximizer on a support with sum 1, signs free, the next to a point.
-    slopes : of the value at a point with a support, (k,), and what rounding may have made of each.
+    on_support : the maximizer on a support with sum 1, signs free, the next to a point; and what `slopes` needs of it.
+    slopes : of the value there, (k,), and what rounding may have made of each.
     """
     alpha, best, support = first, first, first > 0
     reached, barred = -np.inf, np.zeros(len(first), bool)  # planes that did not raise the value when they were let in
     for _ in range(200 + 10 * len(first)):
-        target = on_support(support, alpha)
+        target, found = on_support(support, alpha)
         falling = support & (target <= 0)
         if falling.any():  # go towards the target as far as the simplex allows, and drop what reaches zero
             ratios = np.where(falling, alpha / np.where(alpha > target, alpha - target, 1.0), np.inf)
@@ -111,7 +111,7 @@ def _active_set(
         height = value(alpha)
         if height > reached:
             reached, best, barred[:] = height, alpha, False
-        slope, error = slopes(alpha, support)
+        slope, error = slopes(found, support)
         slope += np.where(support, 1, -1) * error
         outside = np.where(support | barred, -np.inf, slope)
         entering = int(np.argmax(outside))
@@ -149,19 +149,20 @@ def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) 
     return target
 
 
-def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> Floats:
+def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> tuple[Floats, Floats]:
     """The same by least squares: a = near + B t, where B takes the plane of largest weight as the others' origin.
 
     Minimizes ||m + (F B) t||^2 / 2 - <B'd, t> with m = F near. Differences of nearly equal planes are exact, and their
     lengths are made alike. A direction that is flat to rounding is given the least curvature that rounding could hide:
     the way along it then ends at the boundary of the simplex, or nowhere where nothing is to be gained.
+    Also returns z = -F a, (q,), which gives the slopes d + F'z. It follows from those of the support, which are equal:
+    F a itself is a short sum of long vectors, and has lost more digits.
     """
     S = np.flatnonzero(support)
-    target = np.zeros(len(d))
+    target, origin = np.zeros(len(d)), S[np.argmax(near[S])]
+    target[origin] = 1.0
     if len(S) == 1:
-        target[S] = 1.0
-        return target
-    origin = S[np.argmax(near[S])]
+        return target, -F[:, origin]
     others = np.delete(S, np.argmax(near[S]))
     B = F[:, others] - F[:, [origin]]
     lengths = np.maximum(np.sqrt(np.sum(np.square(B), axis=0)), SHORTEST)
@@ -170,7 +171,8 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
     U, sizes, V = np.linalg.svd(B, full_matrices=False)
     floor = max(EPS * float(sizes[0]), SHORTEST)
     steep = sizes > floor
-    mixture = (F[:, S] @ near[S]) @ U
+    m = F[:, S] @ near[S]
+    mixture = m @ U
     along = V @ slope
     # In the directions of V: the gradient over the curvature, written so that nothing large is divided by little.
     kept = np.where(steep, sizes, floor)
@@ -181,4 +183,18 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
         step = np.clip((t @ V + flat / floor**2) / lengths, -FARTHEST, FARTHEST)
     target[others] = near[others] + step
     target[origin] = near[origin] - np.sum(step)
-    return target
+    z = -U[:, steep] @ (along / kept)[steep]
+    if np.count_nonzero(steep) < len(F):
+        z -= m - U[:, steep] @ mixture[steep]
+    return target, z
+
+
+def short_combination(F: Floats) -> Callable[[Floats], Floats]:
+    """For vectors v = F c, F (q, k): b (k,) -> the c (k,) of the shortest v with the inner products F'v = b.
+
+    Columns that depend on others to rounding are taken for dependent: then v is the best there is.
+    """
+    lengths = np.maximum(np.sqrt(np.sum(np.square(F), axis=0)), SHORTEST)
+    _, sizes, V = np.linalg.svd(F / lengths, full_matrices=False)
+    inverse = np.where(sizes > DEPENDENT * sizes[0], 1 / np.maximum(sizes, SHORTEST), 0.0)
+    return lambda b: (np.square(inverse) * (V @ (b / lengths))) @ V / lengths
