@@ -117,7 +117,7 @@ class Certificate:
             self._factor = self._vectors.factor(self._planes[:k])
             weights = self._agreed(self._maximizer(lam, lam * self._d[:k], np.array(weights)))
         self._alpha[:k], self.bound = weights, Bound(value, taken)
-        if taken - self.unavoidable > tolerance:
+        if self._factor is not None or taken - self.unavoidable > tolerance:
             self.bound = Bound(*self._agreed(self._by_mixture(self._alpha[:k])))
         self.lower_bound = max(self.lower_bound, self.bound.value)
         self._added += 1

@@ -65,8 +65,9 @@ class Proof:
 
     @property
     def hopeless(self) -> bool:
-        """Whether rounding in the planes alone takes half of the target."""
-        return not self.certificate.unavoidable <= self.target / 2
+        """Whether rounding in the planes alone takes half of the target, and most of what is left of the gap."""
+        lost = self.certificate.unavoidable
+        return not lost <= self.target / 2 and self.gap <= 4 * lost
 
     def check(self, at_end: bool = False) -> None:
         """Raise Finished if the gap is proved, or if rounding alone takes half of the target.
