@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -156,6 +158,69 @@ def test_never_below_a_single_plane(steep):
         flat = rng.normal(size=3) * 1e-2
         assert bundle.add(flat, 0.9) >= 0.9 - flat @ flat / 2e-3 - 1e-9
         assert bundle.minimum()[1] >= bundle.lower_bound - 1e-9
+
+
+def exact_model(w, planes, lam):
+    """Omega(w) + the highest of the planes (r, d), in rational numbers."""
+
+    def product(a, b):
+        return sum((Fraction(x) * Fraction(y) for x, y in zip(a.tolist(), b.tolist(), strict=True)), Fraction(0))
+
+    return Fraction(lam) / 2 * product(w, w) + max(product(r, w) + Fraction(d) for r, d in planes)
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(2, 12),
+    st.sampled_from([2, 3, 5, 40]),
+    st.floats(-13, 6),
+    st.floats(0, 9),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
+def test_no_bound_above_the_model(p, count, capacity, lam, steep, zero_plane, seed):
+    """Steep planes that all but cancel, merged or not: the bound is never above the exact model, wherever that is."""
+    rng, lam = np.random.default_rng(seed), 10.0**lam
+    bundle = Certificate(whole(p), SquaredNorm(lam), zero_plane, capacity)
+    planes = [(np.zeros(p), 0.0)] if zero_plane else []
+    directions = rng.normal(size=(2, p)) * 10.0**steep
+    points = [np.zeros(p)]
+    for k in range(count):
+        r = directions[k % 2] * (-1) ** k * rng.uniform(0.5, 2) + rng.normal(size=p) * 10.0 ** rng.uniform(-6, 0)
+        planes.append((r, rng.random()))
+        bundle.add(*planes[-1])
+        points += [bundle.minimum()[0], bundle.level_point(points[-1], 1.0, 0.3)]
+        least = min(exact_model(w, planes, lam) for w in points)
+        assert Fraction(bundle.lower_bound) <= least
+
+
+def test_steep_planes_that_cancel_are_told_apart():
+    """Where the Gram matrix knows ||m||^2 / (2 lam) to some units only: planes of 2.5e6 and 2.5e7, lambda 1.5e-5.
+
+    The model is least where both are equally high. That w is 1e-9 of what rounding does to m / lambda.
+    """
+    planes, lam = [(np.array([-2524890.57710239]), 5 / 6), (np.array([24742785.47175459]), 2 / 3)], 1.46e-5
+    bundle = Certificate(whole(1), SquaredNorm(lam), True, 40)
+    for r, d in planes:
+        bundle.add(r, d, tolerance=1e-6)
+    (r, d), (s, e) = planes
+    meeting = (d - e) / (s - r)
+    w, bound = bundle.minimum()
+    assert w == pytest.approx(meeting, rel=1e-9)
+    assert bound == pytest.approx((d + r * meeting).item(), abs=1e-9)
+    # A third plane, through the same height at 0 but falling the other way, raises the bound to that height.
+    assert bundle.add(np.array([1598906.96213791]), d, tolerance=1e-6) == pytest.approx(d, abs=1e-9)
+
+
+@pytest.mark.parametrize("capacity", [2, 5])
+def test_what_merging_moves_is_taken_off(capacity):
+    """The planes that are merged would prove 0.6; no rounding of their mixture may claim more."""
+    rng = np.random.default_rng(1)
+    bundle = Certificate(whole(3), SquaredNorm(1e-12), False, capacity)
+    r = rng.normal(size=3) * 1e4
+    for k in range(60):
+        bundle.add(r * (-1) ** k * (1 + k / 7), 0.6)
+    assert 0.6 - 1e-3 <= bundle.lower_bound <= 0.6
 
 
 @given(st.integers(1, 6), st.floats(0.1, 0.9), st.integers(0, 10**6))
