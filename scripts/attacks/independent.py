@@ -1,0 +1,132 @@
+"""Minimizers by Clarabel, an interior-point solver: J as a quadratic program, one for each kind of measure.
+
+ROCArea, all pairs:      R = 1/m sum xi_ij                     xi_ij >= 1 - (s_i - s_j), xi >= 0
+error rate:              R = 2/n sum xi_i                      xi_i >= 1/2 - y_i s_i, xi >= 0
+PRBEP, by duality over sum_P beta = sum_N beta, an L1-hinge SVM with a free intercept:
+                         R = 1/(2 n+) sum xi_i                 xi_i >= 1 - y_i (4 n+ / n) (s_i - b), xi >= 0
+the others, by tables:   R = v >= 0,  v >= Delta(b, c) + 2/n (C_c - B_b) with the sum of the c largest numbers
+                         C_c = c tau_c + sum_j xi_cj,          xi_cj >= s_j - tau_c, xi >= 0, and -B_b likewise
+
+They are candidates only: what J they have is for `oracle` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from tests import oracles
+
+Floats = NDArray[np.float64]
+
+MOST_TABLES = 15
+"""Rows up to which programs over tables are solved: they have O(n^2) variables and constraints."""
+
+
+def minimizers(X: Floats, y: NDArray[np.int8], measure: str, lam: float) -> Iterator[Floats]:
+    """Points w (p,) where J is about least, if Clarabel is installed and says that it has solved the program.
+
+    Each is of the program in other variables: of columns of size 1, and of the regularizer's own size.
+    """
+    try:
+        import clarabel
+    except ImportError:
+        return
+    if "@" in measure or measure.startswith("f"):
+        if len(y) > MOST_TABLES:
+            return
+        program = _tables
+    else:
+        program = {"rocarea": _pairs, "error-rate": _rows, "prbep": _balanced}[measure]
+    sizes = np.max(np.abs(X), axis=0)
+    sizes[sizes == 0] = 1.0
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    settings.max_iter = 100
+    for scale in (1 / sizes, np.full(len(sizes), lam**-0.5)):
+        q, A, low = program(X * scale, y, measure)
+        p, k = X.shape[1], len(q)
+        P = sparse.diags(np.append(lam * scale**2, np.zeros(k - p)), format="csc")
+        cones = [clarabel.NonnegativeConeT(len(low))]
+        found = clarabel.DefaultSolver(P, q, sparse.csc_matrix(-A), -low, cones, settings).solve()
+        w = np.array(found.x[:p]) * scale
+        if np.isfinite(w).all():
+            yield w
+
+
+Program = tuple[Floats, Any, Floats]
+"""min w'Pw / 2 + q'x over A x >= low, x beginning with w (p,): q (k,), A (m, k), low (m,)."""
+
+
+def _hinges(scores: Any, low: Floats, price: float, free: int = 0) -> Program:
+    """price * sum xi, xi_i >= low_i - scores_i, xi >= 0. scores : (m, p) of w and `free` more free variables."""
+    m, p = scores.shape
+    q = np.append(np.zeros(p), np.full(m, price))
+    A = sparse.bmat([[scores, sparse.eye(m)], [None, sparse.eye(m)]])
+    return q, A, np.append(low, np.zeros(m))
+
+
+def _pairs(X: Floats, y: NDArray[np.int8], measure: str) -> Program:
+    differences = (X[y > 0][:, None, :] - X[y < 0][None, :, :]).reshape(-1, X.shape[1])
+    m = len(differences)
+    return _hinges(differences, np.ones(m), 1 / m)
+
+
+def _rows(X: Floats, y: NDArray[np.int8], measure: str) -> Program:
+    return _hinges(y[:, None] * X, np.full(len(y), 0.5), 2 / len(y))
+
+
+def _balanced(X: Floats, y: NDArray[np.int8], measure: str) -> Program:
+    n, n_pos = len(y), int(np.sum(y > 0))
+    with_intercept = np.column_stack([X, -np.ones(n)])
+    return _hinges(4 * n_pos / n * y[:, None] * with_intercept, np.ones(n), 1 / (2 * n_pos))
+
+
+def _tables(X: Floats, y: NDArray[np.int8], measure: str) -> Program:
+    """Variables: w, v, then for each class and each count k from 1 on tau_k and its xi (one for each row)."""
+    n, p = X.shape
+    sides = (-X[y > 0], X[y < 0])
+    starts, place = [], p + 1
+    for rows in sides:
+        starts.append(place)
+        place += len(rows) * (len(rows) + 1)
+    entries: list[Any] = []
+    low: list[float] = []
+
+    def constraint(coefficients: dict[int, float], least: float) -> None:
+        entries.extend((len(low), column, value) for column, value in coefficients.items())
+        low.append(least)
+
+    constraint({p: 1.0}, 0.0)
+    for rows, start in zip(sides, starts, strict=True):
+        m = len(rows)
+        for k in range(m):
+            tau = start + k * (m + 1)
+            for j in range(m):
+                xi = tau + 1 + j
+                constraint({xi: 1.0}, 0.0)
+                constraint({xi: 1.0, tau: 1.0, **{i: -rows[j, i] for i in range(p) if rows[j, i]}}, 0.0)
+    family, parameter = (measure.split("@")[0] + "@k", int(measure.split("@")[1])) if "@" in measure else (None, None)
+    delta, calls = oracles.contingency(
+        family or "f-beta", parameter or float(measure[1:]), len(sides[0]), len(sides[1])
+    )
+
+    def largest(side: int, k: int) -> dict[int, float]:
+        m = len(sides[side])
+        tau = starts[side] + (k - 1) * (m + 1)
+        return {tau: -2.0 * k / n, **dict.fromkeys(range(tau + 1, tau + 1 + m), -2.0 / n)} if k else {}
+
+    for b in range(len(sides[0]) + 1):
+        for c in range(len(sides[1]) + 1):
+            if calls in (None, len(sides[0]) - b + c):
+                constraint({p: 1.0, **largest(0, b), **largest(1, c)}, float(delta(b, c)))
+    row, column, value = zip(*entries, strict=True)
+    A = sparse.csr_matrix((value, (row, column)), (len(low), place))
+    q = np.zeros(place)
+    q[p] = 1.0
+    return q, A, np.array(low)
