@@ -93,7 +93,8 @@ def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
         difference = X[problem.y > 0].mean(axis=0) - X[problem.y < 0].mean(axis=0)
     directions = [one for row in (X[0], difference) for one in (row, -row)]
     others = independent.minimizers(X, problem.y, problem.measure, problem.lam)
-    least, w = oracle.least(exact, [*found, *directions, *others])
+    points = [oracle.whole(one) for one in (*found, *directions) if np.isfinite(one).all()]
+    least, w = oracle.least(exact, [*points, *others])
     omega = problem.lam / 2 * float(w @ w)
     with np.errstate(over="ignore"):
         terms = float(np.max(np.abs(X), axis=0) @ np.abs(w)) + omega + float(least) + 1.0

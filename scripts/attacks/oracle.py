@@ -84,12 +84,10 @@ class Exact:
 
     def J(self, w: Floats) -> Fraction:
         """J of floats (p,)."""
-        ray = self.ray(w)
-        return ray.J(Fraction(1))
+        return self.ray(whole(w)).J(Fraction(1))
 
-    def ray(self, w: Floats) -> Ray:
-        """J of t w, t >= 0. w : (p,) floats."""
-        point = whole(w)
+    def ray(self, point: Point) -> Ray:
+        """J of t w, t >= 0."""
         scores = np.dot(self._X.whole, point.whole)
         unit = self._X.unit * point.unit
         square = int(np.dot(point.whole, point.whole)) * point.unit**2
@@ -167,14 +165,13 @@ class Ray(NamedTuple):
         return max(low, min(high, crossing))
 
 
-def least(exact: Exact, points: Iterable[Floats]) -> tuple[Fraction, Floats]:
-    """The least J on the rays through these points, among them the zero vector; and a float w about there."""
+def least(exact: Exact, points: Iterable[Point]) -> tuple[Fraction, Floats]:
+    """The least J on the rays through these points, and in zero; and a float w (p,) about there."""
     zero = np.zeros(exact.p)
     best = exact.J(zero), zero
-    for w in points:
-        if not (np.isfinite(w).all() and np.any(w)):
-            continue
-        t, J = exact.ray(w).least()
-        if best[0] > J:
-            best = J, float(t) * w
+    for point in points:
+        if np.any(point.whole):
+            t, J = exact.ray(point).least()
+            if best[0] > J:
+                best = J, (point.whole * (point.unit * t)).astype(float)
     return best
