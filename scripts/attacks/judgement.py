@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.comm import Communicator
 from distsms.result import Status
 from scripts.attacks import independent, oracle
 from scripts.attacks.problems import Problem, Way
-from scripts.attacks.runs import Run, rows
+from scripts.attacks.runs import Run, rows, run
 
 Floats = NDArray[np.float64]
 EPS = float(np.finfo(float).eps)
@@ -84,6 +85,16 @@ class Verdict(NamedTuple):
         return self.target > FLOORS * self.floor
 
 
+def verdicts(problem: Problem, comm: Communicator) -> list[Verdict]:
+    """Those on all runs of a problem, the same on every rank. Collective; the judging is the root's."""
+    found = [run(problem, way, comm) for way in problem.ways]
+    made: list[Verdict] = []
+    if comm.is_root:
+        known = truth(problem, [one.result.w for one in found])
+        made = [judge(problem, number, one, known) for number, one in enumerate(found)]
+    return comm.bcast(made)
+
+
 def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
     """The least J by all means, `found` (p,) among them."""
     X = rows(problem)
@@ -101,9 +112,9 @@ def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
     return Truth(exact, X, least, w, EPS * terms)
 
 
-def judge(problem: Problem, number: int, run: Run, truth: Truth) -> Verdict:
-    """What is true of a run."""
-    result, least = run.result, truth.least
+def judge(problem: Problem, number: int, one: Run, truth: Truth) -> Verdict:
+    """What is true of a one."""
+    result, least = one.result, truth.least
     finite = bool(np.isfinite(result.w).all())
     J = truth.exact.J(result.w) if finite else None
     false: dict[str, float] = {}
@@ -113,33 +124,33 @@ def judge(problem: Problem, number: int, run: Run, truth: Truth) -> Verdict:
             false[name] = float(Fraction(value) - Fraction(limit))
 
     above("bound", result.lower_bound, least)
-    above("trace", run.highest, least)
+    above("trace", one.highest, least)
     if J is not None:
         allowance = Fraction(_allowance(truth.X, result.w, result.R))
         above("gap", J - least, result.gap)
         above("value", J, Fraction(result.J) + allowance if np.isfinite(result.J) else np.inf)
         if result.status is Status.PROVED:
-            above("proved", J - Fraction(result.lower_bound), Fraction(run.target) + allowance)
+            above("proved", J - Fraction(result.lower_bound), Fraction(one.target) + allowance)
     return Verdict(
         problem.name,
         number,
         problem.kind,
-        run.way.settings["solver"],
+        one.way.settings["solver"],
         problem.measure,
         problem.lam,
-        _described(run.way),
+        _described(one.way),
         result.status.name,
         re.sub(r"[-+]?(\d+\.?\d*|inf|nan)(e[-+]?\d+)?", "#", result.detail),
         result.evaluations,
         result.J,
         result.lower_bound,
         result.gap,
-        run.target,
+        one.target,
         truth.floor,
         float(least),
         float(J - least) if J is not None else np.inf,
         false,
-        run.warned,
+        one.warned,
     )
 
 
