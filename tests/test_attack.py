@@ -11,7 +11,7 @@ from distsms.comm import Communicator
 from scripts.attacks import independent, judgement, oracle, problems
 from tests import oracles
 
-EACH = 14
+EACH = 8
 """Problems of each kind, in one process; 1 on each number of ranks."""
 FALSE = [
     "identical-rows:1000030",
