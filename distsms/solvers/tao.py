@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from distsms.comm import alone
 from distsms.errors import InputError
 from distsms.snapshot import Snapshot
@@ -26,29 +28,41 @@ REASONS = {
 }
 
 
+def lacking(load: bool = True) -> str:
+    """Why lmvm cannot run in this process, in words; nothing where it can. Starts neither PETSc nor MPI.
+
+    load : whether to load PETSc's library, without which one cannot tell; 0.2 s, which are saved when it is used.
+    """
+    try:
+        import petsc4py.lib
+
+        if load:
+            petsc4py.lib.ImportPETSc()
+    except Exception as error:  # whatever an incomplete or incompatible one raises
+        remedy = f". If it was built for another major version than numpy {np.__version__}, install that one: for the"
+        remedy += " petsc4py of Debian 12 and Ubuntu 24.04, pip install 'numpy<2'"
+        return f"petsc4py cannot be imported: {error}{remedy if 'numpy' in str(error) else ''}"
+    return ""
+
+
 def _petsc() -> Any:
-    try:
-        import petsc4py
-    except ImportError as error:
-        raise InputError(f"lmvm needs PETSc's Python package, petsc4py: {error}. The solver lbfgs does not") from error
-    try:
-        # Its signal handlers would turn a closed pipe or a hang-up into an abort.
-        petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
-        from petsc4py import PETSc
-    except (ImportError, ValueError) as error:  # the latter from binaries that were built for another numpy
-        raise InputError(
-            f"petsc4py cannot be loaded: {error}. If it was built for numpy 1 (as Debian's is): pip install 'numpy<2'. "
-            "The solver lbfgs does without it"
-        ) from error
+    if why := lacking():
+        raise InputError(f"lmvm cannot run: {why}. The solver lbfgs does without petsc4py")
+    import petsc4py
+
+    # Its signal handlers would turn a closed pipe or a hang-up into an abort.
+    petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
+    from petsc4py import PETSc
+
     return PETSc
 
 
 def version() -> str:
-    """petsc4py's version, without initializing PETSc or MPI."""
-    try:
-        import petsc4py
-    except ImportError as error:
-        return f"not usable: {error} (needed by `train` only)"
+    """petsc4py's version, without loading PETSc."""
+    if why := lacking(load=False):
+        return f"not usable: {why} (needed by lmvm only)"
+    import petsc4py
+
     return petsc4py.__version__
 
 
