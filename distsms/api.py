@@ -20,7 +20,7 @@ Set OMP_NUM_THREADS=1 before numpy is loaded, or a BLAS with a thread for each c
 >>> found["n"], found["rocarea"] > 0.9
 (500, True)
 >>> scores = distsms.predict(model, X)
->>> found["tp"] == np.sum((scores >= model.threshold) & (y > 0))
+>>> found["tp"] == int(np.sum((scores >= model.threshold) & (y > 0)))
 True
 """
 

@@ -221,7 +221,8 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
         step = target - alpha
         falling = support & (target <= 0)
         if falling.any():  # go towards the target as far as the simplex allows, and drop what reaches zero
-            ratios = np.where(falling, alpha / np.where(falling, alpha - target, 1.0), np.inf)
+            ratios = np.where(falling, 0.0, np.inf)  # 0 of a plane that is at its target, 0, already
+            np.divide(alpha, alpha - target, out=ratios, where=falling & (alpha > target))
             blocking = int(np.argmin(ratios))
             alpha = np.maximum(alpha + min(1.0, ratios[blocking]) * step, 0.0)
             alpha[blocking] = 0.0

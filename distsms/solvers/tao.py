@@ -151,6 +151,8 @@ class Solver:
         try:
             self._tao.solve()
         except self._petsc.Error as error:  # of its line search, say: a step of 0 times infinity
+            if error.__cause__ is not None:  # what a function of ours raised, which older ones let through as it is
+                raise error.__cause__ from None
             return Outcome.FAILED, f"TAO gave up with PETSc's error {error.ierr}"
         reason = int(self._tao.getConvergedReason())
         if reason == CONVERGED_USER:
