@@ -6,8 +6,10 @@ PETSc. PETSc's own world is each process alone, so that starting it is no collec
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,23 @@ def version() -> str:
     import petsc4py
 
     return petsc4py.__version__
+
+
+def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for PETSc to call. What it raises passes through PETSc, while no garbage is collected.
+
+    A collection then would lose the exception, and Python 3.13 with petsc4py 3.22 crash for want of it.
+    """
+
+    @functools.wraps(function)
+    def guarded(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except BaseException:
+            gc.disable()  # until `run` ends
+            raise
+
+    return guarded
 
 
 class Solver:
@@ -126,6 +145,7 @@ class Solver:
         for key, value in users.items():
             database.setValue(key, value)
 
+    @_called_back
     def _evaluate(self, tao: Any, x: Any, gradient: Any) -> float:
         if self._recalled:
             return 0.0
@@ -133,6 +153,7 @@ class Solver:
         value, gradient.array[:] = self._problem.value_and_gradient(x.array_r.copy())
         return value
 
+    @_called_back
     def _converged(self, tao: Any) -> int:
         if self._recalled:
             self._record.append(self._recalled.popleft())
@@ -147,13 +168,16 @@ class Solver:
 
     def run(self) -> tuple[Outcome, str]:
         """See `solvers.Solver.run`."""
-        self._evaluated = False
+        self._evaluated, collected = False, gc.isenabled()
         try:
             self._tao.solve()
         except self._petsc.Error as error:  # of its line search, say: a step of 0 times infinity
             if error.__cause__ is not None:  # what a function of ours raised, which older ones let through as it is
                 raise error.__cause__ from None
             return Outcome.FAILED, f"TAO gave up with PETSc's error {error.ierr}"
+        finally:
+            if collected:
+                gc.enable()
         reason = int(self._tao.getConvergedReason())
         if reason == CONVERGED_USER:
             return Outcome.PAUSED, ""
