@@ -31,8 +31,6 @@ MEASURED_FROM = 2**13
 PIECE = 2**17
 """Elements of a piece, where a reduction goes piece by piece."""
 STEPS = ("root", "spread")
-_UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
-"""What a product that is not finite means is for whoever asked for it to say."""
 NOT_SPREADABLE = "this solver needs its vectors whole, on the root: --step root, or another solver"
 
 
@@ -150,12 +148,12 @@ class Vectors(ABC):
         """The smallest entry of a vector, or infinity if it has none. Collective among the ranks that step."""
         return float(np.min(values, initial=np.inf))
 
-    @_UNBOUNDED
+    @np.errstate(over="ignore", invalid="ignore")  # not finite: whoever asked sees it
     def dot(self, a: Floats, b: Floats) -> float:
         """Inner product of two vectors from their slices. Collective among the ranks that step."""
         return float(self.sums(np.array([np.dot(a, b)]))[0])
 
-    @_UNBOUNDED
+    @np.errstate(over="ignore", invalid="ignore")  # not finite: whoever asked sees it
     def dots(self, A: Floats, b: Floats) -> Floats:
         """Inner products of k vectors, slices (k, length), with one: (k,). Collective among the ranks that step."""
         return self.sums(np.dot(A, b))
