@@ -40,7 +40,7 @@ USUAL = 128 * U
 `Vectors.longest_sum` U, is far more."""
 
 
-OF_PLANES = ("d", "lengths", "drift", "alpha", "last_use")
+OF_PLANES = ("d", "lengths", "drift", "d_drift", "alpha", "last_use")
 """What is kept of each plane besides r and the Gram matrix."""
 
 
@@ -89,8 +89,9 @@ class Certificate:
         self._planes = np.empty((places, vectors.length))  # takes no memory before it is written to
         self._gram = np.zeros((1, 1))  # grows with the planes
         self._d = np.zeros(places)
-        self._lengths = np.zeros(places)  # ||r_k||, before cancellation where planes were merged
-        self._drift = np.zeros(places)  # how far merging may have put each r_k off a mixture of the planes that came
+        self._lengths = np.zeros(places)  # ||r_k||
+        # How far merging may have put each r_k, in length, and d_k off a mixture of the planes that came.
+        self._drift, self._d_drift = np.zeros(places), np.zeros(places)
         self._alpha = np.zeros(places)
         self._last_use = np.zeros(places)  # when the plane came, or had a weight, by the count of planes added
         self._added = 0
@@ -109,7 +110,8 @@ class Certificate:
         self._planes[slot] = r
         k, lam = self._count, self.regularizer.lam
         self._set_products(slot)
-        self._lengths[slot], self._drift[slot] = math.sqrt(self._gram[slot, slot]), 0.0
+        self._lengths[slot] = math.sqrt(self._gram[slot, slot])
+        self._drift[slot] = self._d_drift[slot] = 0.0
         self._d[slot], self._alpha[slot], self._factor, self._tolerance = d, 0.0, None, tolerance
         alpha = self._maximizer(lam, lam * self._d[:k], self._alpha[:k])
         *weights, value, taken, lost = self._agreed(alpha, *self._by_gram(alpha))
@@ -190,7 +192,7 @@ class Certificate:
         off += float(alpha @ self._drift[:k])
         changes = noise + 2 * (first_order + off * math.sqrt(square + noise)) + (self._errors_length + off) ** 2
         height, norm = float(alpha @ self._d[:k]) / total, conjugate(square) / total**2
-        own = (k + 8) * U * (float(alpha @ np.abs(self._d[:k])) + norm)
+        own = (k + 8) * U * (float(alpha @ np.abs(self._d[:k])) + norm) + float(alpha @ self._d_drift[:k])
         taken = (self._d_error + own + conjugate(changes) / total**2) * (1 + 16 * U)
         return Bound(height - norm - taken, taken)
 
@@ -316,9 +318,9 @@ class Certificate:
         a, b = self._alpha[kept] / total, self._alpha[gone] / total
         self._planes[kept] *= a
         self._planes[kept] += b * self._planes[gone]
-        self._d[kept] = a * self._d[kept] + b * self._d[gone]
         self._set_products(kept)
-        lengths = a * self._lengths[kept] + b * self._lengths[gone]
-        self._drift[kept] = a * self._drift[kept] + b * self._drift[gone] + 4 * U * lengths
-        self._lengths[kept] = max(math.sqrt(self._gram[kept, kept]), 4 * U * lengths)
+        for drift, sizes in ((self._drift, self._lengths), (self._d_drift, np.abs(self._d))):
+            drift[kept] = a * (drift[kept] + 4 * U * sizes[kept]) + b * (drift[gone] + 4 * U * sizes[gone])
+        self._d[kept] = a * self._d[kept] + b * self._d[gone]
+        self._lengths[kept] = math.sqrt(self._gram[kept, kept])
         self._alpha[kept], self._alpha[gone] = total, 0.0

@@ -135,7 +135,8 @@ class Objective:
         regularizer.add_gradient(w, gradient)
         # One sum over ranks, to which the numbers of the loss come from the root alone: all are the same everywhere.
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
-        products = np.array([np.dot(w, w), np.dot(r, w), np.dot(gradient, gradient)])
+        with np.errstate(over="ignore", invalid="ignore"):  # the run ends where a number is not finite, and says so
+            products = np.array([np.dot(w, w), np.dot(r, w), np.dot(gradient, gradient)])
         R, R_mu, d, ww, rw, gg = self.vectors.sums(np.append(numbers, products)).tolist()
         omega, smoothing_gap, optimization_gap = regularizer.value(ww), R - (rw + d), regularizer.conjugate(gg)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)

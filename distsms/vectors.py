@@ -150,10 +150,12 @@ class Vectors(ABC):
         """The smallest entry of a vector, or infinity if it has none. Collective among the ranks that step."""
         return float(np.min(values, initial=np.inf))
 
+    @np.errstate(over="ignore", invalid="ignore")  # not finite: whoever asked sees it
     def dot(self, a: Floats, b: Floats) -> float:
         """Inner product of two vectors from their slices. Collective among the ranks that step."""
         return float(self.sums(np.array([np.dot(a, b)]))[0])
 
+    @np.errstate(over="ignore", invalid="ignore")  # not finite: whoever asked sees it
     def dots(self, A: Floats, b: Floats) -> Floats:
         """Inner products of k vectors, slices (k, length), with one: (k,). Collective among the ranks that step.
 
