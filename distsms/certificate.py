@@ -170,12 +170,12 @@ class Certificate:
         return *self._bound(alpha, square, noise, self._errors_length * length, 0.0), lost
 
     def _by_mixture(self, alpha: Floats) -> Bound:
-        """The same from the mixture's own r. A pass over the planes that have a weight."""
-        used = np.flatnonzero(alpha)
-        m = alpha[used] @ self._planes[used]
-        square, first_order = self._vectors.dots(np.array([np.abs(m), self._errors]), np.abs(m)).tolist()
-        off = (len(used) + 4) * U * float(alpha @ self._lengths[: len(alpha)])
-        return self._bound(alpha, square, self._share(len(used)) * square, first_order, off)
+        """The same from the mixture's own r. A pass over the planes."""
+        k = len(alpha)
+        m = np.abs(alpha @ self._planes[:k])
+        square, first_order = self._vectors.dots(np.array([m, self._errors]), m).tolist()
+        off = (k + 4) * U * float(alpha @ self._lengths[:k])
+        return self._bound(alpha, square, self._share(k) * square, first_order, off)
 
     def _share(self, count: int) -> float:
         """The most that rounding can do to an inner product of mixtures of so many planes, by the lengths' product."""
@@ -210,19 +210,19 @@ class Certificate:
 
         What rounding does to m is divided by lambda in w, and steep planes magnify it. Their heights at w tell how far
         it is off: the shortest move to even them is a combination of differences of their r. Only where the Gram matrix
-        has lost its digits. Three passes over these planes for each of two rounds.
+        has lost its digits. Two passes over the planes for each of two rounds.
         """
-        used = np.flatnonzero(alpha)
+        used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
         if self._factor is None or len(used) == 1:
             return w
-        origin = np.argmax(alpha[used])
-        others = np.delete(used, origin)
-        planes = self._planes[others] - self._planes[used[origin]]
-        d = self._d[others] - self._d[used[origin]]
-        F = self._factor[:, others] - self._factor[:, used[[origin]]]
-        weigh = short_combination(F)
+        origin = used[np.argmax(alpha[used])]
+        others = used[used != origin]
+        weigh = short_combination(self._factor[:, others] - self._factor[:, [origin]])
         for _ in range(2):
-            w = w + weigh(-d - self._vectors.dots(planes, w)) @ planes
+            heights, weights = self._vectors.dots(planes, w) + self._d[: len(alpha)], np.zeros(len(alpha))
+            weights[others] = weigh(heights[origin] - heights[others])
+            weights[origin] = -np.sum(weights)
+            w = w + np.array(self._agreed(weights)) @ planes
         return w
 
     def snapshot(self) -> Snapshot:
