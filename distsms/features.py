@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms import features_kernel as kernel
+from distsms.normalization import Normalization
 from distsms.parts import Entries, Floats, Part, Rows, Source, threads_wanted
 
 PART_ENTRIES = 2**20
@@ -259,3 +260,14 @@ def rows_of(X: Any) -> Features:
         X = X.copy()
         X.sum_duplicates()
     return Sparse.of(X)
+
+
+def normalize_matrix(X: Any, how: Normalization) -> None:
+    """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy, in place. Local."""
+    rows = rows_of(X)
+    rows.normalize(how)
+    for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):
+        if len(factors) and not sparse.issparse(X):
+            X *= np.expand_dims(factors, 1 - axis)
+        elif len(factors):
+            X.data *= factors[X.indices] if axis else np.repeat(factors, np.diff(X.indptr))

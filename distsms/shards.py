@@ -36,7 +36,7 @@ from distsms.features import (
     Sparse,
     index_dtype,
     length_dtype,
-    rows_of,
+    normalize_matrix,
     unsigned,
 )
 from distsms.files import exclusive
@@ -191,21 +191,10 @@ def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
     assert not isinstance(read.rows, Stream)
     X = read.rows.matrix()
     if manifest.normalization.kind != "none":
-        _normalize(X, manifest.normalization)
+        normalize_matrix(X, manifest.normalization)
     if read.weights is None:
         return X, read.labels
     return X[read.weights != 0], read.labels[read.weights != 0]
-
-
-def _normalize(X: Any, how: Normalization) -> None:
-    """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy, in place. Local."""
-    rows = rows_of(X)
-    rows.normalize(how)
-    for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):
-        if len(factors) and not sparse.issparse(X):
-            X *= np.expand_dims(factors, 1 - axis)
-        elif len(factors):
-            X.data *= factors[X.indices] if axis else np.repeat(factors, np.diff(X.indptr))
 
 
 class _Boundary(NamedTuple):
