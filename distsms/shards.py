@@ -132,17 +132,18 @@ def load(
     return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
 
 
-def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
+def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8], NDArray[np.bool_]]:
     """All rows that count as training sees them, X (n, p) in float64 as SciPy (CSR) or NumPy has it, and their labels
-    (n,). Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load` does.
+    (n,); and of all rows, which ones count. Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load`
+    does.
     """
     first, last = (_boundary(manifest, k, 1) for k in (0, 1))
     read = _read_rows(manifest, first, last, manifest.p, manifest.normalization, None)
     assert not isinstance(read.rows, Stream)
     X = read.rows.matrix()
     if read.weights is None:
-        return X, read.labels
-    return X[read.weights != 0], read.labels[read.weights != 0]
+        return X, read.labels, np.ones(len(read.labels), bool)
+    return X[counted := read.weights != 0], read.labels[counted], counted
 
 
 class _Boundary(NamedTuple):

@@ -18,7 +18,7 @@ from distsms.baseline import Fit, Folder, Rows, Standing, chosen, complete, read
 from distsms.comm import Communicator
 from distsms.competitors import METHODS, OURS, Task, require
 from distsms.errors import InputError
-from distsms.folds import deal
+from distsms.folds import Folds, deal
 from distsms.intervals import Interval
 from distsms.settings import Settings
 from tests import program
@@ -32,7 +32,8 @@ SETTINGS = Settings(lam=1.0, epsilon=1e-4)
 
 def rows(n=150, folds=3, **more):
     X, y = data(n, **more)
-    return Rows(X, y, deal(y, np.ones(n, bool), folds, 0, ALONE))
+    counted = np.ones(n, bool)
+    return Rows(X, y, Folds(deal(y, counted, folds, 0, ALONE), counted))
 
 
 @pytest.fixture
@@ -186,9 +187,9 @@ def test_the_matrix_of_a_data_set(tmp_path, kind):
     if kind == "pattern":
         X = (X != 0).astype(float)
     weights = np.where(np.arange(60) % 7 == 3, 0.0, 1.0)
-    found, labels = shards.matrix(shards.write_data(tmp_path / "a", X, y, 3))
+    found, labels, _ = shards.matrix(shards.write_data(tmp_path / "a", X, y, 3))
     assert (found != X).sum() == 0 and np.array_equal(labels, y) and found.dtype == float
-    found, labels = shards.matrix(shards.write_data(tmp_path / "b", X, y, 2, weights))
+    found, labels, _ = shards.matrix(shards.write_data(tmp_path / "b", X, y, 2, weights))
     assert (found != X[weights > 0]).sum() == 0 and np.array_equal(labels, y[weights > 0])
 
 
@@ -198,7 +199,7 @@ def test_others_get_the_rows_that_training_sees(tmp_path, kind):
     program.write_svmlight(tmp_path / "rows.svm", n=80)
     program.run("shard", tmp_path / "rows.svm", tmp_path / "data", "--normalize", kind)
     manifest = shards.read_manifest(tmp_path / "data")
-    X, _ = shards.matrix(manifest)
+    X, _, _ = shards.matrix(manifest)
     w = np.random.default_rng(0).normal(size=X.shape[1])
     assert X @ w == pytest.approx(shards.load(manifest, ALONE).features.margins(w))
 

@@ -41,7 +41,7 @@ def solved(comm, problem, X, y, **more):
 
 def rows_of(comm, problem, X, y, lane):
     """The rows of all ranks on which a lane trains."""
-    folds = np.concatenate(comm.allgather(Lanes(block(comm, X, y), problem, comm).fold))
+    folds = np.concatenate(comm.allgather(Lanes(block(comm, X, y), problem, comm).folds.number))
     return folds != lane
 
 
@@ -54,7 +54,7 @@ def test_a_lane_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     w = np.random.default_rng(1).normal(size=X.shape[1])
     requests = [Request(lanes.vectors.part(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in lanes.numbers]
     found = asked(lanes.objective, requests)
-    folds = np.concatenate(comm.allgather(lanes.fold))
+    folds = np.concatenate(comm.allgather(lanes.folds.number))
     for k, (_, nu, _, lane) in enumerate(requests):
         alone = objective(X[folds != lane], y[folds != lane], Communicator(), measure)
         (other,) = alone.evaluate([Request(w, nu, SquaredNorm(0.1))])
@@ -187,7 +187,7 @@ def test_rows_of_weight_0_are_in_no_fold_and_other_weights_are_refused(comm):
     given = block(comm, X, y)
     mine = slice(given.first_row, given.first_row + len(given.labels))
     lanes = Lanes(replace(given, weights=weights[mine]), PROBLEM, comm)
-    folds = np.concatenate(comm.allgather(lanes.fold))
+    folds = np.concatenate(comm.allgather(lanes.folds.number))
     assert np.array_equal(folds == 0, weights == 0)
     assert lanes.objective.losses[0].n == np.sum(weights)
     assert [loss.n for loss in lanes.objective.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]

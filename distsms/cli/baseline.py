@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distsms.manifest import Manifest
     from distsms.settings import Settings
 
-PROBLEM = ("measure", "folds", "seed", "epsilon", "relative")
+PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """What `--path` says instead of the options."""
 NAME = "baseline"
 USAGE = "DATA [options]"
@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
     import numpy as np
 
-    from distsms import baseline, competitors, files, folds, inputs, shards
+    from distsms import baseline, competitors, doubles, files, folds, inputs, shards
     from distsms.cli.options import speaker
 
     say, known = speaker(comm.is_root and not args.quiet), set[Any]()
@@ -102,14 +102,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     missing = [one for one in wanted if one not in known]
     say(f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
     say(
-        f"problem   {identity['measure']}; {identity['folds']} folds; lambda {', '.join(f'{one:g}' for one in lambdas)}"
+        f"problem   {identity['measure']}; {identity['folds']} folds by {identity['folds_by']}; lambda "
+        + ", ".join(f"{one:g}" for one in lambdas)
     )
     say(f"fits      {len(wanted)}, of which {len(wanted) - len(missing)} are there\n")
     with comm.together():
-        X, y = shards.matrix(manifest)
-        rows = baseline.Rows(
-            X, y, folds.deal(y, np.ones(len(y), bool), identity["folds"], identity["seed"], competitors.ALONE)
-        )
+        X, y, counted = shards.matrix(manifest)
+        belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
+        how = identity["folds"], identity["seed"], competitors.ALONE
+        rows = baseline.Rows(X, y, folds.dealt(identity["folds_by"], belonging, y, np.ones(len(y), bool), *how))
     end = time.monotonic() + args.time_limit
     own = missing[comm.rank :: comm.size]
     stopped = baseline.run(
@@ -127,13 +128,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         code = EXIT_OK
         with comm.together():
             if comm.is_root:
-                _conclude(folder, identity, wanted, rows, say)
+                warning = "" if identity["folds_by"] == "doubles" else doubles.warning(manifest.doubles, manifest.n)
+                _conclude(folder, identity, wanted, rows, warning, say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 
 def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
     """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
+    from distsms import folds
     from distsms.fit import settings_for
     from distsms.pathfolder import Folder
 
@@ -145,11 +148,12 @@ def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any]
         if told["problem"]["data"]["fingerprint"] != manifest.fingerprint:
             raise InputError(f"{args.path}: is a path on other data, {told['problem']['data']['path']}")
         given = {name: value for name, value in problem.items() if value != args.usual[name]}
-        problem = {name: told["problem"][name] for name in problem}
+        problem = {name: told["problem"].get(name, problem[name]) for name in problem}
         for name, value in given.items():
             if value != problem[name]:
                 raise InputError(
-                    f"--{name} {value}: {args.path} is a path with {name} {problem[name]}; leave out one of both"
+                    f"--{name.replace('_', '-')} {value}: {args.path} is a path with {name} {problem[name]}; leave out "
+                    "one of both"
                 )
         lambdas = sorted({one.lam for one in there.points()}, reverse=True)
     if not problem["folds"]:
@@ -161,6 +165,7 @@ def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any]
         problem["measure"], args.solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations
     )
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
+    problem |= {"folds_by": folds.chosen(problem["folds_by"], manifest)}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
 
 
@@ -193,14 +198,19 @@ def _keeper(folder: Folder, count: int, ranks: int, say: Callable[[str], None]) 
 
 
 def _conclude(
-    folder: Folder, identity: dict[str, Any], wanted: list[Unit], rows: Rows, say: Callable[[str], None]
+    folder: Folder,
+    identity: dict[str, Any],
+    wanted: list[Unit],
+    rows: Rows,
+    warning: str,
+    say: Callable[[str], None],
 ) -> None:
     """The table and baseline.json, of all fits in the folder that are complete. On the root."""
     from distsms import baseline, baselinewords
 
     measure = identity["measure"]
     found = baseline.standings(folder, folder.fits(), rows, measure)
-    words = baselinewords.sentences(found, measure)
+    words = [*baselinewords.sentences(found, measure), *([f"Warning: {warning}."] if warning else [])]
     say(f"\n{baselinewords.table(found, measure)}\n")
     for line in words:
         say(line)
