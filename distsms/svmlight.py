@@ -121,7 +121,12 @@ def _beside(queries: NDArray[np.int64], text: bytes, first: int, where: Where, g
     wrong = (queries < 0) | (queries > MAX_INDEX)
     if wrong.any():
         row = int(wrong.argmax())
-        fail(row, "the row has no query id (qid:7)" if queries[row] < 0 else f"the query id is above {MAX_INDEX}")
+        fail(
+            row,
+            "the row has no query id after its label (qid:7)"
+            if queries[row] < 0
+            else f"the query id is above {MAX_INDEX}",
+        )
     different, which = np.unique(queries, return_inverse=True)
     groups = beside.groups(beside.texts(different), fail)[which] if grouped else None
     return Beside(groups, queries.astype(float) if timed else None, frozenset([beside.NUMBERS] * timed))
