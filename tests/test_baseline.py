@@ -18,7 +18,7 @@ from distsms.baseline import Fit, Folder, Rows, Standing, chosen, complete, read
 from distsms.comm import Communicator
 from distsms.competitors import METHODS, OURS, Task, require
 from distsms.errors import InputError
-from distsms.folds import Folds, deal
+from distsms.folds import Folds, deal, dealt
 from distsms.intervals import Interval
 from distsms.settings import Settings
 from tests import program
@@ -137,6 +137,23 @@ def test_standings_are_means_over_folds_and_paired(folder):
     assert [s.method for s in standings(folder, [f for f in fits if f.method == OURS], these, "rocarea")] == [OURS]
     partly = [f for f in fits if f.method == OURS or f.fold < 3]
     assert [s.method for s in standings(folder, partly, these, "rocarea")] == [OURS]
+
+
+def test_rows_that_are_never_judged(folder):
+    """By time, each fit is trained on what comes before; the first block is in no score and no interval."""
+    X, y = data(160)
+    these = Rows(X, y, dealt("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
+    run(these, units([OURS, "logistic"], [1e-1], 3), "rocarea", SETTINGS, folder.keep)
+    for one in standings(folder, folder.fits(), these, "rocarea"):
+        own = sorted((fit for fit in folder.fits() if fit.method == one.method), key=lambda fit: fit.fold)
+        for fit in own:
+            judged, scores = slice(40 * fit.fold, 40 * fit.fold + 40), folder.scores(fit)
+            assert fit.rocarea == pytest.approx(roc_auc_score(y[judged], scores))
+            before = slice(0, 40 * fit.fold)
+            again = METHODS[one.method].fit(Task(X[before], y[before], "rocarea", SETTINGS), 1e-1).score(X[judged])
+            assert scores == pytest.approx(again, abs=1e-6)
+        assert one.sure["rocarea"].value == pytest.approx(np.mean([fit.rocarea for fit in own]))
+        assert one.sure["rocarea"].low < one.sure["rocarea"].value < one.sure["rocarea"].high
 
 
 def test_replicates_of_folds_are_those_of_their_rows(folder):
