@@ -36,7 +36,7 @@ BLOCK_BYTES = 2**24
 """Text parsed at a time: large against the cost of a call, small against memory."""
 _EXCERPT = 40
 QUERY = "qid"
-QUERIES = "query ids (qid:), left out: all rows are ranked together (--group qid keeps those of a query together)"
+QUERIES = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
 
 __all__ = ["Piece", "Rows", "Where", "concatenate", "parse", "plan", "read"]
 

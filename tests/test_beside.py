@@ -85,6 +85,10 @@ def test_shards_hold_them_in_datasets_of_their_own(tmp_path):
         plain.path.write_text(json.dumps({**json.loads(plain.path.read_text()), name: told[name]}))
         with pytest.raises(InputError, match=f"has no dataset '{name}s'"):
             folds.marks(read_manifest(tmp_path / name), "groups" if name == "group" else "time", 0, 3)
+    with h5py.File(tmp_path / "d" / "shard-00001.h5", "r+") as file:
+        file["times"][0] = np.nan
+    with pytest.raises(InputError, match=r"time nan at row 0 of the shard .*must be finite"):
+        folds.marks(manifest, "time", 0, 3)
     for wrong, message in (
         ({"groups": ["a", ""]}, "groups, row 1 .*is missing"),
         ({"times": [1, np.nan]}, "row 1"),

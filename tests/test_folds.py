@@ -109,6 +109,16 @@ def test_folds_of_groups_are_even(comm, sizes, folds, seed):
             assert np.ptp(counts) <= these[sign == one].max()
 
 
+@pytest.mark.serial
+@given(st.permutations(range(60)), st.integers(2, 5))
+def test_groups_go_to_the_same_folds_in_any_order(order, folds):
+    marks, labels = grouped(32, 9, 2)
+    counted = np.ones(60, bool)
+    found = dealt("groups", marks, labels, counted, folds, 0, Communicator()).number
+    again = dealt("groups", marks[order], labels[order], counted, folds, 0, Communicator()).number
+    np.testing.assert_array_equal(again, found[order])
+
+
 def test_another_seed_deals_groups_otherwise(comm):
     marks, labels = grouped(150, 20, 0)
     different = {tuple(by("groups", marks, labels, 3, comm, seed=seed).number.tolist()) for seed in range(6)}

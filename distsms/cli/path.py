@@ -25,9 +25,10 @@ NAME = "path"
 USAGE = "DATA [options]"
 EPILOG = """\
 Every lambda is solved on all rows and, for each fold, on the rows outside of it, each point from where the last one
-ended and proved as `distsms train` proves it. Folds hold each class in equal shares (to one row), by --seed and the
-rows' order, the same on any number of ranks. All rows and all folds advance in the same passes over one copy of the
-data. The measure of each fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there
+ended and proved as `distsms train` proves it. Folds by rows hold each class in equal shares (to one row), by --seed and
+the rows' order; those by groups or doubles are as even as these allow. For K folds by time the rows are cut into K + 1
+blocks in their order; each judges the models of all blocks before it, and the first judges none. Folds are the same on
+any number of ranks. All rows and all folds advance in the same passes over one copy of the data. The measure of each fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there
 already. --rule one-se takes the largest lambda around the best one whose mean is within the best one's standard error.
 
 OUTPUT gets model.h5, path.json and a folder with each point, and the model of all rows at each lambda. The same line
@@ -38,6 +39,7 @@ signal or --time-limit; the same line again goes on
 
 examples:
   distsms path data/train --measure rocarea
+  distsms path data/train --folds-by time --output path-in-time
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
 
