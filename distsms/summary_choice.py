@@ -37,8 +37,8 @@ def read_path(folder: Path, fingerprint: str | None) -> OnPath:
     there = pathfolder.Folder(folder)
     told = there.read("problem", "points")
     _check(folder, told["problem"], fingerprint)
-    warnings = [str(one) for one in told.get("warnings", ())]
-    return OnPath(told["problem"], there.points(), str(told.get("rule", "best")), warnings)
+    warnings = told["warnings"] if isinstance(told.get("warnings"), list) else []
+    return OnPath(told["problem"], there.points(), str(told.get("rule", "best")), list(map(str, warnings)))
 
 
 def read_baseline(folder: Path, fingerprint: str | None) -> Beside:

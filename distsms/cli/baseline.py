@@ -28,8 +28,9 @@ METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "t
 EPILOG = """\
 distsms, scikit-learn's LogisticRegression and LinearSVC (classes as they are, and balanced), and XGBoost's trees, each
 on the folds that `distsms path` deals with the same --folds, --folds-by and --seed. The linear ones are tuned on the
-same lambdas (scikit-learn's C is 1 / (lambda n)), trees on their depth and, in each training, on the number of rounds by
-a fifth of its rows. A fold is measured at the setting that is best on the other folds. Differences are paired by row.
+same lambdas (scikit-learn's C is 1 / (lambda n)), trees on their depth and, in each training, on the number of rounds
+by a fifth of its rows. A fold is measured at the setting that is best on the other folds. Differences are paired by
+row.
 
 Fits are dealt out to the ranks. Each rank holds all rows, since other libraries know no other way: data that do not fit
 one process want a sample. It needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
