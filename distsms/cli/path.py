@@ -29,8 +29,8 @@ ended and proved as `distsms train` proves it. Folds by rows hold each class in 
 the rows' order; those by groups or doubles are as even as these allow. For K folds by time the rows are cut into K + 1
 blocks in their order; each judges the models of all blocks before it, and the first judges none. Folds are the same on
 any number of ranks. All rows and all folds advance in the same passes over one copy of the data. The measure of each
-fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there already. --rule one-se takes
-the largest lambda around the best one whose mean is within the best one's standard error.
+fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there already. --rule one-se
+takes the largest lambda around the best one whose mean is within the best one's standard error.
 
 OUTPUT gets model.h5, path.json and a folder with each point, and the model of all rows at each lambda. The same line
 again keeps finished points and makes the others; more lambdas add points.
