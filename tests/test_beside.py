@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 
 import h5py
@@ -214,6 +215,7 @@ def test_a_group_is_its_text():
         return int(beside.groups([text], None)[0])
 
     assert one("17") == one("17.0") == one("17.") == int(beside.groups(beside.texts(np.array([17.0])), None)[0])
+    assert one("17") == int.from_bytes(hashlib.blake2b(b"17", digest_size=8).digest(), "little")
     assert len({one(text) for text in ("17", "017", "17.5", "-17", "a", "A", "17.0.0", "é")}) == 8
 
 
