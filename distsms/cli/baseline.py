@@ -211,7 +211,10 @@ def _conclude(
 
     measure = identity["measure"]
     found = baseline.standings(folder, folder.fits(), rows, measure)
-    words = [*baselinewords.sentences(found, measure), *([f"Warning: {warning}."] if warning else [])]
+    words = baselinewords.sentences(found, measure)
+    if identity["folds_by"] == "groups":
+        words.append("Intervals count each row by itself: where rows of a group are alike, they are too narrow.")
+    words += [f"Warning: {warning}."] if warning else []
     say(f"\n{baselinewords.table(found, measure)}\n")
     for line in words:
         say(line)
