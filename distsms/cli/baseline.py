@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, add_stopping, long_run
+from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_run
 from distsms.cli.path import add_grid
 from distsms.cli.types import add_threads
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="which ones (all)")
     parser.add_argument("--output", default="baseline", metavar="FOLDER", help="where fits and table go (%(default)s)")
-    parser.add_argument(
-        "--solver", choices=tuple(SOLVERS), default="lmvm", help=f"of distsms's fits: {SOLVERS_HELP} (%(default)s)"
-    )
+    parser.add_argument("--solver", choices=tuple(SOLVERS), help=f"of distsms's fits: {SOLVERS_HELP} ({USUAL_SOLVER})")
     add_stopping(parser, float("inf"))
     parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM})
     add_threads(parser)
@@ -82,14 +80,16 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
     import numpy as np
 
-    from distsms import baseline, competitors, doubles, files, folds, inputs, shards
-    from distsms.cli.options import speaker
+    from distsms import baseline, competitors, files, folds, inputs, shards
+    from distsms.cli.options import solver_for, speaker
 
     say, known = speaker(comm.is_root and not args.quiet), set[Any]()
+    ours = competitors.OURS in args.methods
+    solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
     with comm.together():  # everything that can be refused before the data are read
         manifest = shards.read_manifest(args.data)
         shards.check_readable(manifest)
-        identity, lambdas, settings = _asked(args, manifest)
+        identity, lambdas, settings = _asked(args, solver, manifest)
         competitors.require(args.methods)
         _require_memory(manifest, len(comm.node_ranks()))
         if comm.is_root:
@@ -129,13 +129,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         code = EXIT_OK
         with comm.together():
             if comm.is_root:
-                warning = "" if identity["folds_by"] == "doubles" else doubles.warning(manifest.doubles, manifest.n)
-                _conclude(folder, identity, wanted, rows, warning, say)
+                _conclude(folder, identity, wanted, rows, solver, _notes(identity, manifest), say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 
-def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
+def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
     """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
     from distsms import folds
     from distsms.fit import settings_for
@@ -162,9 +161,7 @@ def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any]
             "a baseline wants folds: at least 2" + f", and the path {args.path} has none" * bool(args.path)
         )
     target = problem["epsilon"], problem["relative"]
-    settings = settings_for(
-        problem["measure"], args.solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations
-    )
+    settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
     problem |= {"folds_by": folds.chosen(problem["folds_by"], manifest)}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
@@ -198,12 +195,23 @@ def _keeper(folder: Folder, count: int, ranks: int, say: Callable[[str], None]) 
     return keep
 
 
+def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
+    """What to know of folds by what belongs together, in sentences."""
+    from distsms import doubles
+
+    by = identity["folds_by"]
+    notes = ["Intervals count each row by itself: where rows of a group are alike, they are too narrow."]
+    warning = "" if by == "doubles" else doubles.warning(manifest.doubles, manifest.n)
+    return notes * (by == "groups") + [f"Warning: {warning}."] * bool(warning)
+
+
 def _conclude(
     folder: Folder,
     identity: dict[str, Any],
     wanted: list[Unit],
     rows: Rows,
-    warning: str,
+    solver: str,
+    notes: list[str],
     say: Callable[[str], None],
 ) -> None:
     """The table and baseline.json, of all fits in the folder that are complete. On the root."""
@@ -211,12 +219,9 @@ def _conclude(
 
     measure = identity["measure"]
     found = baseline.standings(folder, folder.fits(), rows, measure)
-    words = baselinewords.sentences(found, measure)
-    if identity["folds_by"] == "groups":
-        words.append("Intervals count each row by itself: where rows of a group are alike, they are too narrow.")
-    words += [f"Warning: {warning}."] if warning else []
+    words = [*baselinewords.sentences(found, measure), *notes]
     say(f"\n{baselinewords.table(found, measure)}\n")
     for line in words:
         say(line)
-    folder.describe(identity, methods=[one.as_json() for one in found], sentences=words)
+    folder.describe(identity, solver=solver, methods=[one.as_json() for one in found], sentences=words)
     say(f"\n{folder.identity}, and each fit beside it in {folder.parts}/")
