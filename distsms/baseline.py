@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from distsms import bootstrap, cells, intervals, measures
 from distsms.cells import Fields, number, read_objects
-from distsms.competitors import ALONE, METHODS, OURS, Floats, Task
+from distsms.competitors import ALONE, HELD, METHODS, OURS, Floats, Task
 from distsms.errors import InputError
 from distsms.files import replacing, require_space
-from distsms.folds import Folds
+from distsms.folds import Folds, held_out
 from distsms.intervals import Interval
 from distsms.measure_names import RANKING
 from distsms.resumable import Resumable
@@ -41,6 +41,15 @@ class Rows(NamedTuple):
     X: Any
     y: NDArray[np.int8]
     folds: Folds
+    by: str = "rows"
+    marks: NDArray[Any] | None = None  # (n,), see `folds.marks`; not wanted for folds by rows
+
+    def task(self, fold: int, measure: str, settings: Settings) -> Task:
+        """The training of a fold."""
+        own = self.folds.training(fold)
+        y = self.y[own]
+        held = held_out(self.by, y if self.marks is None else self.marks[own], y, HELD)
+        return Task(self.X[own], y, measure, settings, held)
 
     @property
     def fold(self) -> NDArray[np.int16]:
@@ -132,9 +141,9 @@ def run(
     for method, setting, fold in these:
         if stop_wanted():
             return True
-        inside, own = rows.folds.judged(fold), rows.folds.training(fold)
+        inside, task = rows.folds.judged(fold), rows.task(fold, measure, settings)
         begun = time.perf_counter()
-        fitted = METHODS[method].fit(Task(rows.X[own], rows.y[own], measure, settings), setting)
+        fitted = METHODS[method].fit(task, setting)
         seconds = time.perf_counter() - begun
         scores = np.asarray(fitted.score(rows.X[inside]), float)
         if not np.isfinite(scores).all():

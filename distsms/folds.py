@@ -200,6 +200,23 @@ def deal_groups(
 _CALLED = {"groups": "groups", "doubles": "different rows"}
 
 
+def held_out(by: str, marks: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
+    """(n,): which rows of a training it holds out for choices of its own: one of `parts` parts, by time the latest one.
+
+    All rows are on this rank; see `dealt`. There are fewer parts where a class has fewer rows; None where that leaves
+    no two, or a part would lack a class. Local.
+    """
+    alone, parts = Communicator(), min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0)))
+    if parts < 2:
+        return None
+    try:
+        if by == "time":
+            return deal_in_time(marks, labels, parts - 1, alone) == parts - 1
+        return dealt(by, marks, labels, np.ones(len(labels), bool), parts, 0, alone).judged(1)
+    except InputError:
+        return None
+
+
 def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
     """The fold, from 0, of each group that is left; in the order of compositions, left[k] of composition k.
 

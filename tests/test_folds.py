@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distsms.bootstrap import keys
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.folds import deal, dealt
+from distsms.folds import deal, dealt, held_out
 from tests.problems import share
 
 
@@ -151,6 +151,20 @@ def test_time_in_the_order_of_the_input(comm):
     labels = np.tile([1, -1], 30).astype(np.int8)
     found = by("time", np.arange(60), labels, 5, comm)
     np.testing.assert_array_equal(found.number, np.arange(60) // 10)
+
+
+@pytest.mark.serial
+def test_what_a_training_holds_out_for_itself():
+    marks, labels = grouped(100, 20, 0)
+    held = held_out("groups", marks, labels, 5)
+    assert not set(marks[held]) & set(marks[~held]) and set(labels[held]) == {1, -1}
+    held = held_out("time", np.arange(60), np.tile([1, -1], 30).astype(np.int8), 5)
+    np.testing.assert_array_equal(held, np.arange(60) >= 48)
+    held = held_out("rows", np.arange(60), np.tile([1, -1, -1], 20).astype(np.int8), 5)
+    assert np.count_nonzero(held) == 12
+    one = np.where(np.arange(60) > 0, -1, 1).astype(np.int8)
+    assert held_out("rows", np.arange(60), one, 5) is None
+    assert held_out("groups", np.zeros(60, np.uint64), -one, 5) is None
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         X, y, counted = shards.matrix(manifest)
         belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
         how = identity["folds"], identity["seed"], competitors.ALONE
-        rows = baseline.Rows(X, y, folds.dealt(identity["folds_by"], belonging, y, np.ones(len(y), bool), *how))
+        by = identity["folds_by"]
+        rows = baseline.Rows(X, y, folds.dealt(by, belonging, y, np.ones(len(y), bool), *how), by, belonging)
     end = time.monotonic() + args.time_limit
     own = missing[comm.rank :: comm.size]
     stopped = baseline.run(
