@@ -55,8 +55,8 @@ def warning(found: Mapping[str, int] | None, n: int) -> str:
     if found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
         return ""
     return (
-        f"{found['rows'] / n:.1%} of the rows have an exact double: where that is trained on, a row measures what a "
-        "model remembers. --folds-by doubles keeps them together"
+        f"{found['rows'] / n:.1%} of the rows have an exact double: where that is trained on, a row may measure what a "
+        "model remembers. --folds-by doubles keeps them together, and shows what it is worth"
     )
 
 
