@@ -4,15 +4,16 @@ A fit is a method, a setting and a fold: trained on the rows outside of the fold
 out to the ranks, and each rank holds all rows, since other libraries know no other way.
 
 A fold's setting is the one whose mean measure on the *other* folds is best, so that no fold is measured by a setting
-that it has helped to choose. A measure is the mean over folds; its interval is that of the rows, the models given:
-DeLong's variances of the folds added up, or the folds' bootstrap replicates averaged. Differences are paired by row.
+that it has helped to choose; nor does a fold help to choose which of the other linear methods is the best one there. A
+measure is the mean over folds; its interval is that of the method, trained on new rows, on new rows
+(`distsms.intervals`). Differences are paired by row.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +26,14 @@ from distsms.cells import Fields, number, read_objects
 from distsms.competitors import ALONE, METHODS, OURS, Floats, Task
 from distsms.errors import InputError
 from distsms.files import replacing, require_space
-from distsms.intervals import Interval
+from distsms.intervals import Interval, Spread
 from distsms.measure_names import RANKING
 from distsms.resumable import Resumable
 from distsms.settings import Settings
 
 LEVEL, REPLICATES = 0.95, 1000
+BEST = "best other linear"
+"""The table's name for what is, on each fold, the other linear method and setting that are best on the other folds."""
 
 
 class Rows(NamedTuple):
@@ -138,7 +141,7 @@ def run(
 
 
 class Standing(NamedTuple):
-    """A method's place in the table."""
+    """A method's place in the table; of `BEST`, notes say which methods it is."""
 
     method: str
     chosen: list[float]  # the setting of each fold
@@ -181,61 +184,93 @@ def read_standing(told: Mapping[str, Any], where: object) -> Standing:
 
 
 def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> list[Standing]:
-    """The methods that have fits of a setting on all folds. For the root; memory: their scores of all rows."""
-    folds, n_pos = int(rows.fold.max()), int(np.sum(rows.y > 0))
-    judged = [_Judged(folder, own, rows, measure) for name in METHODS if (own := complete(fits, name, folds))]
-    ours = next((one for one in judged if one.method == OURS), None)
+    """The methods that have fits of a setting on all folds, and then the best of the other linear ones. For the root;
+    memory: their scores of all rows."""
+    folds = int(rows.fold.max())
+    of_each = {name: own for name in METHODS if (own := complete(fits, name, folds))}
+    ours = _Judged(folder, chosen(of_each[OURS], measure), rows) if OURS in of_each else None
     found = []
-    for one in judged:
-        area = intervals.of_rocarea(intervals.mean_of_folds([*one.delong(one.placed)]), LEVEL)
-        sure = {"rocarea": area, "prbep": intervals.of_prbep(one.prbep, one.replicates, LEVEL, n_pos)}
-        less = {}
-        if ours and one is not ours:
-            pairs = [a - b for a, b in zip(ours.placed, one.placed, strict=True)]
-            less["rocarea"] = intervals.of_rocarea_difference(intervals.mean_of_folds([*one.delong(pairs)]), LEVEL)
-            both = ours.replicates, one.replicates
-            less["prbep"] = intervals.of_prbep_difference(ours.prbep, one.prbep, *both, LEVEL, n_pos)
-        found.append(Standing(one.method, one.chosen, one.at_end, one.seconds, one.notes, sure, less))
+    for name, own in of_each.items():
+        these = chosen(own, measure)
+        judged = ours if ours and name == OURS else _Judged(folder, these, rows)
+        settings = [one.setting for one in these]
+        ends = [extreme(setting for setting, _ in own) for extreme in (min, max)]
+        at_end = METHODS[name].linear and ends[0] < ends[1] and 2 * sum(one in ends for one in settings) > folds
+        notes = _counted(one.note for one in own.values() if one.note)
+        seconds, told = sum(one.seconds for one in own.values()), [f"{n} fits {note}" for note, n in notes]
+        found.append(Standing(name, settings, at_end, seconds, ", ".join(told), judged.sure(), judged.less(ours)))
+    others = {
+        ((name, setting), fold): fit
+        for name, own in of_each.items()
+        for (setting, fold), fit in own.items()
+        if name != OURS and METHODS[name].linear
+    }
+    if ours and others:
+        these = chosen(others, measure)
+        judged, told = _Judged(folder, these, rows), [f"{name} in {n}" for name, n in _counted(x.method for x in these)]
+        settings = [one.setting for one in these]
+        found.append(Standing(BEST, settings, False, 0.0, ", ".join(told), judged.sure(), judged.less(ours)))
     return found
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """A method's fits by setting and fold, of the settings that all folds have."""
+    """A method's fits by setting, falling, and fold, of the settings that all folds have."""
     own = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
-    return {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
+    there = {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
+    return dict(sorted(there.items(), reverse=True))
 
 
-def chosen(fits: Mapping[tuple[float, int], Fit], measure: str) -> list[float]:
-    """For each fold the setting of the best mean measure on the others, of several the largest. See `complete`."""
-    settings, folds = sorted({one for one, _ in fits}, reverse=True), sorted({fold for _, fold in fits})
-    values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in settings])
-    others = values.sum(axis=1, keepdims=True) - values
-    return [settings[int(np.argmax(column))] for column in np.round(others, 12).T]
+def chosen(fits: Mapping[tuple[Any, int], Fit], measure: str) -> list[Fit]:
+    """For each fold its fit of the candidate with the best mean measure on the others, of several the first.
+
+    fits : by candidate, which is a setting or method and setting, and fold, from 1 on; each candidate has all folds.
+    """
+    candidates, folds = list(dict.fromkeys(one for one, _ in fits)), sorted({fold for _, fold in fits})
+    values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in candidates])
+    others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
+    return [fits[candidates[int(np.argmax(column))], fold] for fold, column in zip(folds, others.T, strict=True)]
+
+
+def _counted(words: Iterable[str]) -> list[tuple[str, int]]:
+    return sorted(Counter(words).items())
 
 
 class _Judged:
-    """A method's chosen fits: placements of each fold's rows, replicates of the mean PRBEP."""
+    """A fit for each fold: placements and shares (`measures.among`) of the fold's rows, replicates of the mean PRBEP."""
 
-    def __init__(self, folder: Folder, fits: Mapping[tuple[float, int], Fit], rows: Rows, measure: str) -> None:
-        self.chosen = chosen(fits, measure)
-        folds = range(1, len(self.chosen) + 1)
-        own = [fits[setting, fold] for setting, fold in zip(self.chosen, folds, strict=True)]
-        self.method, self.prbep = own[0].method, float(np.mean([one.prbep for one in own]))
-        self.seconds = sum(one.seconds for one in fits.values())
-        notes = Counter(one.note for one in fits.values() if one.note)
-        self.notes = ", ".join(f"{count} fits {note}" for note, count in sorted(notes.items()))
-        ends = [extreme(setting for setting, _ in fits) for extreme in (min, max)]
-        at_ends = sum(one in ends for one in self.chosen)
-        self.at_end = METHODS[self.method].linear and ends[0] < ends[1] and 2 * at_ends > len(self.chosen)
-        self._labels = [rows.y[rows.fold == fold] for fold in folds]
-        scores = [folder.scores(one) for one in own]
-        self.placed = [measures.placements(s, y, ALONE) for s, y in zip(scores, self._labels, strict=True)]
+    def __init__(self, folder: Folder, fits: Sequence[Fit], rows: Rows) -> None:
+        inside = [rows.fold == one.fold for one in fits]
+        self._labels = [rows.y[one] for one in inside]
+        scored = [(folder.scores(fit), y) for fit, y in zip(fits, self._labels, strict=True)]
+        self._placed = [measures.placements(s, y, ALONE) for s, y in scored]
+        self._shares = [measures.among(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
         drawn = [
-            bootstrap.prbep(s, y, np.flatnonzero(rows.fold == fold), REPLICATES, 0, ALONE)
-            for s, y, fold in zip(scores, self._labels, folds, strict=True)
+            bootstrap.prbep(s, y, np.flatnonzero(one), REPLICATES, 0, ALONE)
+            for (s, y), one in zip(scored, inside, strict=True)
         ]
-        self.replicates = np.mean(drawn, axis=0)
+        self._replicates = np.mean(drawn, axis=0)
 
-    def delong(self, placed: Sequence[NDArray[np.int64]]) -> Iterator[tuple[float, float, str]]:
-        """Of each fold."""
-        return (intervals.delong(one, y, ALONE) for one, y in zip(placed, self._labels, strict=True))
+    def sure(self) -> dict[str, Interval]:
+        """The measures."""
+        area, prbep = self._spreads(self._placed, self._shares)
+        return {
+            "rocarea": intervals.of_rocarea(area, LEVEL),
+            "prbep": intervals.of_prbep(prbep, self._replicates, LEVEL),
+        }
+
+    def less(self, ours: _Judged | None) -> dict[str, Interval]:
+        """By how much ours is better; empty for ours."""
+        if ours is None or ours is self:
+            return {}
+        placed = [a - b for a, b in zip(ours._placed, self._placed, strict=True)]
+        area, prbep = self._spreads(placed, [a - b for a, b in zip(ours._shares, self._shares, strict=True)])
+        return {
+            "rocarea": intervals.of_rocarea_difference(area, LEVEL),
+            "prbep": intervals.of_prbep_difference(prbep, ours._replicates - self._replicates, LEVEL),
+        }
+
+    def _spreads(self, placed: Sequence[NDArray[np.int64]], shares: Sequence[Floats]) -> tuple[Spread, Spread]:
+        """Of both measures, over the folds."""
+        area = [intervals.delong(one, y, ALONE) for one, y in zip(placed, self._labels, strict=True)]
+        prbep = [intervals.recall(one, y, ALONE) for one, y in zip(shares, self._labels, strict=True)]
+        return intervals.of_folds(area), intervals.of_folds(prbep)
