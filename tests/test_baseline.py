@@ -14,7 +14,7 @@ from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
 from distsms import baselinewords, bootstrap, intervals, measures, shards
-from distsms.baseline import Fit, Folder, Rows, Standing, chosen, complete, read_standing, run, standings, units
+from distsms.baseline import BEST, Fit, Folder, Rows, Standing, chosen, complete, read_standing, run, standings, units
 from distsms.comm import Communicator
 from distsms.competitors import METHODS, OURS, Task, require
 from distsms.errors import InputError
@@ -23,7 +23,6 @@ from distsms.intervals import Interval
 from distsms.settings import Settings
 from tests import program
 from tests.problems import data
-from tests.test_intervals import error_by_pairs
 
 pytestmark = pytest.mark.serial
 ALONE = Communicator()
@@ -86,7 +85,7 @@ def test_no_fold_helps_to_choose_its_own_setting(table, fold, other):
         }
         del fits[min(fits)]  # a setting that one fold lacks is no choice
         fits |= {(7.0, f): Fit("svm", 7.0, f, 1.0, 0.1, 0.0, "") for f in (1, 2, 3)}
-        return chosen(complete([*fits.values()], "svm", 3), "rocarea")
+        return [one.setting for one in chosen(complete([*fits.values()], "svm", 3), "rocarea")]
 
     before = choices()
     others = [sum(line) - line[fold] for line in table[:-1]]
@@ -97,19 +96,26 @@ def test_no_fold_helps_to_choose_its_own_setting(table, fold, other):
     assert choices()[fold] == before[fold]
 
 
-@given(st.integers(0, 20))
-def test_the_mean_of_folds_has_the_error_of_independent_parts(seed):
-    rng, found, errors, areas = np.random.default_rng(seed), [], [], []
-    for n in (9, 14, 11):
-        y = np.where(np.arange(n) % 3, -1, 1).astype(np.int8)
-        s = rng.integers(0, 5, n).astype(float)
-        found.append(intervals.delong(measures.placements(s, y, ALONE), y, ALONE))
-        errors.append(error_by_pairs(y, s))
-        areas.append(roc_auc_score(y, s))
-    value, error, why = intervals.mean_of_folds(found)
-    assert value == pytest.approx(np.mean(areas)) and not why
-    assert error == pytest.approx(math.sqrt(sum(one**2 for one in errors)) / 3)
-    assert intervals.mean_of_folds([*found, (0.5, math.nan, "too few")])[2] == "too few"
+@given(st.data())
+def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
+    """By brute force over methods and settings; what a fold says of itself changes nothing there."""
+    candidates = [(name, lam) for name in ("logistic", "svm") for lam in (1.0, 0.1)]
+    table = {one: data.draw(st.lists(st.integers(0, 4), min_size=3, max_size=3)) for one in candidates}
+
+    def choices():
+        these = {
+            (one, fold + 1): Fit(one[0], one[1], fold + 1, 1.0, 0.0, value / 4, "")
+            for one, line in table.items()
+            for fold, value in enumerate(line)
+        }
+        return [(fit.method, fit.setting) for fit in chosen(these, "prbep")]
+
+    before, fold = choices(), data.draw(st.integers(0, 2))
+    others = {one: sum(line) - line[fold] for one, line in table.items()}
+    assert before[fold] == max(others, key=others.get)  # of several the first
+    for line in table.values():
+        line[fold] = data.draw(st.integers(0, 4))
+    assert choices()[fold] == before[fold]
 
 
 def test_standings_are_means_over_folds_and_paired(folder):
@@ -118,8 +124,9 @@ def test_standings_are_means_over_folds_and_paired(folder):
     assert len(wanted) == 12
     assert not run(these, wanted, "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
-    ours, other = standings(folder, fits, these, "rocarea")
+    ours, other, best = standings(folder, fits, these, "rocarea")
     assert (ours.method, other.method, ours.less) == (OURS, "logistic", {})
+    assert best == other._replace(method=BEST, at_end=False, seconds=0.0, notes="logistic in 3")
     by = {(one.method, one.setting, one.fold): one for one in fits}
     for one in (ours, other):
         own = [by[one.method, setting, f] for f, setting in enumerate(one.chosen, 1)]
@@ -138,15 +145,39 @@ def test_standings_are_means_over_folds_and_paired(folder):
     assert [s.method for s in standings(folder, partly, these, "rocarea")] == [OURS]
 
 
-def test_replicates_of_folds_are_those_of_their_rows(folder):
-    these = rows()
+def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
+    these = rows(n=240)
+    run(these, units([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3), "rocarea", SETTINGS, folder.keep)
+    fits = folder.fits()
+    of = {(one.method, one.setting, one.fold): one.rocarea for one in fits}
+    others = {key[:2] for key in of if key[0] != OURS}
+    values = []
+    for fold in (1, 2, 3):
+        name, setting = max(others, key=lambda one: sum(of[*one, f] for f in (1, 2, 3) if f != fold))
+        values.append(of[name, setting, fold])
+    found = {one.method: one for one in standings(folder, fits, these, "rocarea")}
+    assert found[BEST].sure["rocarea"].value == pytest.approx(np.mean(values))
+    assert list(found) == [OURS, "logistic", "svm-balanced", BEST]
+    words = baselinewords.sentences([*found.values()], "rocarea")
+    assert found[BEST].notes in words[0] and BEST in baselinewords.table([*found.values()], "rocarea")
+
+
+def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
+    """Limits of PRBEP by hand: replicates of the folds' rows, 1 + k / (k - 1) times the variance about the value."""
+    these = rows(n=600)
     run(these, units([OURS], [1e-1], 3), "prbep", SETTINGS, folder.keep)
     (ours,) = standings(folder, folder.fits(), these, "prbep")
-    drawn = []
+    drawn, shares = [], []
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
         at = np.flatnonzero(these.fold == fit.fold)
-        drawn.append(bootstrap.prbep(folder.scores(fit), these.y[at], at, 1000, 0, ALONE))
-    assert ours.sure["prbep"].low == pytest.approx(np.nanquantile(np.mean(drawn, axis=0), 0.025))
+        scores, y = folder.scores(fit), these.y[at]
+        drawn.append(bootstrap.prbep(scores, y, at, 1000, 0, ALONE))
+        shares.append(intervals.recall(measures.among(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
+    sure, replicates = ours.sure["prbep"], np.mean(drawn, axis=0)
+    far = [sure.value + math.sqrt(2.5) * (np.quantile(replicates, q) - sure.value) for q in (0.025, 0.975)]
+    low, high = intervals.limits(intervals.of_folds(shares), 0.95)
+    assert (sure.low, sure.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
+    assert sure.of == intervals.METHOD
 
 
 def test_fits_are_kept_and_damage_is_told(folder):
@@ -216,23 +247,35 @@ def standing(method, value, less=None, **more):
 @pytest.mark.parametrize(
     "less, word",
     [
-        ((0.02, 0.01, 0.03), "is ahead of svm, the best of the other linear models, by 2.000 points"),
-        (
-            (-0.02, -0.03, -0.01),
-            "does not pay here: it is behind svm, the best of the other linear models, by 2.000 points",
-        ),
+        ((0.02, 0.01, 0.03), "is ahead of the best of the other linear models, which each fold's other folds choose"),
+        ((-0.02, -0.03, -0.01), "does not pay here: it is behind the best of the other linear models"),
         ((0.02, -0.01, 0.05), "makes no difference"),
     ],
 )
 def test_what_is_said_is_what_the_interval_says(less, word):
-    found = [standing(OURS, 0.9), standing("svm", 0.88, less), standing("logistic", 0.8, (0.1, 0.05, 0.15))]
-    (first, *_) = baselinewords.sentences(found, "rocarea")
-    assert word in first and "logistic" not in first  # against the best of the others
+    found = [standing(OURS, 0.9), standing("svm", 0.88, (0.1, 0.05, 0.15)), standing("logistic", 0.8, less)]
+    best = standing(BEST, 0.88, less, notes="logistic in 2, svm in 1")
+    (first, *_) = baselinewords.sentences([*found, best], "rocarea")
+    assert word in first and "(logistic in 2, svm in 1)" in first and "2.000 points" in first
     trees = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True)
-    said = " ".join(baselinewords.sentences([*found, trees], "rocarea"))
+    said = " ".join(baselinewords.sentences([*found, trees, best], "rocarea"))
     assert "Trees are ahead by 5.000 points" in said and "trees: 2 fits odd." in said and "end of the grid" in said
+    assert intervals.METHOD in said
     assert "irect" not in " ".join(baselinewords.sentences(found[1:2], "rocarea"))
-    assert "0.1" in baselinewords.table(found, "rocarea")
+    assert "0.1" in baselinewords.table([*found, best], "rocarea")
+
+
+def test_too_few_positives_give_no_verdict(folder):
+    these = rows(n=100)
+    few = np.flatnonzero(these.y > 0)[9:]
+    X, y = these.X, these.y.copy()
+    y[few] = -1
+    these = Rows(X, y, deal(y, np.ones(100, bool), 3, 0, ALONE))
+    run(these, units([OURS, "svm"], [1e-1], 3), "rocarea", SETTINGS, folder.keep)
+    found = standings(folder, folder.fits(), these, "rocarea")
+    (first, *_) = baselinewords.sentences(found, "rocarea")
+    assert first.startswith("No verdict on whether direct optimization pays: 9 positive rows are too few")
+    assert all(one.sure[name].low < one.sure[name].high for one in found for name in one.sure)
 
 
 WITHOUT_PETSC = """
