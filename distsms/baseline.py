@@ -236,7 +236,7 @@ def _counted(words: Iterable[str]) -> list[tuple[str, int]]:
 
 
 class _Judged:
-    """A fit for each fold: placements and shares (`measures.among`) of the fold's rows, replicates of the mean PRBEP."""
+    """A fit for each fold: placements and shares (`measures.among`) of its rows, and replicates of the mean PRBEP."""
 
     def __init__(self, folder: Folder, fits: Sequence[Fit], rows: Rows) -> None:
         inside = [rows.fold == one.fold for one in fits]

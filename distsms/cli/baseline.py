@@ -29,7 +29,11 @@ EPILOG = """\
 distsms, scikit-learn's LogisticRegression and LinearSVC (classes as they are, and balanced), and XGBoost's trees, each
 on the folds that `distsms path` deals with the same --folds and --seed. The linear ones are tuned on the same lambdas
 (scikit-learn's C is 1 / (lambda n)), trees on their depth and, in each training, on the number of rounds by a fifth of
-its rows. A fold is measured at the setting that is best on the other folds. Differences are paired by row.
+its rows.A fold is measured at the setting that is best on the other folds. Differences are paired by row.
+
+Intervals are of the method, trained on new rows, on new rows: the variance of the rows is enlarged for what other
+training rows would change (Nadeau & Bengio). The other folds choose for each fold, too, which of the other linear models
+is the best one there. With fewer than 10 rows of a class there is no verdict.
 
 Fits are dealt out to the ranks. Each rank holds all rows, since other libraries know no other way: data that do not fit
 one process want a sample. It needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
