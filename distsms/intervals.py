@@ -18,8 +18,8 @@ and ones they are Clopper & Pearson's (1934); the bound of Learned-Miller & Thom
 such limits for few rows, and for a measure of 0 or 1, too.
 
 Differences are of the same rows, and paired: what two models have in common cancels row by row, before anything is
-squared. ROCArea: Student's t, with as many degrees of freedom as the rarer class has rows, less one. PRBEP: `limits` of
-the differences, from -1 to 1, and replicates of the difference.
+squared. ROCArea: Student's t, with as many degrees of freedom as the rarer class has rows, less one. PRBEP:
+percentiles of the replicates' differences.
 
 Folds: rows of all folds count as one sample, each about the mean of all. Their models share training rows, and other
 training rows would give others: the variance is enlarged by Nadeau & Bengio's (2003) n_test / n_train, 1 / (k - 1) of k
@@ -149,27 +149,24 @@ def of_folds(found: Sequence[Spread]) -> Spread:
     return Spread(float(values.mean()), tuple((squares + own * about**2).sum(0).tolist()), (n_pos, n_neg), len(found))
 
 
-def limits(one: Spread, level: float, low: float = 0.0, high: float = 1.0) -> tuple[float, float]:
-    """Of a mean of values from `low` to `high`. See the module. Local."""
-    width = high - low
-    found = []
-    for end, quantile in ((0.0, 0.5 - level / 2), (1.0, 0.5 + level / 2)):
-        mean, a, b = _beta(one, end, low, width)
-        found.append(low + width * (float(special.betaincinv(a, b, quantile)) if 0 < mean < 1 else mean))
-    return min(found[0], one.value), max(found[1], one.value)
+def limits(one: Spread, level: float) -> tuple[float, float]:
+    """Of a mean of values from 0 to 1. See the module. Local."""
+    low, high = (_limit(one, end, quantile) for end, quantile in ((0.0, 0.5 - level / 2), (1.0, 0.5 + level / 2)))
+    return min(low, one.value), max(high, one.value)
 
 
-def _beta(one: Spread, end: float, low: float, width: float) -> tuple[float, float, float]:
-    """Mean and both parameters of the Beta distribution that one row more, at `end`, in each class makes of a mean."""
-    mean, variance, kept = (one.value - low) / width, 0.0, 1.0
-    for squares, count in zip(one.squares, one.counts, strict=False):
-        n = count / one.factor
-        spread = squares / one.factor / width**2 + (end - mean) ** 2 * n / (n + 1)
-        variance += spread / ((n + 1) * (n + 2))
+def _limit(one: Spread, end: float, quantile: float) -> float:
+    """With one row more, at `end`, in each class."""
+    mean, variance, kept = one.value, 0.0, 1.0
+    for squares, n in zip(one.squares, one.counts, strict=False):
+        together = one.factor * squares + (end - mean) ** 2 * n / (n + 1)
+        variance += together / ((n + 1) * (n + 2))
         kept *= n / (n + 1)
     mean = end + (mean - end) * kept
-    weight = max(mean * (1 - mean) / variance - 1, 1e-3) if variance else math.inf
-    return mean, mean * weight, (1 - mean) * weight
+    if not 0 < mean < 1:
+        return mean
+    weight = max(mean * (1 - mean) / variance - 1, 1e-3)  # what both parameters add up to
+    return float(special.betaincinv(mean * weight, (1 - mean) * weight, quantile))
 
 
 def of_rocarea(found: Spread, level: float) -> Interval:
@@ -200,28 +197,27 @@ def of_prbep(found: Spread, replicates: Floats, level: float) -> Interval:
     """PRBEP, from what `recall` found, and (B,) replicates, none with B = 0. Local."""
     if not found.counts[0]:
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=found.of)
-    exact = limits(found, level)
-    drawn = _enlarged(found, replicates)
-    low, high = _wider(exact, drawn, level)
-    return Interval(found.value, found.error, max(low, 0.0), min(high, 1.0), _named("binomial", drawn), of=found.of)
+    low, high, method, drawn = *limits(found, level), "binomial", _enlarged(found, replicates)
+    if len(drawn):
+        low, high = min(low, max(_quantile(drawn, level, 0), 0.0)), max(high, min(_quantile(drawn, level, 1), 1.0))
+        method = "binomial and bootstrap"
+    return Interval(found.value, found.error, low, high, method, of=found.of)
 
 
 def of_prbep_difference(found: Spread, replicates: Floats, level: float) -> Interval:
     """How much larger one PRBEP is, from `recall` of the difference of shares, and (B,) differences of replicates of
     the same draws. Local.
 
-    p : the larger one of that of `limits`, and twice the smaller share of replicates on one side of 0, those at 0 on
-    both, each share as (1 + count) / (1 + B).
+    p : twice the smaller share of replicates on one side of 0, those at 0 on both, each share as (1 + count) / (1 + B).
     """
-    drawn = _enlarged(found, replicates)
-    method = _named("binomial", drawn) + ", paired"
-    if why := too_few(found.counts):
-        return Interval(found.value, found.error, math.nan, math.nan, method, why, math.nan, found.of)
-    low, high = _wider(limits(found, level, -1.0), drawn, level)
+    method, drawn = "bootstrap, paired", _enlarged(found, replicates)
+    if why := too_few(found.counts) or ("" if len(drawn) > 1 else "there are no replicates"):
+        return Interval(found.value, math.nan, math.nan, math.nan, method, why, math.nan, found.of)
     beyond = min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
-    sides = [special.betainc(*_beta(found, end, -1.0, 2.0)[1:], 0.5) for end in (0.0, 1.0)]
-    p = min(1.0, 2 * max((1 + beyond) / (1 + len(drawn)) if len(drawn) else 0.0, min(sides[0], 1 - sides[1])))
-    return Interval(found.value, found.error, max(low, -1.0), min(high, 1.0), method, p=float(p), of=found.of)
+    p = min(1.0, 2 * (1 + beyond) / (1 + len(drawn)))
+    error = float(np.std(drawn, ddof=1))
+    low, high = (_quantile(drawn, level, side) for side in (0, 1))
+    return Interval(found.value, error, low, high, method, p=p, of=found.of)
 
 
 def _enlarged(found: Spread, replicates: Floats) -> Floats:
@@ -229,15 +225,8 @@ def _enlarged(found: Spread, replicates: Floats) -> Floats:
     return found.value + math.sqrt(found.factor) * (replicates[np.isfinite(replicates)] - found.value)
 
 
-def _wider(exact: tuple[float, float], drawn: Floats, level: float) -> tuple[float, float]:
-    if not len(drawn):
-        return exact
-    low, high = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2]).tolist()
-    return min(low, exact[0]), max(high, exact[1])
-
-
-def _named(method: str, drawn: Floats) -> str:
-    return f"{method} and bootstrap" if len(drawn) else method
+def _quantile(drawn: Floats, level: float, side: int) -> float:
+    return float(np.quantile(drawn, (0.5 - level / 2, 0.5 + level / 2)[side]))
 
 
 def too_few(counts: Sequence[int]) -> str:

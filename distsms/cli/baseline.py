@@ -32,8 +32,8 @@ on the folds that `distsms path` deals with the same --folds and --seed. The lin
 its rows.A fold is measured at the setting that is best on the other folds. Differences are paired by row.
 
 Intervals are of the method, trained on new rows, on new rows: the variance of the rows is enlarged for what other
-training rows would change (Nadeau & Bengio). The other folds choose for each fold, too, which of the other linear models
-is the best one there. With fewer than 10 rows of a class there is no verdict.
+training rows would change (Nadeau & Bengio). The other folds choose for each fold, too, which of the other linear
+models is the best one there. With fewer than 10 rows of a class there is no verdict.
 
 Fits are dealt out to the ranks. Each rank holds all rows, since other libraries know no other way: data that do not fit
 one process want a sample. It needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
