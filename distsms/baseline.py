@@ -26,12 +26,13 @@ from distsms.cells import Fields, number, read_objects
 from distsms.competitors import ALONE, METHODS, OURS, Floats, Task
 from distsms.errors import InputError
 from distsms.files import replacing, require_space
-from distsms.intervals import Interval, Spread
+from distsms.folds import best_of_others
+from distsms.intervals import LEVEL, Interval, Spread
 from distsms.measure_names import RANKING
 from distsms.resumable import Resumable
 from distsms.settings import Settings
 
-LEVEL, REPLICATES = 0.95, 1000
+REPLICATES = 1000
 BEST = "best other linear"
 """The table's name for what is, on each fold, the other linear method and setting that are best on the other folds."""
 
@@ -227,8 +228,7 @@ def chosen(fits: Mapping[tuple[Any, int], Fit], measure: str) -> list[Fit]:
     """
     candidates, folds = list(dict.fromkeys(one for one, _ in fits)), sorted({fold for _, fold in fits})
     values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in candidates])
-    others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
-    return [fits[candidates[int(np.argmax(column))], fold] for fold, column in zip(folds, others.T, strict=True)]
+    return [fits[candidates[at], fold] for fold, at in zip(folds, best_of_others(values), strict=True)]
 
 
 def _counted(words: Iterable[str]) -> list[tuple[str, int]]:

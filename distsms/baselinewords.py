@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distsms import report
-from distsms.baseline import BEST, LEVEL, Standing
+from distsms.baseline import BEST, Standing
 from distsms.competitors import METHODS
-from distsms.intervals import METHOD, Interval
+from distsms.intervals import LEVEL, METHOD, Interval
 from distsms.measure_names import SHOWN
 
 HEADER = ("method", "ROCArea [%]", "interval", "PRBEP [%]", "interval", "lambda", "s")

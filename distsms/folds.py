@@ -1,4 +1,4 @@
-"""Rows dealt out to folds: stratified to the row, and the same on any number of ranks.
+"""Rows dealt out to folds: stratified to the row, and the same on any number of ranks; and what folds choose.
 
 Each class is numbered in the order of the data set, and cut into runs of as many rows as there are folds; the rows of a
 run go to the folds in an order that is a hash of seed, class and numbers. So the sizes of a class's folds differ by at
@@ -13,6 +13,15 @@ from numpy.typing import NDArray
 from distsms.bootstrap import keys
 from distsms.comm import Communicator
 from distsms.errors import InputError
+
+
+def best_of_others(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """For each fold the candidate of the best mean over the *other* folds, of several the first, (folds,). Local.
+
+    values : (candidates, folds).  So no fold is measured by what it has helped to choose.
+    """
+    others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
+    return np.argmax(others, axis=0)
 
 
 def deal(

@@ -40,9 +40,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from distsms.comm import Communicator
-from distsms.measures import exact_sum
+from distsms.measures import among, exact_sum, placements
 
 Floats = NDArray[np.float64]
+
+LEVEL = 0.95
+"""Of the intervals of folds; those of a model are of any level."""
 
 FEWEST = 10
 """Rows of the rarer class that a difference wants; what it is worth with fewer was not found to hold."""
@@ -136,6 +139,14 @@ def recall(share: Floats, labels: NDArray[np.int8], comm: Communicator) -> Sprea
     if not n_pos:
         return Spread(math.nan, (math.nan,), (n_pos, n_neg))
     return Spread(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
+
+
+def spread_of(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Spread:
+    """ROCArea or PRBEP of this rank's (n_local,) scores and labels. Collective."""
+    if measure == "rocarea":
+        return delong(placements(scores, labels, comm), labels, comm)
+    n_pos = int(comm.sum(np.array([np.count_nonzero(labels > 0)]))[0])
+    return recall(among(scores, n_pos, comm), labels, comm)
 
 
 def of_folds(found: Sequence[Spread]) -> Spread:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms import fit
+from distsms import fit, intervals
 from distsms.clock import Clock
 from distsms.comm import Communicator
-from distsms.folds import deal
+from distsms.folds import best_of_others, deal
+from distsms.intervals import Interval, Spread
 from distsms.losses import choose_ordering, make_loss
 from distsms.meeting import Seat, together
 from distsms.objective import Floats, Objective
@@ -39,7 +40,7 @@ class Point(NamedTuple):
     result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous`
     threshold: float
     training: Mapping[str, float]  # on the lane's own rows
-    held_out: Mapping[str, float] | None  # on the fold's rows; lane 0 has none
+    held_out: Mapping[str, Any] | None  # on the fold's rows, and `squares` and `counts` of `Spread`; lane 0 has none
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Lanes:
         given = self.comm.bcast(whole is not None)
         return self.vectors.dealt(whole) if given else np.zeros(self.vectors.length)
 
-    def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, float] | None]:
+    def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
         """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""
         measure, labels, own, comm = self.problem.measure, self.block.labels, self._rows(lane), self.comm
         threshold = fit.threshold_of(self.objective.losses[lane].calls_positive, scores[own], labels[own], comm)
@@ -159,7 +160,9 @@ class Lanes:
         if not lane:
             return threshold, training, None
         out = self.fold == lane
-        return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm)
+        spread = intervals.spread_of(measure, scores[out], labels[out], comm)
+        told = {"squares": list(spread.squares), "counts": list(spread.counts)}
+        return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm) | told
 
 
 class Mean(NamedTuple):
@@ -189,6 +192,23 @@ def means(points: Sequence[Point], measure: str) -> list[Mean]:
         if folds and len(values) == folds and None not in values:
             found.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
     return found
+
+
+def expected(points: Sequence[Point], measure: str) -> Interval | None:
+    """What the method reaches: the mean over folds, each at the lambda of the best mean on the others.
+
+    None without a lambda that all folds have, or where points were kept without `squares`.
+    """
+    held = {(one.lam, one.lane): one.held_out for one in points if one.held_out}
+    lams, folds = [one.lam for one in means(points, measure)], sorted({lane for _, lane in held})
+    if not lams or any("squares" not in one for one in held.values()):
+        return None
+    at = best_of_others(np.array([[held[lam, fold][measure] for fold in folds] for lam in lams]))
+    these = [held[lams[k], fold] for k, fold in zip(at, folds, strict=True)]
+    found = intervals.of_folds([Spread(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these])
+    if measure == "rocarea":
+        return intervals.of_rocarea(found, intervals.LEVEL)
+    return intervals.of_prbep(found, np.empty(0), intervals.LEVEL)
 
 
 def choose(curve: Sequence[Mean], rule: str) -> Choice:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distsms.intervals import LEVEL
 from distsms.measure_names import SHOWN
-from distsms.path import Choice, Mean, Point, means
+from distsms.path import Choice, Mean, Point, expected, means
 
 
 def line(point: Point, measure: str) -> str:
@@ -50,6 +51,11 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     text += f", standard error {chosen.error:.6f}"
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
+    if sure := expected(points, measure):
+        text += (
+            f"\n  interval  {sure.low:.6f} to {sure.high:.6f} ({100 * LEVEL:g} %) about {sure.value:.6f}: of {sure.of}"
+        )
+        text += ";\n            each fold's lambda is chosen by the others"
     text += "\n  flatness  "
     if len(curve) == 1:
         text += "there is one lambda alone"

@@ -10,7 +10,7 @@ from distsms import baseline, baselinewords, drawings, page, path, pathfolder, p
 from distsms.drawings import Drawing
 from distsms.errors import InputError
 from distsms.figures import as_svg
-from distsms.intervals import METHOD
+from distsms.intervals import LEVEL, METHOD
 from distsms.measure_names import SHOWN
 from distsms.page import Html, element
 from distsms.path import Point
@@ -89,7 +89,7 @@ def baseline_section(found: Beside | None, drawn: list[Drawing]) -> str:
         these.append(drawings.methods("differences", "By how much distsms is ahead", label, less, True))
     drawn += these
     header, rows = baselinewords.header(measure), [baselinewords.cells(one, measure) for one in found.found]
-    caption = f"Means over {found.problem['folds']} folds, intervals of {100 * baseline.LEVEL:g} %: of {METHOD}"
+    caption = f"Means over {found.problem['folds']} folds, intervals of {100 * LEVEL:g} %: of {METHOD}"
     told = (element("p", one) for one in found.sentences)
     return page.section(
         "Beside other methods", *told, page.beside(*map(figure_of, these)), page.table(caption, header, rows)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from distsms import pathwords, report
+from distsms import intervals, pathwords, report
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.losses import MEASURES
 from distsms.meeting import together
 from distsms.objective import Request
-from distsms.path import Lanes, Mean, Point, Problem, choose, means, run
+from distsms.path import Lanes, Mean, Point, Problem, choose, expected, means, run
 from distsms.pathfolder import Folder, finished
 from distsms.regularizer import SquaredNorm
 from distsms.result import Status
@@ -85,6 +85,9 @@ def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
             assert np.sum(scores[mine] >= threshold) == np.sum(y[mine] > 0)
             if lane:
                 assert held_out["rocarea"] == pytest.approx(roc_auc_score(y[~mine], scores[~mine]), abs=1e-12)
+                spread = intervals.spread_of(measure, scores[~mine], y[~mine], Communicator())
+                assert tuple(held_out["squares"]) == pytest.approx(spread.squares)
+                assert tuple(held_out["counts"]) == spread.counts == (np.sum(y[~mine] > 0), np.sum(y[~mine] < 0))
     assert all(one.held_out is None for one in found.points if not one.lane)
 
 
@@ -226,6 +229,25 @@ def test_means_are_of_the_lambdas_that_all_folds_have():
 
 
 @pytest.mark.serial
+def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
+    """By hand: of three folds, one would choose another lambda than the others do for it."""
+    values = {(1.0, 1): 0.9, (1.0, 2): 0.6, (1.0, 3): 0.6, (0.1, 1): 0.5, (0.1, 2): 0.7, (0.1, 3): 0.8}
+    told = {"prbep": None, "squares": [2.0, 3.0], "counts": [40, 60]}
+    result = {"status": "proved", "vacuous": False}
+    points = [
+        Point(lam, lane, result, 0.0, {}, {"rocarea": value, **told}) for (lam, lane), value in values.items()
+    ] + [Point(1.0, 0, result, 0.0, {}, None)]
+    found = expected(points, "rocarea")
+    assert found.value == pytest.approx((0.5 + 0.6 + 0.6) / 3)  # 0.1 for the first, by 1.5 to 1.2; 1.0 for the others
+    about = np.array([0.5, 0.6, 0.6]) - found.value
+    squares = [6 + 40 * about @ about, 9 + 60 * about @ about]
+    assert found.standard_error == pytest.approx(np.sqrt(2.5 * (squares[0] / 120 / 119 + squares[1] / 180 / 179)))
+    assert found.low < found.value < found.high and found.of == intervals.METHOD
+    assert "of the method" in pathwords.choice("rocarea", choose(means(points, "rocarea"), "best"), curve(0.5), points)
+    older = [one._replace(held_out=one.held_out and {"rocarea": one.held_out["rocarea"]}) for one in points]
+    assert expected(older, "rocarea") is None and expected(points[-1:], "rocarea") is None
+
+
 def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
     def point(status, evaluations):
         result = {"status": status.name.lower(), "evaluations": evaluations}

@@ -257,6 +257,8 @@ def _conclude(
     if chosen:
         words |= {"means": [one._asdict() for one in curve], "rule": args.rule}
         words |= {name: one._asdict() for name, one in chosen._asdict().items()}
+        if sure := path.expected(points, args.measure):
+            words |= {"interval": sure.as_json()}
         best = folder.model(chosen.chosen.lam)
         told = {"folds": args.folds, "seed": args.seed, "rule": args.rule, "held_out": chosen.chosen._asdict()}
         model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
