@@ -65,7 +65,7 @@ def sentences(found: Sequence[Standing], measure: str) -> list[str]:
 
 
 def _pays(best: Standing, less: Interval, name: str) -> str:
-    over = f"the best of the other linear models, which each fold's other folds choose ({best.notes})"
+    over = f"the best of the other linear models, chosen for each fold by the other folds ({best.notes})"
     if less.why:
         return f"No verdict on whether direct optimization pays: {less.why}."
     if less.low > 0:
