@@ -247,7 +247,10 @@ def standing(method, value, less=None, **more):
 @pytest.mark.parametrize(
     "less, word",
     [
-        ((0.02, 0.01, 0.03), "is ahead of the best of the other linear models, chosen for each fold by the other folds"),
+        (
+            (0.02, 0.01, 0.03),
+            "is ahead of the best of the other linear models, chosen for each fold by the other folds",
+        ),
         ((-0.02, -0.03, -0.01), "does not pay here: it is behind the best of the other linear models"),
         ((0.02, -0.01, 0.05), "makes no difference"),
     ],
