@@ -4,7 +4,8 @@ A fit is a method, a setting and a fold: trained on the rows outside of the fold
 out to the ranks, and each rank holds all rows, since other libraries know no other way.
 
 A fold's setting is the one whose mean measure on the *other* folds is best, so that no fold is measured by a setting
-that it has helped to choose. A measure is the mean over folds; its interval is that of the rows, the models given:
+that it has helped to choose. Trees are searched on the rows outside of the fold: each setting is tried there, and only
+the best of them is then fitted (a second round of fits). A measure is the mean over folds; its interval is that of the rows, the models given:
 DeLong's variances of the folds added up, or the folds' bootstrap replicates averaged. Differences are paired by row.
 """
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms import bootstrap, cells, intervals, measures
-from distsms.cells import Fields, number, read_objects
+from distsms.cells import Fields, number, number_or_null, read_objects
 from distsms.competitors import ALONE, METHODS, OURS, Floats, Task
 from distsms.errors import InputError
 from distsms.files import replacing, require_space
@@ -42,15 +43,19 @@ class Rows(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """One fit."""
+    """One fit; or, of a method that is searched and without `tried`, one try of a setting."""
 
     method: str
     setting: float
     fold: int
+    tried: Fit | None = None
 
 
 class Fit(NamedTuple):
-    """What came of one; its scores lie beside it. Measures are those of the fold's rows."""
+    """What came of one; its scores lie beside it. Measures are those of the fold's rows, NaN of what was only tried.
+
+    inner, rounds : what trying it gave, see `trees.Tried`; NaN and 0 for methods that are not searched.
+    """
 
     method: str
     setting: float
@@ -59,6 +64,13 @@ class Fit(NamedTuple):
     rocarea: float
     prbep: float
     note: str
+    inner: float = np.nan
+    rounds: int = 0
+
+    @property
+    def fitted(self) -> bool:
+        """Whether there are scores."""
+        return not np.isnan(self.rocarea)
 
 
 class Folder(Resumable):
@@ -69,18 +81,20 @@ class Folder(Resumable):
 
     kind, parts = "baseline", "fits"
 
-    def keep(self, fit: Fit, scores: Floats) -> None:
-        """Write a fit and the scores (n_fold,)."""
-        require_space(self.path, scores.nbytes)
-        with replacing(self._file(fit, "npy")) as temporary, open(temporary, "wb") as file:
-            np.save(file, scores)
+    def keep(self, fit: Fit, scores: Floats | None) -> None:
+        """Write a fit and the scores (n_fold,), or a try, which has none."""
+        if scores is not None:
+            require_space(self.path, scores.nbytes)
+            with replacing(self._file(fit, "npy")) as temporary, open(temporary, "wb") as file:
+                np.save(file, scores)
         self.write(self._file(fit, "json"), fit._asdict())
 
     def fits(self) -> list[Fit]:
         """All that are kept. Raises InputError where one is damaged."""
         found = []
         for path in (self.path / self.parts).glob("[!.]*.json"):
-            found.append(Fit(**read_objects(path, FIT, f"Remove {path}, and it is fitted anew")[0]))
+            told = read_objects(path, FIT, f"Remove {path}, and it is fitted anew")[0]
+            found.append(Fit(**{name: np.nan if value is None else value for name, value in told.items()}))
         return found
 
     def scores(self, fit: Fit) -> Floats:
@@ -99,18 +113,34 @@ class Folder(Resumable):
 
 FIT: Fields = {
     "method": METHODS.__contains__,
-    **dict.fromkeys(("setting", "fold", "seconds", *RANKING), number),
+    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), number),
+    **dict.fromkeys((*RANKING, "inner"), number_or_null),
     "note": lambda value: isinstance(value, str),
 }
 
 
-def units(methods: Sequence[str], lambdas: Sequence[float], folds: int) -> list[Unit]:
-    """All fits of a baseline."""
+def units(methods: Sequence[str], lambdas: Sequence[float], folds: int, budget: int) -> list[Unit]:
+    """All fits of a baseline, and the tries of a search; budget : of settings that are tried for a fold."""
     return [
         Unit(name, setting, fold)
         for name in methods
-        for setting, fold in product(METHODS[name].settings(lambdas), range(1, folds + 1))
+        for setting, fold in product(METHODS[name].settings(lambdas, budget), range(1, folds + 1))
     ]
+
+
+def searched(fits: Sequence[Fit], methods: Sequence[str], folds: int) -> list[Unit]:
+    """What is left to fit once all settings of the searches are tried: the best ones that are not fitted yet."""
+    best = [one for name in methods if METHODS[name].search for one in best_tried(complete(fits, name, folds))]
+    return [Unit(one.method, one.setting, one.fold, one) for one in best if not one.fitted]
+
+
+def best_tried(fits: Mapping[tuple[float, int], Fit]) -> list[Fit]:
+    """For each fold the setting that a search found best on its inner rows, of several the first. See `complete`."""
+    found = []
+    for fold in sorted({fold for _, fold in fits}):
+        own = sorted(one for one in fits.values() if one.fold == fold)
+        found.append(max(own, key=lambda one: -np.inf if np.isnan(one.inner) else round(one.inner, 12)))
+    return found
 
 
 def run(
@@ -118,23 +148,41 @@ def run(
     these: Sequence[Unit],
     measure: str,
     settings: Settings,
-    keep: Callable[[Fit, Floats], None],
+    keep: Callable[[Fit, Floats | None], None],
     stop_wanted: Callable[[], bool] = lambda: False,
+    begin: Callable[[Unit], None] = lambda unit: None,
 ) -> bool:
-    """Fit these, and hand each to `keep`, with its scores of the fold's rows; whether it was stopped before. Local."""
-    for method, setting, fold in these:
+    """Fit these, and hand each to `keep`, with its scores of the fold's rows; whether it was stopped before. Local.
+
+    begin : is told of each before it is fitted.
+    """
+    for unit in these:
         if stop_wanted():
             return True
-        inside = rows.fold == fold
-        begun = time.perf_counter()
-        fitted = METHODS[method].fit(Task(rows.X[~inside], rows.y[~inside], measure, settings), setting)
-        seconds = time.perf_counter() - begun
-        scores = np.asarray(fitted.score(rows.X[inside]), float)
-        if not np.isfinite(scores).all():
-            raise InputError(f"{method} with {setting:g} gives scores that are not finite; are columns of like size?")
-        found = measures.ranking(scores, rows.y[inside], ALONE)
-        keep(Fit(method, setting, fold, seconds, found.rocarea, found.prbep, fitted.note), scores)
+        begin(unit)
+        keep(*_fit(rows, unit, measure, settings))
     return False
+
+
+def _fit(rows: Rows, unit: Unit, measure: str, settings: Settings) -> tuple[Fit, Floats | None]:
+    """One unit, and its scores, if it is not a try."""
+    method, (name, setting, fold, tried) = METHODS[unit.method], unit
+    inside = rows.fold == fold
+    task = Task(rows.X[~inside], rows.y[~inside], measure, settings, tried.rounds if tried else 0)
+    begun = time.perf_counter()
+    if method.search and not tried:
+        value, rounds = method.search(task, setting)
+        return Fit(name, setting, fold, time.perf_counter() - begun, np.nan, np.nan, "", value, rounds), None
+    fitted = method.fit(task, setting)
+    seconds = time.perf_counter() - begun
+    scores = np.asarray(fitted.score(rows.X[inside]), float)
+    if not np.isfinite(scores).all():
+        raise InputError(f"{name} with {setting:g} gives scores that are not finite; are columns of like size?")
+    found = measures.ranking(scores, rows.y[inside], ALONE)
+    told = {"seconds": seconds, "rocarea": found.rocarea, "prbep": found.prbep, "note": fitted.note}
+    if tried:
+        return tried._replace(**{**told, "seconds": tried.seconds + seconds}), scores
+    return Fit(name, setting, fold, **told), scores
 
 
 class Standing(NamedTuple):
@@ -143,6 +191,7 @@ class Standing(NamedTuple):
     method: str
     chosen: list[float]  # the setting of each fold
     at_end: bool  # of the grid of lambdas, in most folds
+    tried: int  # how many settings
     seconds: float  # of all its fits
     notes: str
     sure: dict[str, Interval]  # of "rocarea" and "prbep"
@@ -159,6 +208,7 @@ class Standing(NamedTuple):
 STANDING: Fields = {
     "method": lambda value: isinstance(value, str),
     "chosen": lambda value: isinstance(value, list),
+    "tried": number,
     "seconds": number,
     "sure": lambda value: isinstance(value, dict) and set(value) == set(RANKING),
     "less": lambda value: isinstance(value, dict),
@@ -183,7 +233,8 @@ def read_standing(told: Mapping[str, Any], where: object) -> Standing:
 def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> list[Standing]:
     """The methods that have fits of a setting on all folds. For the root; memory: their scores of all rows."""
     folds, n_pos = int(rows.fold.max()), int(np.sum(rows.y > 0))
-    judged = [_Judged(folder, own, rows, measure) for name in METHODS if (own := complete(fits, name, folds))]
+    own = [complete(fits, name, folds) for name in METHODS]
+    judged = [_Judged(folder, one, rows, measure) for one in own if one and not _unfinished(one)]
     ours = next((one for one in judged if one.method == OURS), None)
     found = []
     for one in judged:
@@ -195,7 +246,7 @@ def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> 
             less["rocarea"] = intervals.of_rocarea_difference(intervals.mean_of_folds([*one.delong(pairs)]), LEVEL)
             both = ours.replicates, one.replicates
             less["prbep"] = intervals.of_prbep_difference(ours.prbep, one.prbep, *both, LEVEL, n_pos)
-        found.append(Standing(one.method, one.chosen, one.at_end, one.seconds, one.notes, sure, less))
+        found.append(Standing(one.method, one.chosen, one.at_end, one.tried, one.seconds, one.notes, sure, less))
     return found
 
 
@@ -205,8 +256,22 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
     return {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
 
 
+def _unfinished(fits: Mapping[tuple[float, int], Fit]) -> bool:
+    """Whether a search has not come to its end."""
+    return _is_searched(fits) and not all(one.fitted for one in best_tried(fits))
+
+
+def _is_searched(fits: Mapping[tuple[float, int], Fit]) -> bool:
+    return any(METHODS[one.method].search for one in fits.values())
+
+
 def chosen(fits: Mapping[tuple[float, int], Fit], measure: str) -> list[float]:
-    """For each fold the setting of the best mean measure on the others, of several the largest. See `complete`."""
+    """For each fold the setting of the best mean measure on the others, of several the largest. See `complete`.
+
+    What is searched has been chosen on the rows outside of each fold.
+    """
+    if _is_searched(fits):
+        return [one.setting for one in best_tried(fits)]
     settings, folds = sorted({one for one, _ in fits}, reverse=True), sorted({fold for _, fold in fits})
     values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in settings])
     others = values.sum(axis=1, keepdims=True) - values
@@ -221,7 +286,7 @@ class _Judged:
         folds = range(1, len(self.chosen) + 1)
         own = [fits[setting, fold] for setting, fold in zip(self.chosen, folds, strict=True)]
         self.method, self.prbep = own[0].method, float(np.mean([one.prbep for one in own]))
-        self.seconds = sum(one.seconds for one in fits.values())
+        self.seconds, self.tried = sum(one.seconds for one in fits.values()), len({one for one, _ in fits})
         notes = Counter(one.note for one in fits.values() if one.note)
         self.notes = ", ".join(f"{count} fits {note}" for note, count in sorted(notes.items()))
         ends = [extreme(setting for setting, _ in fits) for extreme in (min, max)]

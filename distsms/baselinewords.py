@@ -35,8 +35,10 @@ def between(one: Interval, form: str = ".2f") -> str:
 
 def setting(one: Standing) -> str:
     """What most folds were given; a star where most of them are at an end of the grid."""
+    if METHODS[one.method].search:
+        return f"best of {one.tried}"
     most = max(sorted(set(one.chosen)), key=one.chosen.count)
-    return (f"{most:g}" if METHODS[one.method].linear else f"depth {most:g}") + "*" * one.at_end
+    return f"{most:g}" + "*" * one.at_end
 
 
 def table(found: Sequence[Standing], measure: str) -> str:
