@@ -5,8 +5,9 @@ out to the ranks, and each rank holds all rows, since other libraries know no ot
 
 A fold's setting is the one whose mean measure on the *other* folds is best, so that no fold is measured by a setting
 that it has helped to choose. Trees are searched on the rows outside of the fold: each setting is tried there, and only
-the best of them is then fitted (a second round of fits). A measure is the mean over folds; its interval is that of the rows, the models given:
-DeLong's variances of the folds added up, or the folds' bootstrap replicates averaged. Differences are paired by row.
+the best of them is then fitted, in a second round. A measure is the mean over folds; its interval is that of the rows,
+the models given: DeLong's variances of the folds added up, or the folds' bootstrap replicates averaged. Differences are
+paired by row.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ class Folder(Resumable):
         """All that are kept. Raises InputError where one is damaged."""
         found = []
         for path in (self.path / self.parts).glob("[!.]*.json"):
-            told = read_objects(path, FIT, f"Remove {path}, and it is fitted anew")[0]
-            found.append(Fit(**{name: np.nan if value is None else value for name, value in told.items()}))
+            told: dict[str, Any] = read_objects(path, FIT, f"Remove {path}, and it is fitted anew")[0]
+            told |= {name: np.nan for name, value in told.items() if value is None}
+            found.append(Fit(**told))
         return found
 
     def scores(self, fit: Fit) -> Floats:
@@ -179,10 +181,8 @@ def _fit(rows: Rows, unit: Unit, measure: str, settings: Settings) -> tuple[Fit,
     if not np.isfinite(scores).all():
         raise InputError(f"{name} with {setting:g} gives scores that are not finite; are columns of like size?")
     found = measures.ranking(scores, rows.y[inside], ALONE)
-    told = {"seconds": seconds, "rocarea": found.rocarea, "prbep": found.prbep, "note": fitted.note}
-    if tried:
-        return tried._replace(**{**told, "seconds": tried.seconds + seconds}), scores
-    return Fit(name, setting, fold, **told), scores
+    seconds, inner, rounds = (seconds + tried.seconds, tried.inner, tried.rounds) if tried else (seconds, np.nan, 0)
+    return Fit(name, setting, fold, seconds, found.rocarea, found.prbep, fitted.note, inner, rounds), scores
 
 
 class Standing(NamedTuple):

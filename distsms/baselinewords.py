@@ -10,6 +10,12 @@ from distsms.competitors import METHODS, OURS
 from distsms.intervals import Interval
 from distsms.measure_names import SHOWN
 
+TRAINED = {
+    "prbep": "a linear SVM with (plain) hinge loss and an intercept that is not regularized, with C = 8 n+ / (lambda n^2)",
+    "rocarea": "a ranking SVM, with hinge loss over all pairs of a positive and a negative row",
+}
+"""What minimizes J, for each measure; see README."""
+
 HEADER = ("method", "ROCArea [%]", "interval", "PRBEP [%]", "interval", "lambda", "s")
 
 
@@ -54,6 +60,7 @@ def sentences(found: Sequence[Standing], measure: str) -> list[str]:
     if ours and linear:
         best = max(linear, key=lambda one: one.sure[measure].value)
         words.append(_pays(best, best.less[measure], name))
+        words.append(f"What distsms trains for {name} is itself {TRAINED[measure]}.")
     for one in found:
         if ours and not METHODS[one.method].linear:
             words.append(_ceiling(one, one.less[measure], name))
@@ -68,7 +75,7 @@ def sentences(found: Sequence[Standing], measure: str) -> list[str]:
 
 
 def _pays(best: Standing, less: Interval, name: str) -> str:
-    over = f"{best.method}, the best of the other linear models"
+    over = f"{best.method} ({METHODS[best.method].about}), the best of the other linear models"
     if less.why:
         return f"Whether direct optimization pays is not to be told: {less.why}."
     if less.low > 0:
@@ -80,13 +87,14 @@ def _pays(best: Standing, less: Interval, name: str) -> str:
 
 
 def _ceiling(trees: Standing, less: Interval, name: str) -> str:
+    about = f"{METHODS[trees.method].about}, the best of {trees.tried} settings by a fifth of the training rows"
     if less.why:
-        return f"How {trees.method} compare is not to be told: {less.why}."
+        return f"How trees ({about}) compare is not to be told: {less.why}."
     if less.high < 0:
-        return f"Trees are ahead by {_points(less, name)}: where a model need not be linear, take them."
+        return f"Trees ({about}) are ahead by {_points(less, name)}: where a model need not be linear, take them."
     if less.low > 0:
-        return f"Trees are behind by {_points(less, name)}: nothing here wants more than a linear model."
-    return f"Trees and distsms are not told apart: {_points(less, name)}."
+        return f"Trees ({about}) are behind by {_points(less, name)}: nothing here wants more than a linear model."
+    return f"Trees ({about}) and distsms are not told apart: {_points(less, name)}."
 
 
 def _points(less: Interval, name: str) -> str:

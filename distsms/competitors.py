@@ -101,21 +101,22 @@ def _attempt(task: Task, number: float) -> trees.Tried:
 
 
 OURS = "distsms"
-LOGISTIC = "logistic regression, intercept not regularized"
-SQUARED = "linear SVM with squared hinge loss, intercept regularized"
+LOGISTIC = "logistic regression"
+SQUARED = "linear SVM with squared hinge loss and a regularized intercept"
+BALANCED = ", classes balanced"
 METHODS = {
     one.name: one
     for one in (
-        Method(OURS, _ours, "the linear model that minimizes J"),
+        Method(OURS, _ours, "linear model, trained for the measure"),
         Method("logistic", _scikit("linear_model", "LogisticRegression", False), LOGISTIC, "sklearn"),
         Method(
             "logistic-balanced",
             _scikit("linear_model", "LogisticRegression", True),
-            f"{LOGISTIC}, classes weighted alike",
+            LOGISTIC + BALANCED,
             "sklearn",
         ),
         Method("svm", _scikit("svm", "LinearSVC", False), SQUARED, "sklearn"),
-        Method("svm-balanced", _scikit("svm", "LinearSVC", True), f"{SQUARED}, classes weighted alike", "sklearn"),
+        Method("svm-balanced", _scikit("svm", "LinearSVC", True), SQUARED + BALANCED, "sklearn"),
         Method("trees", _trees, "XGBoost's trees", "xgboost", _attempt),
     )
 }

@@ -1,9 +1,9 @@
 """XGBoost's trees, tuned by a random search whose budget is said: the ceiling of another class of models.
 
-A setting has a number: 0 is depth 6 with the library's defaults, every other one is drawn, the same in every run, so that a
-larger budget adds settings to those of a smaller one. It is tried on rows to train on alone: four fifths of them train, the
-others stop the rounds where the measure that is asked for is best on them, and judge the setting by that value. The
-settings' best is then grown on all rows, with as many rounds.
+A setting has a number: 0 is depth 6 with the library's defaults, every other one is drawn, the same in every run, so
+that a larger budget adds settings to those of a smaller one. It is tried on the rows to train on alone: four fifths of
+them train, the others stop the rounds where the measure that is asked for is best on them, and judge the setting by
+that value. The best setting is then grown on all these rows, with as many rounds.
 """
 
 from __future__ import annotations

@@ -117,9 +117,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     )
     say(f"fits      {len(wanted)}, of which {len(wanted) - len(missing)} are there")
     if "trees" in args.methods:
-        say(
-            f"trees     {args.tree_fits} settings are tried for each fold, on its training rows; then the best is fitted"
-        )
+        say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
     say("")
     with comm.together():
         X, y = shards.matrix(manifest)
