@@ -191,11 +191,11 @@ class Standing(NamedTuple):
     method: str
     chosen: list[float]  # the setting of each fold
     at_end: bool  # of the grid of lambdas, in most folds
-    tried: int  # how many settings
     seconds: float  # of all its fits
     notes: str
     sure: dict[str, Interval]  # of "rocarea" and "prbep"
     less: dict[str, Interval]  # by how much ours is better; empty for ours
+    tried: int = 1  # how many settings
 
     def as_json(self) -> dict[str, Any]:
         """For baseline.json."""
@@ -246,7 +246,7 @@ def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> 
             less["rocarea"] = intervals.of_rocarea_difference(intervals.mean_of_folds([*one.delong(pairs)]), LEVEL)
             both = ours.replicates, one.replicates
             less["prbep"] = intervals.of_prbep_difference(ours.prbep, one.prbep, *both, LEVEL, n_pos)
-        found.append(Standing(one.method, one.chosen, one.at_end, one.tried, one.seconds, one.notes, sure, less))
+        found.append(Standing(one.method, one.chosen, one.at_end, one.seconds, one.notes, sure, less, one.tried))
     return found
 
 

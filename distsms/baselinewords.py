@@ -11,7 +11,7 @@ from distsms.intervals import Interval
 from distsms.measure_names import SHOWN
 
 TRAINED = {
-    "prbep": "a linear SVM with (plain) hinge loss and an intercept that is not regularized, with C = 8 n+ / (lambda n^2)",
+    "prbep": "a linear SVM, with hinge loss, an intercept that is not regularized, and C = 8 n+ / (lambda n^2)",
     "rocarea": "a ranking SVM, with hinge loss over all pairs of a positive and a negative row",
 }
 """What minimizes J, for each measure; see README."""

@@ -13,10 +13,22 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
-from distsms import baselinewords, bootstrap, intervals, measures, shards
-from distsms.baseline import Fit, Folder, Rows, Standing, chosen, complete, read_standing, run, standings, units
+from distsms import baselinewords, bootstrap, intervals, measures, shards, trees
+from distsms.baseline import (
+    Fit,
+    Folder,
+    Rows,
+    Standing,
+    chosen,
+    complete,
+    read_standing,
+    run,
+    searched,
+    standings,
+    units,
+)
 from distsms.comm import Communicator
-from distsms.competitors import METHODS, OURS, Task, require
+from distsms.competitors import METHODS, OURS, Fitted, Task, require
 from distsms.errors import InputError
 from distsms.folds import deal
 from distsms.intervals import Interval
@@ -67,10 +79,59 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     ours = METHODS[OURS].fit(task, 1e-2)
     assert not ours.note
     pytest.importorskip("xgboost")
-    trees = METHODS["trees"].fit(task, 3.0)
-    assert measures.rocarea(trees.score(X), y, ALONE) > 0.95 > 0.7 > measures.rocarea(ours.score(X), y, ALONE)
-    one = np.where(np.arange(600) == 5, 1, -1).astype(np.int8)  # no rows to watch the rounds by
-    assert np.isfinite(METHODS["trees"].fit(Task(sparse.csr_matrix(X), one, "prbep", SETTINGS), 3.0).score(X)).all()
+    scores = trees.grow(X, y, 0, trees.attempt(X, y, "rocarea", 0).rounds)(X)
+    assert measures.rocarea(scores, y, ALONE) > 0.95 > 0.7 > measures.rocarea(ours.score(X), y, ALONE)
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
+    xgboost = pytest.importorskip("xgboost")
+    X, y = data(400)
+    found = trees.attempt(X, y, measure, 3)
+    assert trees.attempt(X, y, measure, 3) == found  # no chance is left in it
+    held = deal(y, np.ones(400, bool), trees.HELD, 0, ALONE) == 1
+    words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **trees.setting(3)}
+    model = xgboost.train(words, xgboost.DMatrix(X[~held], label=y[~held] > 0), found.rounds)
+    ranked = measures.ranking(model.predict(xgboost.DMatrix(X[held])).astype(float), y[held], ALONE)
+    assert found.value == pytest.approx(getattr(ranked, measure), abs=1e-6)
+    one = np.where(np.arange(400) == 5, 1, -1).astype(np.int8)  # no inner rows to judge by
+    value, rounds = trees.attempt(X, one, measure, 0)
+    assert np.isnan(value) and np.isfinite(trees.grow(X, one, 0, rounds)(X)).all()
+
+
+def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
+    told = [trees.words(number) for number in range(30)]
+    assert told[0] == "max_depth 6, eta 0.1" and told == [trees.words(number) for number in range(30)]
+    assert len(set(told)) == 30
+    assert all(8 <= trees.setting(number)["max_leaves"] <= 256 for number in range(1, 30))
+
+
+def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatch, folder):
+    """The setting that is best on inner rows, though it is the worst on the fold's; stopped between, gone on with."""
+    these, seen, grown = rows(), [], []
+
+    def search(task, number):
+        seen.append(len(task.y))
+        return trees.Tried([0.5, 0.9, 0.9][int(number)], 10 + int(number))
+
+    def fit(task, number):
+        grown.append((number, task.rounds))
+        return Fitted(lambda X: np.arange(X.shape[0], dtype=float) if number else these.y[: X.shape[0]].astype(float))
+
+    monkeypatch.setitem(METHODS, "trees", METHODS["trees"]._replace(search=search, fit=fit))
+    tries = units(["trees"], [], 3, 3)
+    assert not run(these, tries, "rocarea", SETTINGS, folder.keep)
+    assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
+    assert not standings(folder, folder.fits(), these, "rocarea")  # no table of what is only tried
+    wanted = searched(folder.fits(), ["trees"], 3)
+    assert [(one.setting, one.fold, one.tried.rounds) for one in wanted] == [(1.0, f, 11) for f in (1, 2, 3)]
+    assert not run(these, wanted[:2], "rocarea", SETTINGS, folder.keep)
+    assert [one.fold for one in searched(folder.fits(), ["trees"], 3)] == [3]
+    run(these, wanted[2:], "rocarea", SETTINGS, folder.keep)
+    assert grown == [(1.0, 11)] * 3 and not searched(folder.fits(), ["trees"], 3)
+    (found,) = standings(folder, folder.fits(), these, "rocarea")
+    assert (found.chosen, found.tried) == ([1.0] * 3, 3)
+    assert "best of 3" in baselinewords.table([found], "rocarea")
 
 
 values = st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=4)
@@ -114,7 +175,7 @@ def test_the_mean_of_folds_has_the_error_of_independent_parts(seed):
 
 def test_standings_are_means_over_folds_and_paired(folder):
     these = rows()
-    wanted = units([OURS, "logistic"], [1e-1, 1e-2], 3)
+    wanted = units([OURS, "logistic"], [1e-1, 1e-2], 3, 4)
     assert len(wanted) == 12
     assert not run(these, wanted, "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
@@ -140,7 +201,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
 
 def test_replicates_of_folds_are_those_of_their_rows(folder):
     these = rows()
-    run(these, units([OURS], [1e-1], 3), "prbep", SETTINGS, folder.keep)
+    run(these, units([OURS], [1e-1], 3, 4), "prbep", SETTINGS, folder.keep)
     (ours,) = standings(folder, folder.fits(), these, "prbep")
     drawn = []
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
@@ -150,7 +211,7 @@ def test_replicates_of_folds_are_those_of_their_rows(folder):
 
 
 def test_fits_are_kept_and_damage_is_told(folder):
-    these, wanted = rows(), units([OURS], [1e-1, 1e-2], 3)
+    these, wanted = rows(), units([OURS], [1e-1, 1e-2], 3, 4)
     asked = iter([False, False, True])
     assert run(these, wanted, "rocarea", SETTINGS, folder.keep, lambda: next(asked))
     assert {(one.setting, one.fold) for one in folder.fits()} == {(0.1, 1), (0.1, 2)}
@@ -169,7 +230,7 @@ def test_scores_that_are_not_finite_are_refused(monkeypatch, folder):
     broken = METHODS[OURS]._replace(fit=lambda task, lam: type("F", (), {"score": lambda X: X @ np.full(12, np.nan)}))
     monkeypatch.setitem(METHODS, OURS, broken)
     with pytest.raises(InputError, match="not finite"):
-        run(these, units([OURS], [1e-1], 3), "rocarea", SETTINGS, folder.keep)
+        run(these, units([OURS], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
 
 
 def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
@@ -209,28 +270,29 @@ def standing(method, value, less=None, **more):
 
     sure = dict.fromkeys(("rocarea", "prbep"), interval((value, value - 0.1, value + 0.1)))
     found = {} if less is None else dict.fromkeys(("rocarea", "prbep"), interval(less))
-    told = {"chosen": [0.1, 0.1, 0.01], "at_end": False, "seconds": 1.0, "notes": ""}
+    told = {"chosen": [0.1, 0.1, 0.01], "at_end": False, "tried": 3, "seconds": 1.0, "notes": ""}
     return Standing(method, sure=sure, less=found, **{**told, **more})
 
 
 @pytest.mark.parametrize(
     "less, word",
     [
-        ((0.02, 0.01, 0.03), "is ahead of svm, the best of the other linear models, by 2.000 points"),
-        (
-            (-0.02, -0.03, -0.01),
-            "does not pay here: it is behind svm, the best of the other linear models, by 2.000 points",
-        ),
+        ((0.02, 0.01, 0.03), "is ahead of svm (linear SVM with squared hinge loss"),
+        ((-0.02, -0.03, -0.01), "does not pay here: it is behind svm (linear SVM with squared hinge loss"),
         ((0.02, -0.01, 0.05), "makes no difference"),
     ],
 )
 def test_what_is_said_is_what_the_interval_says(less, word):
     found = [standing(OURS, 0.9), standing("svm", 0.88, less), standing("logistic", 0.8, (0.1, 0.05, 0.15))]
-    (first, *_) = baselinewords.sentences(found, "rocarea")
+    first, known, *_ = baselinewords.sentences(found, "rocarea")
     assert word in first and "logistic" not in first  # against the best of the others
-    trees = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True)
-    said = " ".join(baselinewords.sentences([*found, trees], "rocarea"))
-    assert "Trees are ahead by 5.000 points" in said and "trees: 2 fits odd." in said and "end of the grid" in said
+    assert "2.000 points" in first and "the best of the other linear models" in first
+    assert "is itself a ranking SVM" in known
+    assert "is itself a linear SVM, with hinge loss" in baselinewords.sentences(found, "prbep")[1]
+    tuned = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True)
+    said = " ".join(baselinewords.sentences([*found, tuned], "rocarea"))
+    assert "the best of 3 settings" in said and "are ahead by 5.000 points" in said
+    assert "trees: 2 fits odd." in said and "end of the grid" in said
     assert "irect" not in " ".join(baselinewords.sentences(found[1:2], "rocarea"))
     assert "0.1" in baselinewords.table(found, "rocarea")
 
@@ -274,6 +336,9 @@ def test_the_program(tmp_path):
         )  # both to epsilon
     assert "is a path with measure rocarea" in program.run(*those, "--measure", "prbep", code=1)
     assert "folds: there 3, now 4" in program.run(*words, "--folds", 4, "--methods", "distsms", code=1)
+    pytest.importorskip("xgboost")
+    out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
+    assert "of inner rows" in out and "rounds, max_depth 6" in out and "best of 2" in out and "distsms" in out
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"
     rest = ("--on", tmp_path / "data", "--out", page, "--bootstrap", 0)
