@@ -1,13 +1,12 @@
 """Methods beside each other on the same folds: every fit by itself, then measures, intervals, differences.
 
 A fit is a method, a setting and a fold: trained on the rows outside of the fold, it scores those inside. Fits are dealt
-out to the ranks, and each rank holds all rows, since other libraries know no other way.
+out to the ranks, and each rank holds all rows, since other libraries know no other way. Trees are searched on the rows
+outside of the fold alone: settings are tried there, and only the best of them is then fitted, in a second round.
 
 A fold's setting is the one whose mean measure on the *other* folds is best, so that no fold is measured by a setting
-that it has helped to choose. Trees are searched on the rows outside of the fold: each setting is tried there, and only
-the best of them is then fitted, in a second round. A measure is the mean over folds; its interval is that of the rows,
-the models given: DeLong's variances of the folds added up, or the folds' bootstrap replicates averaged. Differences are
-paired by row.
+that it has helped to choose. A measure is the mean over folds; its interval is that of the rows, the models given:
+DeLong's variances of the folds added up, or the folds' bootstrap replicates averaged. Differences are paired by row.
 """
 
 from __future__ import annotations
@@ -43,20 +42,28 @@ class Rows(NamedTuple):
     fold: NDArray[np.int16]
 
 
-class Unit(NamedTuple):
-    """One fit; or, of a method that is searched and without `tried`, one try of a setting."""
+class Try(NamedTuple):
+    """A setting of a search, tried on the rows outside of a fold. value, rounds : see `trees.Tried`."""
 
     method: str
     setting: float
     fold: int
-    tried: Fit | None = None
+    seconds: float
+    value: float
+    rounds: int
+
+
+class Unit(NamedTuple):
+    """One fit. Of a method that is searched, one try or, with `best`, the fit of the best of so many tries as `setting`."""
+
+    method: str
+    setting: float
+    fold: int
+    best: Try | None = None
 
 
 class Fit(NamedTuple):
-    """What came of one; its scores lie beside it. Measures are those of the fold's rows, NaN of what was only tried.
-
-    inner, rounds : what trying it gave, see `trees.Tried`; NaN and 0 for methods that are not searched.
-    """
+    """What came of one; its scores lie beside it. Measures are those of the fold's rows."""
 
     method: str
     setting: float
@@ -65,39 +72,43 @@ class Fit(NamedTuple):
     rocarea: float
     prbep: float
     note: str
-    inner: float = np.nan
-    rounds: int = 0
-
-    @property
-    def fitted(self) -> bool:
-        """Whether there are scores."""
-        return not np.isnan(self.rocarea)
 
 
 class Folder(Resumable):
     """A baseline's folder: fits/METHOD_SETTING_foldF.json, and .npy with the scores of the fold's rows, in their order.
+    Tries of a search are METHOD_tryN_foldF.json.
 
     `keep` may be called on any rank.
     """
 
     kind, parts = "baseline", "fits"
 
-    def keep(self, fit: Fit, scores: Floats | None) -> None:
-        """Write a fit and the scores (n_fold,), or a try, which has none."""
+    def keep(self, found: Fit | Try, scores: Floats | None = None) -> None:
+        """Write a fit and the scores (n_fold,), or a try."""
         if scores is not None:
             require_space(self.path, scores.nbytes)
-            with replacing(self._file(fit, "npy")) as temporary, open(temporary, "wb") as file:
+            with replacing(self._file(found, "npy")) as temporary, open(temporary, "wb") as file:
                 np.save(file, scores)
-        self.write(self._file(fit, "json"), fit._asdict())
+        self.write(self._file(found, "json"), found._asdict())
 
     def fits(self) -> list[Fit]:
         """All that are kept. Raises InputError where one is damaged."""
-        found = []
+        return [Fit(**told) for told in self._read(FIT, False)]
+
+    def tries(self) -> list[Try]:
+        """Likewise."""
+        return [Try(**{"value": np.nan, **told}) for told in self._read(TRY, True)]
+
+    def done(self) -> set[Unit]:
+        """Of the first round; see `units`."""
+        there: list[Fit | Try] = [fit for fit in self.fits() if METHODS[fit.method].linear]
+        return {Unit(one.method, one.setting, one.fold) for one in [*there, *self.tries()]}
+
+    def _read(self, fields: Fields, tries: bool) -> Iterator[dict[str, Any]]:
         for path in (self.path / self.parts).glob("[!.]*.json"):
-            told: dict[str, Any] = read_objects(path, FIT, f"Remove {path}, and it is fitted anew")[0]
-            told |= {name: np.nan for name, value in told.items() if value is None}
-            found.append(Fit(**told))
-        return found
+            if ("_try" in path.name) == tries:
+                told = read_objects(path, fields, f"Remove {path}, and it is fitted anew")[0]
+                yield {name: value for name, value in told.items() if value is not None}
 
     def scores(self, fit: Fit) -> Floats:
         """The scores that a fit gave its fold's rows, (n_fold,)."""
@@ -109,20 +120,25 @@ class Folder(Resumable):
                 f"{path}: cannot be read: {error}. Remove the .json beside it; it is fitted anew"
             ) from error
 
-    def _file(self, fit: Unit | Fit, kind: str) -> Path:
-        return self.path / self.parts / f"{fit.method}_{fit.setting!r}_fold{fit.fold}.{kind}"
+    def _file(self, one: Fit | Try, kind: str) -> Path:
+        setting = f"try{one.setting:g}" if isinstance(one, Try) else repr(one.setting)
+        return self.path / self.parts / f"{one.method}_{setting}_fold{one.fold}.{kind}"
 
 
 FIT: Fields = {
     "method": METHODS.__contains__,
-    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), number),
-    **dict.fromkeys((*RANKING, "inner"), number_or_null),
+    **dict.fromkeys(("setting", "fold", "seconds", *RANKING), number),
     "note": lambda value: isinstance(value, str),
+}
+TRY: Fields = {
+    "method": METHODS.__contains__,
+    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), number),
+    "value": number_or_null,
 }
 
 
 def units(methods: Sequence[str], lambdas: Sequence[float], folds: int, budget: int) -> list[Unit]:
-    """All fits of a baseline, and the tries of a search; budget : of settings that are tried for a fold."""
+    """The fits of a baseline, and of methods that are searched the tries, `budget` for each fold: the first round."""
     return [
         Unit(name, setting, fold)
         for name in methods
@@ -130,18 +146,15 @@ def units(methods: Sequence[str], lambdas: Sequence[float], folds: int, budget: 
     ]
 
 
-def searched(fits: Sequence[Fit], methods: Sequence[str], folds: int) -> list[Unit]:
-    """What is left to fit once all settings of the searches are tried: the best ones that are not fitted yet."""
-    best = [one for name in methods if METHODS[name].search for one in best_tried(complete(fits, name, folds))]
-    return [Unit(one.method, one.setting, one.fold, one) for one in best if not one.fitted]
-
-
-def best_tried(fits: Mapping[tuple[float, int], Fit]) -> list[Fit]:
-    """For each fold the setting that a search found best on its inner rows, of several the first. See `complete`."""
+def searched(tries: Sequence[Try], budget: int) -> list[Unit]:
+    """The second round: for each fold whose tries are all there, the best of them on its inner rows, of several the
+    first. Its seconds are those of all."""
     found = []
-    for fold in sorted({fold for _, fold in fits}):
-        own = sorted(one for one in fits.values() if one.fold == fold)
-        found.append(max(own, key=lambda one: -np.inf if np.isnan(one.inner) else round(one.inner, 12)))
+    for name, fold in sorted({(one.method, one.fold) for one in tries}):
+        own = sorted(one for one in tries if (one.method, one.fold) == (name, fold) and one.setting < budget)
+        if len(own) == budget:
+            best = max(own, key=lambda one: -np.inf if np.isnan(one.value) else round(one.value, 12))
+            found.append(Unit(name, float(budget), fold, best._replace(seconds=sum(one.seconds for one in own))))
     return found
 
 
@@ -150,39 +163,34 @@ def run(
     these: Sequence[Unit],
     measure: str,
     settings: Settings,
-    keep: Callable[[Fit, Floats | None], None],
+    keep: Callable[..., None],
     stop_wanted: Callable[[], bool] = lambda: False,
     begin: Callable[[Unit], None] = lambda unit: None,
 ) -> bool:
-    """Fit these, and hand each to `keep`, with its scores of the fold's rows; whether it was stopped before. Local.
-
-    begin : is told of each before it is fitted.
-    """
+    """Fit these, telling `begin` of each, and hand each to `keep`: a try, or a fit and its scores of the fold's rows;
+    whether it was stopped before. Local."""
     for unit in these:
         if stop_wanted():
             return True
         begin(unit)
-        keep(*_fit(rows, unit, measure, settings))
+        method, setting, inside = METHODS[unit.method], unit.setting, rows.fold == unit.fold
+        task, begun = Task(rows.X[~inside], rows.y[~inside], measure, settings), time.perf_counter()
+        if method.search and unit.best is None:
+            tried = method.search(task, setting)
+            keep(Try(*unit[:3], time.perf_counter() - begun, *tried))
+            continue
+        if unit.best:
+            task, setting, begun = task._replace(rounds=unit.best.rounds), unit.best.setting, begun - unit.best.seconds
+        fitted = method.fit(task, setting)
+        seconds = time.perf_counter() - begun
+        scores = np.asarray(fitted.score(rows.X[inside]), float)
+        if not np.isfinite(scores).all():
+            raise InputError(
+                f"{method.name} with {setting:g} gives scores that are not finite; are columns of like size?"
+            )
+        found = measures.ranking(scores, rows.y[inside], ALONE)
+        keep(Fit(*unit[:3], seconds, found.rocarea, found.prbep, fitted.note), scores)
     return False
-
-
-def _fit(rows: Rows, unit: Unit, measure: str, settings: Settings) -> tuple[Fit, Floats | None]:
-    """One unit, and its scores, if it is not a try."""
-    method, (name, setting, fold, tried) = METHODS[unit.method], unit
-    inside = rows.fold == fold
-    task = Task(rows.X[~inside], rows.y[~inside], measure, settings, tried.rounds if tried else 0)
-    begun = time.perf_counter()
-    if method.search and not tried:
-        value, rounds = method.search(task, setting)
-        return Fit(name, setting, fold, time.perf_counter() - begun, np.nan, np.nan, "", value, rounds), None
-    fitted = method.fit(task, setting)
-    seconds = time.perf_counter() - begun
-    scores = np.asarray(fitted.score(rows.X[inside]), float)
-    if not np.isfinite(scores).all():
-        raise InputError(f"{name} with {setting:g} gives scores that are not finite; are columns of like size?")
-    found = measures.ranking(scores, rows.y[inside], ALONE)
-    seconds, inner, rounds = (seconds + tried.seconds, tried.inner, tried.rounds) if tried else (seconds, np.nan, 0)
-    return Fit(name, setting, fold, seconds, found.rocarea, found.prbep, fitted.note, inner, rounds), scores
 
 
 class Standing(NamedTuple):
@@ -195,7 +203,6 @@ class Standing(NamedTuple):
     notes: str
     sure: dict[str, Interval]  # of "rocarea" and "prbep"
     less: dict[str, Interval]  # by how much ours is better; empty for ours
-    tried: int = 1  # how many settings
 
     def as_json(self) -> dict[str, Any]:
         """For baseline.json."""
@@ -208,7 +215,6 @@ class Standing(NamedTuple):
 STANDING: Fields = {
     "method": lambda value: isinstance(value, str),
     "chosen": lambda value: isinstance(value, list),
-    "tried": number,
     "seconds": number,
     "sure": lambda value: isinstance(value, dict) and set(value) == set(RANKING),
     "less": lambda value: isinstance(value, dict),
@@ -233,8 +239,7 @@ def read_standing(told: Mapping[str, Any], where: object) -> Standing:
 def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> list[Standing]:
     """The methods that have fits of a setting on all folds. For the root; memory: their scores of all rows."""
     folds, n_pos = int(rows.fold.max()), int(np.sum(rows.y > 0))
-    own = [complete(fits, name, folds) for name in METHODS]
-    judged = [_Judged(folder, one, rows, measure) for one in own if one and not _unfinished(one)]
+    judged = [_Judged(folder, own, rows, measure) for name in METHODS if (own := complete(fits, name, folds))]
     ours = next((one for one in judged if one.method == OURS), None)
     found = []
     for one in judged:
@@ -246,32 +251,20 @@ def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> 
             less["rocarea"] = intervals.of_rocarea_difference(intervals.mean_of_folds([*one.delong(pairs)]), LEVEL)
             both = ours.replicates, one.replicates
             less["prbep"] = intervals.of_prbep_difference(ours.prbep, one.prbep, *both, LEVEL, n_pos)
-        found.append(Standing(one.method, one.chosen, one.at_end, one.seconds, one.notes, sure, less, one.tried))
+        found.append(Standing(one.method, one.chosen, one.at_end, one.seconds, one.notes, sure, less))
     return found
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """A method's fits by setting and fold, of the settings that all folds have."""
+    """A method's fits by setting and fold, of the settings that all folds have; of a search those of the most tries."""
     own = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
-    return {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
-
-
-def _unfinished(fits: Mapping[tuple[float, int], Fit]) -> bool:
-    """Whether a search has not come to its end."""
-    return _is_searched(fits) and not all(one.fitted for one in best_tried(fits))
-
-
-def _is_searched(fits: Mapping[tuple[float, int], Fit]) -> bool:
-    return any(METHODS[one.method].search for one in fits.values())
+    there = {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
+    most = 0.0 if METHODS[method].linear else max((setting for setting, _ in there), default=0.0)
+    return {key: fit for key, fit in there.items() if key[0] >= most}
 
 
 def chosen(fits: Mapping[tuple[float, int], Fit], measure: str) -> list[float]:
-    """For each fold the setting of the best mean measure on the others, of several the largest. See `complete`.
-
-    What is searched has been chosen on the rows outside of each fold.
-    """
-    if _is_searched(fits):
-        return [one.setting for one in best_tried(fits)]
+    """For each fold the setting of the best mean measure on the others, of several the largest. See `complete`."""
     settings, folds = sorted({one for one, _ in fits}, reverse=True), sorted({fold for _, fold in fits})
     values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in settings])
     others = values.sum(axis=1, keepdims=True) - values
@@ -286,7 +279,7 @@ class _Judged:
         folds = range(1, len(self.chosen) + 1)
         own = [fits[setting, fold] for setting, fold in zip(self.chosen, folds, strict=True)]
         self.method, self.prbep = own[0].method, float(np.mean([one.prbep for one in own]))
-        self.seconds, self.tried = sum(one.seconds for one in fits.values()), len({one for one, _ in fits})
+        self.seconds = sum(one.seconds for one in fits.values())
         notes = Counter(one.note for one in fits.values() if one.note)
         self.notes = ", ".join(f"{count} fits {note}" for note, count in sorted(notes.items()))
         ends = [extreme(setting for setting, _ in fits) for extreme in (min, max)]

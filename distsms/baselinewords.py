@@ -41,10 +41,8 @@ def between(one: Interval, form: str = ".2f") -> str:
 
 def setting(one: Standing) -> str:
     """What most folds were given; a star where most of them are at an end of the grid."""
-    if METHODS[one.method].search:
-        return f"best of {one.tried}"
     most = max(sorted(set(one.chosen)), key=one.chosen.count)
-    return f"{most:g}" + "*" * one.at_end
+    return (f"{most:g}" if METHODS[one.method].linear else f"best of {most:g}") + "*" * one.at_end
 
 
 def table(found: Sequence[Standing], measure: str) -> str:
@@ -87,7 +85,7 @@ def _pays(best: Standing, less: Interval, name: str) -> str:
 
 
 def _ceiling(trees: Standing, less: Interval, name: str) -> str:
-    about = f"{METHODS[trees.method].about}, the best of {trees.tried} settings by a fifth of the training rows"
+    about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings by a fifth of the training rows"
     if less.why:
         return f"How trees ({about}) compare is not to be told: {less.why}."
     if less.high < 0:

@@ -122,15 +122,19 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
     tries = units(["trees"], [], 3, 3)
     assert not run(these, tries, "rocarea", SETTINGS, folder.keep)
     assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
+    assert folder.done() == set(tries) and not searched(folder.tries(), 4)
     assert not standings(folder, folder.fits(), these, "rocarea")  # no table of what is only tried
-    wanted = searched(folder.fits(), ["trees"], 3)
-    assert [(one.setting, one.fold, one.tried.rounds) for one in wanted] == [(1.0, f, 11) for f in (1, 2, 3)]
-    assert not run(these, wanted[:2], "rocarea", SETTINGS, folder.keep)
-    assert [one.fold for one in searched(folder.fits(), ["trees"], 3)] == [3]
-    run(these, wanted[2:], "rocarea", SETTINGS, folder.keep)
-    assert grown == [(1.0, 11)] * 3 and not searched(folder.fits(), ["trees"], 3)
+    wanted = searched(folder.tries(), 3)
+    assert [(*one[:3], one.best.setting, one.best.rounds) for one in wanted] == [
+        ("trees", 3.0, f, 1.0, 11) for f in (1, 2, 3)
+    ]
+    assert [one.best.setting for one in searched(folder.tries(), 1)] == [0.0] * 3  # a smaller budget
+    run(these, searched(folder.tries(), 1), "rocarea", SETTINGS, folder.keep)
+    run(these, wanted, "rocarea", SETTINGS, folder.keep)
+    assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and folder.done() == set(tries)
     (found,) = standings(folder, folder.fits(), these, "rocarea")
-    assert (found.chosen, found.tried) == ([1.0] * 3, 3)
+    assert found.chosen == [3.0] * 3 and found.sure["rocarea"].value < 0.9  # of the larger one, though it did worse
+    assert found.seconds >= sum(one.seconds for one in folder.tries())
     assert "best of 3" in baselinewords.table([found], "rocarea")
 
 
@@ -270,7 +274,7 @@ def standing(method, value, less=None, **more):
 
     sure = dict.fromkeys(("rocarea", "prbep"), interval((value, value - 0.1, value + 0.1)))
     found = {} if less is None else dict.fromkeys(("rocarea", "prbep"), interval(less))
-    told = {"chosen": [0.1, 0.1, 0.01], "at_end": False, "tried": 3, "seconds": 1.0, "notes": ""}
+    told = {"chosen": [0.1, 0.1, 0.01], "at_end": False, "seconds": 1.0, "notes": ""}
     return Standing(method, sure=sure, less=found, **{**told, **more})
 
 
@@ -289,9 +293,9 @@ def test_what_is_said_is_what_the_interval_says(less, word):
     assert "2.000 points" in first and "the best of the other linear models" in first
     assert "is itself a ranking SVM" in known
     assert "is itself a linear SVM, with hinge loss" in baselinewords.sentences(found, "prbep")[1]
-    tuned = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True)
+    tuned = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, chosen=[20.0] * 3)
     said = " ".join(baselinewords.sentences([*found, tuned], "rocarea"))
-    assert "the best of 3 settings" in said and "are ahead by 5.000 points" in said
+    assert "the best of 20 settings" in said and "are ahead by 5.000 points" in said
     assert "trees: 2 fits odd." in said and "end of the grid" in said
     assert "irect" not in " ".join(baselinewords.sentences(found[1:2], "rocarea"))
     assert "0.1" in baselinewords.table(found, "rocarea")
@@ -338,7 +342,7 @@ def test_the_program(tmp_path):
     assert "folds: there 3, now 4" in program.run(*words, "--folds", 4, "--methods", "distsms", code=1)
     pytest.importorskip("xgboost")
     out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
-    assert "of inner rows" in out and "rounds, max_depth 6" in out and "best of 2" in out and "distsms" in out
+    assert "try 0 " in out and "inner rows' ROCArea" in out and "best of 2 " in out and "Trees (" in out
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"
     rest = ("--on", tmp_path / "data", "--out", page, "--bootstrap", 0)

@@ -15,7 +15,7 @@ from distsms.solvers import SOLVERS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distsms.baseline import Fit, Folder, Rows, Unit
+    from distsms.baseline import Fit, Folder, Rows, Try, Unit
     from distsms.comm import Communicator
     from distsms.interrupts import StopSignals
     from distsms.manifest import Manifest
@@ -107,7 +107,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.check()
             held.enter_context(files.exclusive(folder.path))
             folder.open(identity)
-            known = {baseline.Unit(one.method, one.setting, one.fold) for one in folder.fits()}
+            known = folder.done()
     known = comm.bcast(known)
     wanted = baseline.units(args.methods, lambdas, identity["folds"], args.tree_fits)
     missing = [one for one in wanted if one not in known]
@@ -139,7 +139,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     stopped = run(missing)
     if not stopped:
         with comm.together():
-            missing = baseline.searched(folder.fits(), args.methods, identity["folds"]) if comm.is_root else []
+            if comm.is_root:
+                there = {(one.method, one.setting, one.fold) for one in folder.fits()}
+                best = baseline.searched(folder.tries(), args.tree_fits) if "trees" in args.methods else []
+                missing = [one for one in best if one[:3] not in there]
         stopped = run(comm.bcast(missing))
     if stopped:
         say("\nstopped; finished fits are kept, and the same line again goes on")
@@ -204,23 +207,29 @@ class Teller:
     def __init__(self, folder: Folder, measure: str, count: int, ranks: int, say: Callable[..., None]) -> None:
         self._folder, self._measure, self._say = folder, measure, say
         self._done, self._count, self._of = 0, count, f"/{count}{' of this rank' if ranks > 1 else ''}]"
+        self._what = ""
 
     def begin(self, unit: Unit) -> None:
         """Before a fit."""
-        self._done += 1
-        number = f"[{self._done:{len(str(self._count))}d}{self._of}"
-        self._say(f"{number} {unit.method:17s} {unit.setting:<8g} fold {unit.fold}  ", end="")
-
-    def keep(self, fit: Fit, scores: Any) -> None:
-        """After it."""
         from distsms import trees
 
-        self._folder.keep(fit, scores)
-        measured = f"ROCArea {fit.rocarea:.6f}  PRBEP {fit.prbep:.6f}"
-        if scores is None:
-            measured = f"tried: {SHOWN[self._measure]} {fit.inner:.6f} of inner rows"
-        note = f"{fit.rounds} rounds, {trees.words(int(fit.setting))}" if fit.rounds else fit.note
-        self._say(f"{measured}  {fit.seconds:8.2f} s  {note}")
+        self._done += 1
+        number, setting, self._what = f"[{self._done:{len(str(self._count))}d}{self._of}", f"{unit.setting:g}", ""
+        if unit.method == "trees":
+            setting = f"best of {setting}" if unit.best else f"try {setting}"
+            self._what = trees.words(int(unit.best.setting if unit.best else unit.setting))
+        self._say(f"{number} {unit.method:17s} {setting:<10s} fold {unit.fold}  ", end="")
+
+    def keep(self, found: Fit | Try, scores: Any = None) -> None:
+        """After it."""
+        from distsms.baseline import Try
+
+        self._folder.keep(found, scores)
+        if isinstance(found, Try):
+            said, note = f"inner rows' {SHOWN[self._measure]} {found.value:.6f}, {found.rounds} rounds", self._what
+        else:
+            said, note = f"ROCArea {found.rocarea:.6f}  PRBEP {found.prbep:.6f}", found.note or self._what
+        self._say(f"{said}  {found.seconds:8.2f} s  {note}")
 
 
 def _conclude(folder: Folder, identity: dict[str, Any], rows: Rows, say: Callable[[str], None]) -> None:
