@@ -54,7 +54,7 @@ class Try(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """One fit. Of a method that is searched, one try or, with `best`, the fit of the best of so many tries as `setting`."""
+    """One fit. Of what is searched: a try or, with `best`, the fit of the best of so many tries as `setting` says."""
 
     method: str
     setting: float
