@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -343,6 +344,10 @@ def test_the_program(tmp_path):
     pytest.importorskip("xgboost")
     out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
     assert "try 0 " in out and "inner rows' ROCArea" in out and "best of 2 " in out and "Trees (" in out
+    script = Path(__file__).parents[1] / "scripts" / "test_rows"
+    out = program.run(tmp_path / "out", tmp_path / "data", program=(script,))
+    assert "200 rows, of which 200 occur among the training rows" in out and "2 settings tried" in out
+    assert [line.split()[0] for line in out.splitlines()[-3:]] == ["distsms", "logistic", "trees"]
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"
     rest = ("--on", tmp_path / "data", "--out", page, "--bootstrap", 0)

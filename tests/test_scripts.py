@@ -32,6 +32,7 @@ ALL = (
     "measures",
     "published",
     "sweep",
+    "test_rows",
 )
 
 
