@@ -117,7 +117,7 @@ METHODS = {
         ),
         Method("svm", _scikit("svm", "LinearSVC", False), SQUARED, "sklearn"),
         Method("svm-balanced", _scikit("svm", "LinearSVC", True), SQUARED + BALANCED, "sklearn"),
-        Method("trees", _trees, "XGBoost's trees", "xgboost", _attempt),
+        Method("trees", _trees, "XGBoost", "xgboost", _attempt),
     )
 }
 

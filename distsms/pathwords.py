@@ -46,7 +46,7 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
 
 def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[Point] = ()) -> str:
     """Which lambda, and how flat the optimum is, in lines. points : to see whether the chosen one says anything."""
-    best, chosen = found.best, found.chosen
+    best, chosen, wrong = found.best, found.chosen, faults(points)
     text = f"\nchosen    lambda {chosen.lam:g}: held-out {SHOWN[measure]} {chosen.mean:.6f}"
     text += f", standard error {chosen.error:.6f}"
     if chosen != best:
@@ -55,12 +55,11 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     if len(curve) == 1:
         text += "there is one lambda alone"
     elif found.low == found.high:
-        text += "no neighbour of the best lambda is within its standard error"
+        text += f"no neighbour of the best lambda{' that says anything' * bool(wrong)} is within its standard error"
     else:
         ends = [f"{one.mean - best.mean:+.6f} at {one.lam:g}" for one in (found.low, found.high) if one != best]
         text += f"lambda {found.low.lam:g} to {found.high.lam:g} within one standard error of the best mean: "
         text += ", ".join(ends)
-    wrong = faults(points)
     if found.instead_of:
         lam = found.instead_of.lam
         text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {wrong[lam]}"
