@@ -34,7 +34,8 @@ def test_the_loss_computes_it(way, problem):
     scores, labels, nu = problem
     by_svm = oracles.prbep_risk_as_svm(*(oracles.rational(scores[labels == sign]) for sign in (1, -1)))
     slack = 4 * np.finfo(float).eps * len(scores) * (1 + np.abs(scores).max() + len(scores))
-    assert build(way, labels).evaluate(scores, nu).R == pytest.approx(float(by_svm), rel=1e-12, abs=slack)
+    R = build(way, labels).evaluate(scores, nu).R
+    assert R == pytest.approx(float(by_svm), rel=1e-11, abs=slack)  # scores that differ by 1e-11 may count as tied
 
 
 @pytest.mark.parametrize("positive", [0.15, 0.5, 0.8])
