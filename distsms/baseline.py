@@ -1,7 +1,8 @@
 """Methods beside each other on the same folds: every fit by itself, then measures, intervals, differences.
 
 A fit is a method, a setting and a fold: trained on the rows outside of the fold, it scores those inside. Fits are dealt
-out to the ranks, and each rank holds all rows, since other libraries know no other way.
+out to the ranks, and each rank holds all rows, since other libraries know no other way. Trees are searched on the rows
+outside of the fold alone: settings are tried there, and only the best of them is then fitted, in a second round.
 
 A fold's setting is the one whose mean measure on the *other* folds is best, so that no fold is measured by a setting
 that it has helped to choose; nor does a fold help to choose which of the other linear methods is the best one there. A
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms import bootstrap, cells, intervals, measures
-from distsms.cells import Fields, number, read_objects
+from distsms.cells import Fields, number, number_or_null, read_objects
 from distsms.competitors import ALONE, METHODS, OURS, Floats, Task
 from distsms.errors import InputError
 from distsms.files import replacing, require_space
@@ -45,12 +46,24 @@ class Rows(NamedTuple):
     fold: NDArray[np.int16]
 
 
-class Unit(NamedTuple):
-    """One fit."""
+class Try(NamedTuple):
+    """A setting of a search, tried on the rows outside of a fold. value, rounds : see `trees.Tried`."""
 
     method: str
     setting: float
     fold: int
+    seconds: float
+    value: float
+    rounds: int
+
+
+class Unit(NamedTuple):
+    """One fit. Of what is searched: a try or, with `best`, the fit of the best of so many tries as `setting` says."""
+
+    method: str
+    setting: float
+    fold: int
+    best: Try | None = None
 
 
 class Fit(NamedTuple):
@@ -67,25 +80,39 @@ class Fit(NamedTuple):
 
 class Folder(Resumable):
     """A baseline's folder: fits/METHOD_SETTING_foldF.json, and .npy with the scores of the fold's rows, in their order.
+    Tries of a search are METHOD_tryN_foldF.json.
 
     `keep` may be called on any rank.
     """
 
     kind, parts = "baseline", "fits"
 
-    def keep(self, fit: Fit, scores: Floats) -> None:
-        """Write a fit and the scores (n_fold,)."""
-        require_space(self.path, scores.nbytes)
-        with replacing(self._file(fit, "npy")) as temporary, open(temporary, "wb") as file:
-            np.save(file, scores)
-        self.write(self._file(fit, "json"), fit._asdict())
+    def keep(self, found: Fit | Try, scores: Floats | None = None) -> None:
+        """Write a fit and the scores (n_fold,), or a try."""
+        if scores is not None:
+            require_space(self.path, scores.nbytes)
+            with replacing(self._file(found, "npy")) as temporary, open(temporary, "wb") as file:
+                np.save(file, scores)
+        self.write(self._file(found, "json"), found._asdict())
 
     def fits(self) -> list[Fit]:
         """All that are kept. Raises InputError where one is damaged."""
-        found = []
+        return [Fit(**told) for told in self._read(FIT, False)]
+
+    def tries(self) -> list[Try]:
+        """Likewise."""
+        return [Try(**{"value": np.nan, **told}) for told in self._read(TRY, True)]
+
+    def done(self) -> set[Unit]:
+        """Of the first round; see `units`."""
+        there: list[Fit | Try] = [fit for fit in self.fits() if METHODS[fit.method].linear]
+        return {Unit(one.method, one.setting, one.fold) for one in [*there, *self.tries()]}
+
+    def _read(self, fields: Fields, tries: bool) -> Iterator[dict[str, Any]]:
         for path in (self.path / self.parts).glob("[!.]*.json"):
-            found.append(Fit(**read_objects(path, FIT, f"Remove {path}, and it is fitted anew")[0]))
-        return found
+            if ("_try" in path.name) == tries:
+                told = read_objects(path, fields, f"Remove {path}, and it is fitted anew")[0]
+                yield {name: value for name, value in told.items() if value is not None}
 
     def scores(self, fit: Fit) -> Floats:
         """The scores that a fit gave its fold's rows, (n_fold,)."""
@@ -97,8 +124,9 @@ class Folder(Resumable):
                 f"{path}: cannot be read: {error}. Remove the .json beside it; it is fitted anew"
             ) from error
 
-    def _file(self, fit: Unit | Fit, kind: str) -> Path:
-        return self.path / self.parts / f"{fit.method}_{fit.setting!r}_fold{fit.fold}.{kind}"
+    def _file(self, one: Fit | Try, kind: str) -> Path:
+        setting = f"try{one.setting:g}" if isinstance(one, Try) else repr(one.setting)
+        return self.path / self.parts / f"{one.method}_{setting}_fold{one.fold}.{kind}"
 
 
 FIT: Fields = {
@@ -106,15 +134,32 @@ FIT: Fields = {
     **dict.fromkeys(("setting", "fold", "seconds", *RANKING), number),
     "note": lambda value: isinstance(value, str),
 }
+TRY: Fields = {
+    "method": METHODS.__contains__,
+    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), number),
+    "value": number_or_null,
+}
 
 
-def units(methods: Sequence[str], lambdas: Sequence[float], folds: int) -> list[Unit]:
-    """All fits of a baseline."""
+def units(methods: Sequence[str], lambdas: Sequence[float], folds: int, budget: int) -> list[Unit]:
+    """The fits of a baseline, and of methods that are searched the tries, `budget` for each fold: the first round."""
     return [
         Unit(name, setting, fold)
         for name in methods
-        for setting, fold in product(METHODS[name].settings(lambdas), range(1, folds + 1))
+        for setting, fold in product(METHODS[name].settings(lambdas, budget), range(1, folds + 1))
     ]
+
+
+def searched(tries: Sequence[Try], budget: int) -> list[Unit]:
+    """The second round: for each fold whose tries are all there, the best of them on its inner rows, of several the
+    first. Its seconds are those of all."""
+    found = []
+    for name, fold in sorted({(one.method, one.fold) for one in tries}):
+        own = sorted(one for one in tries if (one.method, one.fold) == (name, fold) and one.setting < budget)
+        if len(own) == budget:
+            best = max(own, key=lambda one: -np.inf if np.isnan(one.value) else round(one.value, 12))
+            found.append(Unit(name, float(budget), fold, best._replace(seconds=sum(one.seconds for one in own))))
+    return found
 
 
 def run(
@@ -122,22 +167,33 @@ def run(
     these: Sequence[Unit],
     measure: str,
     settings: Settings,
-    keep: Callable[[Fit, Floats], None],
+    keep: Callable[..., None],
     stop_wanted: Callable[[], bool] = lambda: False,
+    begin: Callable[[Unit], None] = lambda unit: None,
 ) -> bool:
-    """Fit these, and hand each to `keep`, with its scores of the fold's rows; whether it was stopped before. Local."""
-    for method, setting, fold in these:
+    """Fit these, telling `begin` of each, and hand each to `keep`: a try, or a fit and its scores of the fold's rows;
+    whether it was stopped before. Local."""
+    for unit in these:
         if stop_wanted():
             return True
-        inside = rows.fold == fold
-        begun = time.perf_counter()
-        fitted = METHODS[method].fit(Task(rows.X[~inside], rows.y[~inside], measure, settings), setting)
+        begin(unit)
+        method, setting, inside = METHODS[unit.method], unit.setting, rows.fold == unit.fold
+        task, begun = Task(rows.X[~inside], rows.y[~inside], measure, settings), time.perf_counter()
+        if method.search and unit.best is None:
+            tried = method.search(task, setting)
+            keep(Try(*unit[:3], time.perf_counter() - begun, *tried))
+            continue
+        if unit.best:
+            task, setting, begun = task._replace(rounds=unit.best.rounds), unit.best.setting, begun - unit.best.seconds
+        fitted = method.fit(task, setting)
         seconds = time.perf_counter() - begun
         scores = np.asarray(fitted.score(rows.X[inside]), float)
         if not np.isfinite(scores).all():
-            raise InputError(f"{method} with {setting:g} gives scores that are not finite; are columns of like size?")
+            raise InputError(
+                f"{method.name} with {setting:g} gives scores that are not finite; are columns of like size?"
+            )
         found = measures.ranking(scores, rows.y[inside], ALONE)
-        keep(Fit(method, setting, fold, seconds, found.rocarea, found.prbep, fitted.note), scores)
+        keep(Fit(*unit[:3], seconds, found.rocarea, found.prbep, fitted.note), scores)
     return False
 
 
@@ -208,17 +264,18 @@ def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> 
     }
     if ours and others:
         these = chosen(others, measure)
-        judged, told = _Judged(folder, these, rows), [f"{name} in {n}" for name, n in _counted(x.method for x in these)]
-        settings = [one.setting for one in these]
+        judged, settings = _Judged(folder, these, rows), [one.setting for one in these]
+        told = [f"{name} ({METHODS[name].about}) in {n}" for name, n in _counted(one.method for one in these)]
         found.append(Standing(BEST, settings, False, 0.0, ", ".join(told), judged.sure(), judged.less(ours)))
     return found
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """A method's fits by setting, falling, and fold, of the settings that all folds have."""
+    """A method's fits by falling setting and fold, of the settings that all folds have; of a search the most tries."""
     own = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     there = {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
-    return dict(sorted(there.items(), reverse=True))
+    most = 0.0 if METHODS[method].linear else max((setting for setting, _ in there), default=0.0)
+    return dict(sorted(((key, fit) for key, fit in there.items() if key[0] >= most), reverse=True))
 
 
 def chosen(fits: Mapping[tuple[Any, int], Fit], measure: str) -> list[Fit]:

@@ -10,6 +10,12 @@ from distsms.competitors import METHODS
 from distsms.intervals import LEVEL, METHOD, Interval
 from distsms.measure_names import SHOWN
 
+TRAINED = {
+    "prbep": "a linear SVM, with hinge loss, an intercept that is not regularized, and C = 8 n+ / (lambda n^2)",
+    "rocarea": "a ranking SVM, with hinge loss over all pairs of a positive and a negative row",
+}
+"""What minimizes J, for each measure; see README."""
+
 HEADER = ("method", "ROCArea [%]", "interval", "PRBEP [%]", "interval", "lambda", "s")
 
 
@@ -38,7 +44,7 @@ def setting(one: Standing) -> str:
     if one.method == BEST:
         return ""
     most = max(sorted(set(one.chosen)), key=one.chosen.count)
-    return (f"{most:g}" if METHODS[one.method].linear else f"depth {most:g}") + "*" * one.at_end
+    return (f"{most:g}" if METHODS[one.method].linear else f"best of {most:g}") + "*" * one.at_end
 
 
 def table(found: Sequence[Standing], measure: str) -> str:
@@ -52,6 +58,7 @@ def sentences(found: Sequence[Standing], measure: str) -> list[str]:
     for one in sorted(found, key=lambda one: one.method != BEST):
         if one.method == BEST:
             words.append(_pays(one, one.less[measure], name))
+            words.append(f"What distsms trains for {name} is itself {TRAINED[measure]}.")
         elif one.less and not METHODS[one.method].linear:
             words.append(_ceiling(one, one.less[measure], name))
     if any(one.at_end for one in found):
@@ -78,13 +85,14 @@ def _pays(best: Standing, less: Interval, name: str) -> str:
 
 
 def _ceiling(trees: Standing, less: Interval, name: str) -> str:
+    about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings by a fifth of the training rows"
     if less.why:
-        return f"No verdict on {trees.method}: {less.why}."
+        return f"No verdict on trees ({about}): {less.why}."
     if less.high < 0:
-        return f"Trees are ahead by {_points(less, name)}: where a model need not be linear, take them."
+        return f"Trees ({about}) are ahead by {_points(less, name)}: where a model need not be linear, take them."
     if less.low > 0:
-        return f"Trees are behind by {_points(less, name)}: nothing here wants more than a linear model."
-    return f"Trees and distsms are not told apart: {_points(less, name)}."
+        return f"Trees ({about}) are behind by {_points(less, name)}: nothing here wants more than a linear model."
+    return f"Trees ({about}) and distsms are not told apart: {_points(less, name)}."
 
 
 def _points(less: Interval, name: str) -> str:

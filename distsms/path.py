@@ -8,7 +8,7 @@ the data. It goes down the lambdas by itself, each point beginning where the las
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
     lam: float
     lane: int
-    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous`
+    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous` and `idle`
     threshold: float
     training: Mapping[str, float]  # on the lane's own rows
     held_out: Mapping[str, Any] | None  # on the fold's rows, and `squares` and `counts` of `Spread`; lane 0 has none
@@ -136,7 +136,7 @@ class Lanes:
                 if result.status is Status.STOPPED:
                     return
                 w = result.w
-                numbers = result.numbers() | {"vacuous": result.vacuous}
+                numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
                 points.append(Point(lam, number, numbers, *seat.judged(w)))
                 whole = vectors.at_root(w)
                 if whole is not None:
@@ -175,12 +175,16 @@ class Mean(NamedTuple):
 
 class Choice(NamedTuple):
     """Which lambda, and how flat the optimum is: `low` to `high` is the run of lambdas around the best one whose means
-    are within the best one's standard error of its own."""
+    are within the best one's standard error of its own.
+
+    instead_of : what the rule alone would have chosen, where that says nothing (see `faults`).
+    """
 
     best: Mean
     chosen: Mean
     low: Mean
     high: Mean
+    instead_of: Mean | None = None
 
 
 def means(points: Sequence[Point], measure: str) -> list[Mean]:
@@ -188,7 +192,7 @@ def means(points: Sequence[Point], measure: str) -> list[Mean]:
     folds = max((one.lane for one in points), default=0)
     found = []
     for lam in sorted({one.lam for one in points}, reverse=True):
-        values = [one.held_out[measure] for one in points if one.lam == lam and one.held_out is not None]
+        values: list[Any] = [one.held_out.get(measure) for one in points if one.lam == lam and one.held_out is not None]
         if folds and len(values) == folds and None not in values:
             found.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
     return found
@@ -211,15 +215,32 @@ def expected(points: Sequence[Point], measure: str) -> Interval | None:
     return intervals.of_prbep(found, np.empty(0), intervals.LEVEL)
 
 
-def choose(curve: Sequence[Mean], rule: str) -> Choice:
+def faults(points: Sequence[Point]) -> dict[float, str]:
+    """By lambda, why its model says nothing, if so: w is hardly better than w = 0, or the mean of the folds' ROCArea is
+    less than a standard error above that of chance."""
+    found = {}
+    for one in points:
+        if not one.lane and (one.result["vacuous"] or one.result.get("idle")):
+            found[one.lam] = "no better than w = 0"
+    for mean in means(points, "rocarea"):
+        if mean.mean - mean.error <= 0.5:
+            found.setdefault(mean.lam, "ROCArea of the folds not above chance")
+    return found
+
+
+def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) -> Choice:
     """The lambda of the best mean (of several, the largest), or by `one-se` the largest in the run around it.
 
-    curve : falling lambdas, at least one.  Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
+    curve : falling lambdas, at least one.  without : lambdas that are not chosen while there are others.
+    Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
     """
-    at = max(range(len(curve)), key=lambda i: curve[i].mean)
+    able = [i for i, one in enumerate(curve) if one.lam not in without] or range(len(curve))
+    at = max(able, key=lambda i: curve[i].mean)
     least, first, last = curve[at].mean - curve[at].error, at, at
-    while first > 0 and curve[first - 1].mean >= least:
+    while first - 1 in able and curve[first - 1].mean >= least:
         first -= 1
-    while last + 1 < len(curve) and curve[last + 1].mean >= least:
+    while last + 1 in able and curve[last + 1].mean >= least:
         last += 1
-    return Choice(curve[at], curve[first if rule == "one-se" else at], curve[last], curve[first])
+    chosen = curve[first if rule == "one-se" else at]
+    alone = choose(curve, rule).chosen if without else chosen
+    return Choice(curve[at], chosen, curve[last], curve[first], None if alone == chosen else alone)

@@ -63,7 +63,7 @@ def path_section(found: OnPath | None, drawn: list[Drawing]) -> str:
         return ""
     measure = found.problem["measure"]
     curve = path.means(found.points, measure)
-    chosen = path.choose(curve, found.rule) if curve else None
+    chosen = path.choose(curve, found.rule, path.faults(found.points)) if curve else None
     header, rows = pathwords.table(found.points, measure, chosen)
     parts = [page.table("Each lambda", [one or "remark" for one in header], rows)]
     if chosen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,23 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
-from distsms import baselinewords, bootstrap, intervals, measures, shards
-from distsms.baseline import BEST, Fit, Folder, Rows, Standing, chosen, complete, read_standing, run, standings, units
+from distsms import baselinewords, bootstrap, intervals, measures, shards, trees
+from distsms.baseline import (
+    BEST,
+    Fit,
+    Folder,
+    Rows,
+    Standing,
+    chosen,
+    complete,
+    read_standing,
+    run,
+    searched,
+    standings,
+    units,
+)
 from distsms.comm import Communicator
-from distsms.competitors import METHODS, OURS, Task, require
+from distsms.competitors import METHODS, OURS, Fitted, Task, require
 from distsms.errors import InputError
 from distsms.folds import deal
 from distsms.intervals import Interval
@@ -66,10 +80,63 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     ours = METHODS[OURS].fit(task, 1e-2)
     assert not ours.note
     pytest.importorskip("xgboost")
-    trees = METHODS["trees"].fit(task, 3.0)
-    assert measures.rocarea(trees.score(X), y, ALONE) > 0.95 > 0.7 > measures.rocarea(ours.score(X), y, ALONE)
-    one = np.where(np.arange(600) == 5, 1, -1).astype(np.int8)  # no rows to watch the rounds by
-    assert np.isfinite(METHODS["trees"].fit(Task(sparse.csr_matrix(X), one, "prbep", SETTINGS), 3.0).score(X)).all()
+    scores = trees.grow(X, y, 0, trees.attempt(X, y, "rocarea", 0).rounds)(X)
+    assert measures.rocarea(scores, y, ALONE) > 0.95 > 0.7 > measures.rocarea(ours.score(X), y, ALONE)
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
+    xgboost = pytest.importorskip("xgboost")
+    X, y = data(400)
+    found = trees.attempt(X, y, measure, 3)
+    assert trees.attempt(X, y, measure, 3) == found  # no chance is left in it
+    held = deal(y, np.ones(400, bool), trees.HELD, 0, ALONE) == 1
+    words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **trees.setting(3)}
+    model = xgboost.train(words, xgboost.DMatrix(X[~held], label=y[~held] > 0), found.rounds)
+    ranked = measures.ranking(model.predict(xgboost.DMatrix(X[held])).astype(float), y[held], ALONE)
+    assert found.value == pytest.approx(getattr(ranked, measure), abs=1e-6)
+    one = np.where(np.arange(400) == 5, 1, -1).astype(np.int8)  # no inner rows to judge by
+    value, rounds = trees.attempt(X, one, measure, 0)
+    assert np.isnan(value) and np.isfinite(trees.grow(X, one, 0, rounds)(X)).all()
+
+
+def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
+    told = [trees.words(number) for number in range(30)]
+    assert told[0] == "max_depth 6, eta 0.1" and told == [trees.words(number) for number in range(30)]
+    assert len(set(told)) == 30
+    assert all(8 <= trees.setting(number)["max_leaves"] <= 256 for number in range(1, 30))
+
+
+def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatch, folder):
+    """The setting that is best on inner rows, though it is the worst on the fold's; stopped between, gone on with."""
+    these, seen, grown = rows(), [], []
+
+    def search(task, number):
+        seen.append(len(task.y))
+        return trees.Tried([0.5, 0.9, 0.9][int(number)], 10 + int(number))
+
+    def fit(task, number):
+        grown.append((number, task.rounds))
+        return Fitted(lambda X: np.arange(X.shape[0], dtype=float) if number else these.y[: X.shape[0]].astype(float))
+
+    monkeypatch.setitem(METHODS, "trees", METHODS["trees"]._replace(search=search, fit=fit))
+    tries = units(["trees"], [], 3, 3)
+    assert not run(these, tries, "rocarea", SETTINGS, folder.keep)
+    assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
+    assert folder.done() == set(tries) and not searched(folder.tries(), 4)
+    assert not standings(folder, folder.fits(), these, "rocarea")  # no table of what is only tried
+    wanted = searched(folder.tries(), 3)
+    assert [(*one[:3], one.best.setting, one.best.rounds) for one in wanted] == [
+        ("trees", 3.0, f, 1.0, 11) for f in (1, 2, 3)
+    ]
+    assert [one.best.setting for one in searched(folder.tries(), 1)] == [0.0] * 3  # a smaller budget
+    run(these, searched(folder.tries(), 1), "rocarea", SETTINGS, folder.keep)
+    run(these, wanted, "rocarea", SETTINGS, folder.keep)
+    assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and folder.done() == set(tries)
+    (found,) = standings(folder, folder.fits(), these, "rocarea")
+    assert found.chosen == [3.0] * 3 and found.sure["rocarea"].value < 0.9  # of the larger one, though it did worse
+    assert found.seconds >= sum(one.seconds for one in folder.tries())
+    assert "best of 3" in baselinewords.table([found], "rocarea")
 
 
 values = st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=4)
@@ -120,13 +187,15 @@ def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
 
 def test_standings_are_means_over_folds_and_paired(folder):
     these = rows()
-    wanted = units([OURS, "logistic"], [1e-1, 1e-2], 3)
+    wanted = units([OURS, "logistic"], [1e-1, 1e-2], 3, 4)
     assert len(wanted) == 12
     assert not run(these, wanted, "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
     ours, other, best = standings(folder, fits, these, "rocarea")
     assert (ours.method, other.method, ours.less) == (OURS, "logistic", {})
-    assert best == other._replace(method=BEST, at_end=False, seconds=0.0, notes="logistic in 3")
+    assert best == other._replace(
+        method=BEST, at_end=False, seconds=0.0, notes=f"logistic ({METHODS['logistic'].about}) in 3"
+    )
     by = {(one.method, one.setting, one.fold): one for one in fits}
     for one in (ours, other):
         own = [by[one.method, setting, f] for f, setting in enumerate(one.chosen, 1)]
@@ -147,7 +216,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
 
 def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
     these = rows(n=240)
-    run(these, units([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3), "rocarea", SETTINGS, folder.keep)
+    run(these, units([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
     of = {(one.method, one.setting, one.fold): one.rocarea for one in fits}
     others = {key[:2] for key in of if key[0] != OURS}
@@ -165,7 +234,7 @@ def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
 def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
     """Limits of PRBEP by hand: replicates of the folds' rows, 1 + k / (k - 1) times the variance about the value."""
     these = rows(n=600)
-    run(these, units([OURS], [1e-1], 3), "prbep", SETTINGS, folder.keep)
+    run(these, units([OURS], [1e-1], 3, 4), "prbep", SETTINGS, folder.keep)
     (ours,) = standings(folder, folder.fits(), these, "prbep")
     drawn, shares = [], []
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
@@ -181,7 +250,7 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
 
 
 def test_fits_are_kept_and_damage_is_told(folder):
-    these, wanted = rows(), units([OURS], [1e-1, 1e-2], 3)
+    these, wanted = rows(), units([OURS], [1e-1, 1e-2], 3, 4)
     asked = iter([False, False, True])
     assert run(these, wanted, "rocarea", SETTINGS, folder.keep, lambda: next(asked))
     assert {(one.setting, one.fold) for one in folder.fits()} == {(0.1, 1), (0.1, 2)}
@@ -200,7 +269,7 @@ def test_scores_that_are_not_finite_are_refused(monkeypatch, folder):
     broken = METHODS[OURS]._replace(fit=lambda task, lam: type("F", (), {"score": lambda X: X @ np.full(12, np.nan)}))
     monkeypatch.setitem(METHODS, OURS, broken)
     with pytest.raises(InputError, match="not finite"):
-        run(these, units([OURS], [1e-1], 3), "rocarea", SETTINGS, folder.keep)
+        run(these, units([OURS], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
 
 
 def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
@@ -257,13 +326,15 @@ def standing(method, value, less=None, **more):
 )
 def test_what_is_said_is_what_the_interval_says(less, word):
     found = [standing(OURS, 0.9), standing("svm", 0.88, (0.1, 0.05, 0.15)), standing("logistic", 0.8, less)]
-    best = standing(BEST, 0.88, less, notes="logistic in 2, svm in 1")
-    (first, *_) = baselinewords.sentences([*found, best], "rocarea")
-    assert word in first and "(logistic in 2, svm in 1)" in first and "2.000 points" in first
-    trees = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True)
-    said = " ".join(baselinewords.sentences([*found, trees, best], "rocarea"))
-    assert "Trees are ahead by 5.000 points" in said and "trees: 2 fits odd." in said and "end of the grid" in said
-    assert intervals.METHOD in said
+    best = standing(BEST, 0.88, less, notes="logistic (regression) in 2, svm (hinge) in 1")
+    first, known, *_ = baselinewords.sentences([*found, best], "rocarea")
+    assert word in first and best.notes in first and "2.000 points" in first
+    assert "is itself a ranking SVM" in known
+    assert "is itself a linear SVM, with hinge loss" in baselinewords.sentences([*found, best], "prbep")[1]
+    tuned = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, chosen=[20.0] * 3)
+    said = " ".join(baselinewords.sentences([*found, tuned, best], "rocarea"))
+    assert "the best of 20 settings" in said and "are ahead by 5.000 points" in said
+    assert "trees: 2 fits odd." in said and "end of the grid" in said and intervals.METHOD in said
     assert "irect" not in " ".join(baselinewords.sentences(found[1:2], "rocarea"))
     assert "0.1" in baselinewords.table([*found, best], "rocarea")
 
@@ -274,7 +345,7 @@ def test_too_few_positives_give_no_verdict(folder):
     X, y = these.X, these.y.copy()
     y[few] = -1
     these = Rows(X, y, deal(y, np.ones(100, bool), 3, 0, ALONE))
-    run(these, units([OURS, "svm"], [1e-1], 3), "rocarea", SETTINGS, folder.keep)
+    run(these, units([OURS, "svm"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
     found = standings(folder, folder.fits(), these, "rocarea")
     (first, *_) = baselinewords.sentences(found, "rocarea")
     assert first.startswith("No verdict on whether direct optimization pays: 9 positive rows are too few")
@@ -303,7 +374,7 @@ def test_the_program(tmp_path):
     out = program.run(*those, ranks=2)
     assert "of this rank" in out and "Direct optimization" in out
     whole = json.loads((tmp_path / "out" / "baseline.json").read_text())
-    assert [one["method"] for one in whole["methods"]] == ["distsms", "logistic"]
+    assert [one["method"] for one in whole["methods"]] == ["distsms", "logistic", BEST]
     assert "12, of which 12 are there" in program.run(*those)
     alone = (*words[:-1], tmp_path / "alone", *those[4:], "--solver", "lbfgs")
     assert "Direct optimization" in program.run(*alone, program=("-c", WITHOUT_PETSC))
@@ -320,6 +391,13 @@ def test_the_program(tmp_path):
         )  # both to epsilon
     assert "is a path with measure rocarea" in program.run(*those, "--measure", "prbep", code=1)
     assert "folds: there 3, now 4" in program.run(*words, "--folds", 4, "--methods", "distsms", code=1)
+    pytest.importorskip("xgboost")
+    out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
+    assert "try 0 " in out and "inner rows' ROCArea" in out and "best of 2 " in out and "Trees (" in out
+    script = Path(__file__).parents[1] / "scripts" / "test_rows"
+    out = program.run(tmp_path / "out", tmp_path / "data", program=(script,))
+    assert "200 rows, of which 200 occur among the training rows" in out and "2 settings tried" in out
+    assert [line.split()[0] for line in out.splitlines()[-3:]] == ["distsms", "logistic", "trees"]
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"
     rest = ("--on", tmp_path / "data", "--out", page, "--bootstrap", 0)

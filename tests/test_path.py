@@ -14,7 +14,7 @@ from distsms.errors import InputError
 from distsms.losses import MEASURES
 from distsms.meeting import together
 from distsms.objective import Request
-from distsms.path import Lanes, Mean, Point, Problem, choose, expected, means, run
+from distsms.path import Lanes, Mean, Point, Problem, choose, expected, faults, means, run
 from distsms.pathfolder import Folder, finished
 from distsms.regularizer import SquaredNorm
 from distsms.result import Status
@@ -209,10 +209,44 @@ def test_the_choice_and_how_flat_it_is():
     assert (best.best, best.chosen, best.low, best.high) == (some[3], some[3], some[4], some[2])
     assert choose(some, "one-se").chosen == some[2]  # the first one is within, too, but on another hill
     sharp = curve(0.8, 0.9, 0.8)
-    assert choose(sharp, "one-se") == (sharp[1],) * 4
+    assert choose(sharp, "one-se") == (*(sharp[1],) * 4, None)
     assert choose(curve(0.5), "one-se").chosen.mean == 0.5
     flat = curve(0.5, 0.5, 0.5)
     assert choose(flat, "best").chosen == flat[0]
+
+
+@pytest.mark.serial
+def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
+    """Both rules pass it over, as long as there is another; the run around the best one ends there."""
+
+    def points(*lines):
+        for k, (idle, *areas) in enumerate(lines):
+            lam = 10.0**-k
+            yield Point(lam, 0, {"vacuous": False, "idle": idle, "status": "proved"}, 0.0, {}, None)
+            yield from (
+                Point(lam, f, {"vacuous": False}, 0.0, {}, {"rocarea": a, "prbep": a}) for f, a in enumerate(areas, 1)
+            )
+
+    some = [*points((True, 0.80, 0.90), (False, 0.74, 0.90), (False, 0.72, 0.90), (False, 0.40, 0.55))]
+    curve, wrong = means(some, "prbep"), faults(some)
+    assert wrong == {1.0: "no better than w = 0", 0.001: "ROCArea of the folds not above chance"}
+    for rule in ("best", "one-se"):
+        assert choose(curve, rule).chosen.lam == 1.0  # the rule alone
+        found = choose(curve, rule, wrong)
+        assert (found.chosen.lam, found.best.lam, found.high.lam, found.instead_of.lam) == (0.1, 0.1, 0.1, 1.0)
+        assert "lambda 1, which the rule would choose by its mean: no better than w = 0" in pathwords.choice(
+            "prbep", found, curve, some
+        )
+    one_se = [*points((True, 0.70, 0.90), (False, 0.74, 0.90), (False, 0.75, 0.90))]
+    curve = means(one_se, "prbep")
+    assert choose(curve, "best", faults(one_se)).instead_of is None
+    found = choose(curve, "one-se", faults(one_se))
+    assert (found.chosen.lam, found.instead_of.lam) == (0.1, 1.0)
+    nothing = [*points((True, 0.8, 0.9), (True, 0.7, 0.9))]
+    curve = means(nothing, "prbep")
+    found = choose(curve, "best", faults(nothing))
+    assert found.chosen.lam == 1.0 and found.instead_of is None
+    assert "warning   no better than w = 0" in pathwords.choice("prbep", found, curve, nothing)
 
 
 @pytest.mark.serial

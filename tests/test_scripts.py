@@ -34,6 +34,7 @@ ALL = (
     "measures",
     "published",
     "sweep",
+    "test_rows",
 )
 
 

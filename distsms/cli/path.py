@@ -29,6 +29,8 @@ ended and proved as `distsms train` proves it. Folds hold each class in equal sh
 rows' order, the same on any number of ranks. All rows and all folds advance in the same passes over one copy of the
 data. The measure of each fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there
 already. --rule one-se takes the largest lambda around the best one whose mean is within the best one's standard error.
+Neither rule takes a lambda whose model is no better than w = 0, or whose folds' ROCArea is not above chance, as long as
+there is another; the output says which one it would have been, and why not.
 
 OUTPUT gets model.h5, path.json and a folder with each point, and the model of all rows at each lambda. The same line
 again keeps finished points and makes the others; more lambdas add points.
@@ -249,7 +251,8 @@ def _conclude(
     points = folder.points()
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
     curve = path.means(points, args.measure)
-    chosen = path.choose(curve, args.rule) if curve and not found.stopped else None
+    faults = path.faults(points)
+    chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
     say(report.table(*pathwords.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
@@ -257,7 +260,8 @@ def _conclude(
     words: dict[str, Any] = {"points": [one._asdict() for one in points]}
     if chosen:
         words |= {"means": [one._asdict() for one in curve], "rule": args.rule}
-        words |= {name: one._asdict() for name, one in chosen._asdict().items()}
+        words |= {name: one and one._asdict() for name, one in chosen._asdict().items()}
+        words["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
         if sure := path.expected(points, args.measure):
             words |= {"interval": sure.as_json()}
         best = folder.model(chosen.chosen.lam)
