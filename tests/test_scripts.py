@@ -114,7 +114,7 @@ def test_coverage():
     assert alone == both and "pair: 10 simulations a row" in alone
     *_, last = alone.strip().split("\n\n")
     header, _, *rows = last.splitlines()
-    assert "ROCArea: most false" in header and [row.split(" | ")[0] for row in rows] == [
+    assert "ROCArea: false, mean" in header and [row.split(" | ")[0] for row in rows] == [
         "| 10",
         "| 20",
         "| 50",
