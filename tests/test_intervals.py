@@ -122,8 +122,6 @@ def test_limits_of_zeros_and_ones_are_clopper_and_pearsons(n, data, level):
     one = intervals.Spread(x / n, (x * (n - x) / n,), (n, 5))
     exact = stats.binomtest(x, n).proportion_ci(level, "exact")
     assert intervals.limits(one, level) == pytest.approx((exact.low, exact.high), abs=1e-9)
-    moved = intervals.Spread(2 * x / n - 1, (4 * x * (n - x) / n,), (n, 5))
-    assert intervals.limits(moved, level, -1.0) == pytest.approx((2 * exact.low - 1, 2 * exact.high - 1), abs=1e-9)
 
 
 @pytest.mark.serial
@@ -266,9 +264,9 @@ def test_paired_replicates_tell_models_apart():
     back = of_prbep(worse, labels, other=scores)
     assert (back.low, back.high, back.p) == pytest.approx((-found.high, -found.low, found.p))
     same = of_prbep(scores, labels, other=scores)
-    assert same.p == 1 and intervals.verdict(same, "a", "b") == "not distinguishable" and same.low < 0 < same.high
+    assert same.p == 1 and intervals.verdict(same, "a", "b") == "not distinguishable" and same.low == same.high == 0
     without = of_prbep(scores, labels, replicates=0, other=worse)
-    assert without.low > 0 and without.method == "binomial, paired" and without.p < 0.05
+    assert intervals.verdict(without, "a", "b") == "no verdict: there are no replicates" and math.isnan(without.low)
 
 
 @pytest.mark.serial
