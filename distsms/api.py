@@ -20,7 +20,7 @@ Set OMP_NUM_THREADS=1 before numpy is loaded, or a BLAS with a thread for each c
 >>> found["n"], found["rocarea"] > 0.9
 (500, True)
 >>> scores = distsms.predict(model, X)
->>> found["tp"] == np.sum((scores >= model.threshold) & (y > 0))
+>>> found["tp"] == int(np.sum((scores >= model.threshold) & (y > 0)))
 True
 """
 
@@ -67,8 +67,10 @@ def train(
     watch : called after each evaluation with a `result.State` and the best w so far, on the root; from 2^20 columns
     on, on every rank, with its slice of w.
     stop_wanted : asked on every rank at each evaluation; one True anywhere ends the run with what it has.
-    settings : the others of `settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...
-    `info` of the model says how the run ended: status, J, lower_bound, gap. A gap that was not proved is no error.
+    settings : the others of `settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ... Without a
+    solver it is lmvm, lbfgs where petsc4py cannot be imported, and bmrm for F-beta and the measures at K.
+    `info` of the model says how the run ended: status, J, lower_bound, gap; and in `settings`, which solver it was. A
+    gap that was not proved is no error.
     Raises InputError, on all ranks, for data or settings that cannot be used.
 
     >>> import numpy as np, distsms
@@ -77,8 +79,10 @@ def train(
     'proved'
     """
     comm = communicator(comm)
+    options = "solver_options" if settings.get("solver_options") else ""
+    solver, _ = fit.choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
     with comm.together():
-        chosen = fit.settings_for(measure, lam=lam, **settings)
+        chosen = fit.settings_for(measure, solver, lam=lam, **settings)
     rows, origin, manifest = _training_rows(data, comm)
     with comm.together():
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start

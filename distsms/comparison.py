@@ -87,7 +87,7 @@ class Runner:
         with comm.together():
             if comm.is_root:
                 folder = self.folder.begin(cell)
-            trace = Trace(str(folder / TRACE) if comm.is_root else None)
+            trace = Trace(str(folder / TRACE) if comm.is_root else None, cell.solver)
         with Kept(folder if comm.is_root and self.test else None, self.vectors.at_root) as kept:
 
             def watch(state: State, w: Floats) -> None:

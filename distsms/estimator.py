@@ -35,7 +35,7 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.export import refuse_row_normalization
 from distsms.features import rows_of
-from distsms.fit import Fitted, fit, settings_for
+from distsms.fit import Fitted, choose_solver, fit, settings_for
 from distsms.repetition import Repeated
 from distsms.result import Status
 
@@ -61,7 +61,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     classes_[1] where that is above 0, as scikit-learn has it. threshold_ is the measure's own decision in terms of the
     scores that `distsms predict` gives: these are the decision function + threshold_ (to rounding), and intercept_ is
     the bias - threshold_, so little larger that a score of just threshold_ is positive. objective_ J, lower_bound_ and
-    gap_ : what was proved; n_iter_ : evaluations; classes_ (2,), n_features_in_, feature_names_in_ (for named columns).
+    gap_ : what was proved; n_iter_ : evaluations; solver_ : which one it was; classes_ (2,), n_features_in_,
+    feature_names_in_ (for named columns).
     """
 
     def __init__(
@@ -120,12 +121,12 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, labels: NDArray[np.int8], weights: NDArray[np.int64] | None) -> Fitted:
+        self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs")
         settings = settings_for(
             self.measure,
-            self.solver,
+            self.solver_,
             self.epsilon,
             self.relative,
-            "lbfgs",
             lam=self.lam,
             max_evaluations=self.max_evaluations,
         )
@@ -150,6 +151,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         known = read.info
         made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))
         made.classes_ = np.array(read.classes)
+        made.solver_ = known.get("settings", {}).get("solver")
         made._take(read.w, read.bias, read.threshold)
         made.n_features_in_ = read.p
         for attribute, name in PROVED.items():

@@ -146,7 +146,7 @@ class Sparse(Rows):
         if self.nnz < _SHORT * len(c):
             return False
         sample = c[:: 1 + len(c) // _SAMPLE]
-        return self._entries[0].itemsize > 2 or _FEW * np.count_nonzero(sample) <= len(sample)
+        return self._entries[0].itemsize > 2 or _FEW * int(np.count_nonzero(sample)) <= len(sample)
 
 
 class Pattern(Sparse):

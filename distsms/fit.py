@@ -39,26 +39,51 @@ class Fitted(NamedTuple):
     scores: Floats
 
 
+def choose_solver(
+    asked: str | None, measure: str, comm: Communicator, usual: str = "lmvm", lmvm_only: str = ""
+) -> tuple[str, str]:
+    """The solver's name, and why it is another than the usual one, in words. Collective; nothing is read for it.
+
+    asked : None takes the usual one, lbfgs where that is lmvm and some rank cannot load petsc4py, and bmrm for a
+    measure that is not smoothed.
+    lmvm_only : what else is asked for that needs lmvm where the usual one is taken, in words.
+    Raises InputError, on all ranks, where lmvm is asked for, or needed, and cannot run.
+    """
+    with comm.together():
+        smooth = losses.loss_class(measure, "gather").smooth
+    if not (asked or smooth):
+        return "bmrm", "this measure has no smoothed risk"
+    name = asked or usual
+    if name != "lmvm":
+        return name, ""
+    from distsms.solvers import tao
+
+    # All ranks are asked, since all may have to step; loading is left to one, which will need it in any case.
+    reasons = comm.allgather(tao.lacking(load=comm.is_root))
+    why = next((f"{one}{f' [rank {rank}]' * (comm.size > 1)}" for rank, one in enumerate(reasons) if one), "")
+    if not why:
+        return name, ""
+    if needs := "lmvm" if asked else lmvm_only:
+        raise InputError(f"{needs} cannot be had: {why}. The solver lbfgs does not need it", everywhere=True)
+    return "lbfgs", f"in lmvm's place, since {why}"
+
+
 def settings_for(
     measure: str,
-    solver: str | None = None,
+    solver: str,
     epsilon: float | None = None,
     relative: float | None = None,
-    smooth_solver: str = "lmvm",
     ordering: str = "gather",
     **more: Any,
 ) -> Settings:
-    """The settings for a measure. Local.
+    """The settings for a measure and a solver that `choose_solver` named. Local.
 
-    solver : None takes `smooth_solver`, and bmrm for a measure that is not smoothed.
     epsilon : the gap to prove; 1e-3 where neither it nor `relative` is given.
     Raises InputError where settings contradict each other or the measure.
     """
-    smooth = losses.loss_class(measure, ordering).smooth
-    solver = solver or (smooth_solver if smooth else "bmrm")
     epsilon = 1e-3 if epsilon is None and relative is None else epsilon
     settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **more)
-    settings.check_measure(measure, smooth)
+    settings.check_measure(measure, losses.loss_class(measure, ordering).smooth)
     return settings
 
 

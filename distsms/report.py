@@ -83,11 +83,12 @@ def shard_counter(talks: bool) -> Callable[[int, int], None]:
 class Trace:
     """A file of JSON lines, one for each evaluation; does nothing without a path. Raises InputError if not writable.
 
+    solver : named in every line.
     after : the evaluation that a run goes on from: what an old file says up to it stays, what comes after it goes.
     """
 
-    def __init__(self, path: str | None, after: int = 0) -> None:
-        self._file = None
+    def __init__(self, path: str | None, solver: str, after: int = 0) -> None:
+        self._file, self._solver = None, solver
         if path is not None:
             try:
                 if after and Path(path).is_file():
@@ -100,7 +101,7 @@ class Trace:
         """Append the state, readable by others at once. A disk that fills up costs the trace, not the run."""
         if self._file is not None:
             try:
-                self._file.write(to_json(state._asdict()) + "\n")
+                self._file.write(to_json({**state._asdict(), "solver": self._solver}) + "\n")
                 self._file.flush()
             except OSError as error:
                 print(f"warning: the trace ends at evaluation {state.evaluation}: {error}", file=sys.stderr, flush=True)

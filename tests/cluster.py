@@ -58,8 +58,12 @@ def missing() -> list[str]:
     return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
 
 
+class CannotStart(Exception):
+    """A daemon has given up by itself, for want of something that this machine does not have; in its words."""
+
+
 class Cluster:
-    """A running SLURM; a context manager.
+    """A running SLURM; a context manager. Raises CannotStart where this machine has none.
 
     home : a new directory with a short path (a socket lies in it).
     """
@@ -72,6 +76,7 @@ class Cluster:
             "SLURM_CONF": str(home / "slurm.conf"),
             # Ranks of both nodes see one /dev/shm, and Open MPI's shared memory would mix them up.
             "OMPI_MCA_btl": "self,tcp",
+            "OMPI_MCA_btl_tcp_if_include": "lo",  # both nodes are this machine
             "PMIX_MCA_psec": "native",  # not the system's munge, which may have no daemon
         }
 
@@ -113,12 +118,16 @@ class Cluster:
             for name in ("socket", "key-file", "pid-file", "log-file", "seed-file")
         ]
         self._daemon("munged", "--foreground", "--force", *munge)
-        self.wait(lambda: (home / "munge" / "socket").exists(), "munged")
+        self.wait(lambda: self._alive() and (home / "munge" / "socket").exists(), "munged")
         self._daemon("slurmctld", "-D", "-c")
         for node in range(NODES):
             self._daemon("slurmd", "-D", "-N", f"n{node + 1}")
         self.wait(
-            lambda: self.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N", check=False).count("n") >= NODES, "nodes"
+            lambda: (
+                self._alive()
+                and self.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N", check=False).count("n") >= NODES
+            ),
+            "nodes",
         )
 
     def _daemon(self, *words: str) -> None:
@@ -126,6 +135,16 @@ class Cluster:
             self._daemons.append(
                 subprocess.Popen(words, env=self.env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
             )
+
+    def _alive(self) -> bool:
+        """Whether all daemons run; raises CannotStart where one has ended."""
+        for number, daemon in enumerate(self._daemons):
+            if daemon.poll() is not None:
+                name = Path(daemon.args[0]).name
+                said = (self.home / f"{name}-{number}.out").read_text().splitlines()
+                errors = [line for line in said if "error" in line.lower()] or said[-3:]
+                raise CannotStart(f"SLURM cannot start here: {' / '.join(errors)}")
+        return True
 
     def run(self, *words: object, check: bool = True, cwd: Path | None = None) -> str:
         """The standard output of one of SLURM's commands."""

@@ -250,7 +250,7 @@ def test_a_measure_of_the_table_with_a_bias(text, tmp_path, ranks):
     command = ["train", text / "train", "--test", text / "test", "--lambda", "1e-2", "--output", model]
     out = run(*command, "--measure", "f0.5", "--bias", "2", ranks=ranks)
     assert "method    bmrm" in out
-    assert "no smoothed one" in out
+    assert "no smoothed risk" in out
     told = run_json("info", model)
     assert (told["status"], told["threshold"], told["settings"]["solver"]) == ("proved", 0.0, "bmrm")
     X, y = write_svmlight(tmp_path / "again.svm", n=150, seed=2)

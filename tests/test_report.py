@@ -48,15 +48,15 @@ def test_quiet_is_quiet(capsys):
 
 
 def test_trace_lines_are_json(tmp_path):
-    trace = report.Trace(str(tmp_path / "t.jsonl"))
+    trace = report.Trace(str(tmp_path / "t.jsonl"), "agm")
     trace(state(1))
     trace(state(2)._replace(gap=math.inf, J=math.nan))
     first, second = map(json.loads, (tmp_path / "t.jsonl").read_text().splitlines())  # before it is closed
-    assert first["gap"] == 1.0
+    assert first["gap"] == 1.0 and first["solver"] == "agm"
     assert second["gap"] is None
     trace.close()
     with pytest.raises(InputError, match="trace"):
-        report.Trace(str(tmp_path / "no" / "t.jsonl"))
+        report.Trace(str(tmp_path / "no" / "t.jsonl"), "agm")
 
 
 def test_sizes_and_tables():
@@ -91,7 +91,7 @@ def test_bytes_read_are_counted(tmp_path):
 
 
 def test_a_full_disk_costs_the_trace_and_a_gone_reader_the_lines(tmp_path, capsys):
-    trace = report.Trace("/dev/full")
+    trace = report.Trace("/dev/full", "agm")
     trace(state(1))
     trace(state(2))
     trace.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -291,3 +293,17 @@ def test_an_error_of_petscs_is_an_outcome(monkeypatch):
     monkeypatch.setattr(running, "_create", broken)
     outcome, why = running(Whole(), np.zeros(3), 5, ()).run()
     assert outcome is Outcome.FAILED and "error 63" in why
+
+
+@pytest.mark.serial
+def test_an_exception_outlives_a_collection_of_garbage():
+    """A run ends by an exception that passes through PETSc, where nothing may come between."""
+    X, y = data(seed=3)
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        results = [train(objective(X, y, Communicator()), Settings(lam=1e-4, max_evaluations=k)) for k in range(1, 12)]
+    finally:
+        gc.set_threshold(*before)
+    assert [one.evaluations for one in results] == list(range(1, 12))
+    assert gc.isenabled()

@@ -138,11 +138,11 @@ def test_a_path_without_greenlet_is_refused_in_a_sentence(tmp_path):
 
 
 def test_a_petsc_for_another_numpy_is_an_error_with_a_remedy(monkeypatch):
-    petsc4py = pytest.importorskip("petsc4py")
+    library = pytest.importorskip("petsc4py.lib")
 
     def refuses(*_, **__):
         raise ValueError("numpy.dtype size changed, may indicate binary incompatibility")
 
-    monkeypatch.setattr(petsc4py, "init", refuses)
+    monkeypatch.setattr(library, "ImportPETSc", refuses)
     with pytest.raises(InputError, match=r"numpy\.dtype size changed.*pip install 'numpy<2'"):
         tao._petsc()

@@ -75,7 +75,7 @@ def test_halfway_cases_and_their_neighbours() -> None:
         texts += [str(middle + change) for change in (-1, 0, 1)]
         texts += [f"{middle + change}e-{random.integers(1, 23)}" for change in (-1, 0, 1)]
         texts += [f"{10 * middle + change}e-1" for change in (-1, 0, 1)]
-    for value in random.random(5000):
+    for value in random.random(5000).tolist():
         texts += [f"{value:.17f}", f"{value:.18f}", f"{value:.18e}", repr(value)]
     texts += [f"{mantissa}e-7" for mantissa in (9 * 10**18, 9 * 10**18 + 1, 2**63 - 1, 2**63, 10**19 - 1, 10**19)]
     rows = parse("\n".join(texts).encode())

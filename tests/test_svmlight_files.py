@@ -106,7 +106,7 @@ def test_a_file_that_shrinks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", COMPRESSORS)
 def test_compressed_files_that_are_cut_or_damaged(kind: str, tmp_path: Path) -> None:
-    text = "".join(f"1 1:{value!r}\n" for value in np.random.default_rng(0).random(5000)).encode()
+    text = "".join(f"1 1:{value!r}\n" for value in np.random.default_rng(0).random(5000).tolist()).encode()
     packed = COMPRESSORS[kind](text)
     path = tmp_path / "rows.txt"  # known by its first bytes, not by its name
     path.write_bytes(packed)

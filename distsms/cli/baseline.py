@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, add_stopping, long_run
+from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_run
 from distsms.cli.path import add_grid
 from distsms.cli.types import add_threads, count
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
@@ -70,9 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the budget of the search for trees: how many settings are tried for each fold (%(default)s)",
     )
     parser.add_argument("--output", default="baseline", metavar="FOLDER", help="where fits and table go (%(default)s)")
-    parser.add_argument(
-        "--solver", choices=tuple(SOLVERS), default="lmvm", help=f"of distsms's fits: {SOLVERS_HELP} (%(default)s)"
-    )
+    parser.add_argument("--solver", choices=tuple(SOLVERS), help=f"of distsms's fits: {SOLVERS_HELP} ({USUAL_SOLVER})")
     add_stopping(parser, float("inf"))
     parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM})
     add_threads(parser)
@@ -93,13 +91,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     import numpy as np
 
     from distsms import baseline, competitors, files, folds, inputs, shards
-    from distsms.cli.options import speaker
+    from distsms.cli.options import solver_for, speaker
 
     say, known = speaker(comm.is_root and not args.quiet), set[Any]()
+    ours = competitors.OURS in args.methods
+    solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
     with comm.together():  # everything that can be refused before the data are read
         manifest = shards.read_manifest(args.data)
         shards.check_readable(manifest)
-        identity, lambdas, settings = _asked(args, manifest)
+        identity, lambdas, settings = _asked(args, solver, manifest)
         competitors.require(args.methods)
         _require_memory(manifest, len(comm.node_ranks()))
         if comm.is_root:
@@ -151,12 +151,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         code = EXIT_OK
         with comm.together():
             if comm.is_root:
-                _conclude(folder, identity, rows, say)
+                _conclude(folder, identity, rows, solver, say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 
-def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
+def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
     """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
     from distsms.fit import settings_for
     from distsms.pathfolder import Folder
@@ -181,9 +181,7 @@ def _asked(args: argparse.Namespace, manifest: Manifest) -> tuple[dict[str, Any]
             "a baseline wants folds: at least 2" + f", and the path {args.path} has none" * bool(args.path)
         )
     target = problem["epsilon"], problem["relative"]
-    settings = settings_for(
-        problem["measure"], args.solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations
-    )
+    settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
 
@@ -232,7 +230,7 @@ class Teller:
         self._say(f"{said}  {found.seconds:8.2f} s  {note}")
 
 
-def _conclude(folder: Folder, identity: dict[str, Any], rows: Rows, say: Callable[[str], None]) -> None:
+def _conclude(folder: Folder, identity: dict[str, Any], rows: Rows, solver: str, say: Callable[[str], None]) -> None:
     """The table and baseline.json, of all fits in the folder that are complete. On the root."""
     from distsms import baseline, baselinewords
 
@@ -242,5 +240,5 @@ def _conclude(folder: Folder, identity: dict[str, Any], rows: Rows, say: Callabl
     say(f"\n{baselinewords.table(found, measure)}\n")
     for line in words:
         say(line)
-    folder.describe(identity, methods=[one.as_json() for one in found], sentences=words)
+    folder.describe(identity, solver=solver, methods=[one.as_json() for one in found], sentences=words)
     say(f"\n{folder.identity}, and each fit beside it in {folder.parts}/")

@@ -69,8 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--solvers",
         nargs="+",
         choices=tuple(SOLVERS),
-        default=[one for one in SOLVERS if one != "lbfgs"],
-        help=f"{SOLVERS_HELP} (all but lbfgs)",
+        help=f"{SOLVERS_HELP} (all but lbfgs, which takes lmvm's place where petsc4py cannot be imported)",
     )
     how.add_argument(
         "--c-mu",
@@ -108,13 +107,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms import files, inputs, shards
     from distsms.cells import grid
     from distsms.cli.info import versions
-    from distsms.cli.options import fitting, rows_held, settings_from, speaker
+    from distsms.cli.options import fitting, rows_held, settings_from, solver_for, speaker
     from distsms.comparison import HeldOutRows, Runner
     from distsms.vectors import choose_step
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
+    solvers = args.solvers or [None, *(one for one in SOLVERS if one not in ("lmvm", "lbfgs"))]
+    solvers = [solver_for(args, one, args.measures[0], comm, say) for one in solvers]
     with comm.together():  # everything that can be refused before the data are read
-        cells = grid(args.measures, args.lambdas, args.solvers, args.c_mu)
+        cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
         common = next(iter(settings.values()))
         manifest = shards.read_manifest(args.data)

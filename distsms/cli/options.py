@@ -27,6 +27,8 @@ SOLVERS_HELP = (
     "bmrm: cutting planes on the exact risk; bmrm-linesearch: with two planes and no quadratic program"
 )
 
+USUAL_SOLVER = "default: lmvm, or lbfgs where petsc4py cannot be imported"
+
 
 @contextlib.contextmanager
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
@@ -125,10 +127,27 @@ def add_memory(how: argparse._ArgumentGroup) -> None:
     )
 
 
-def settings_from(args: argparse.Namespace, measure: str, solver: str | None, **more: Any) -> Settings:
+def solver_for(
+    args: argparse.Namespace, asked: str | None, measure: str, comm: Communicator, say: Callable[[str], None]
+) -> str:
+    """The solver to take where `asked` is; said, where it is not the usual one. Collective; nothing is read for it.
+
+    Raises InputError, on all ranks, where lmvm is asked for, or options or a step that want it, and cannot run.
+    """
+    from distsms.fit import choose_solver
+
+    wanted = ["PETSc's options (after --)"] if args.solver_options else []
+    wanted += ["--step spread with the usual solver"] if getattr(args, "step", "") == "spread" else []
+    solver, why = choose_solver(asked, measure, comm, lmvm_only=" and ".join(wanted))
+    if why:
+        say(f"solver    {solver}: {why}")
+    return solver
+
+
+def settings_from(args: argparse.Namespace, measure: str, solver: str, **more: Any) -> Settings:
     """The settings that `add_stopping` and `add_vectors` ask for, and `more` of them.
 
-    solver : None takes lmvm, and bmrm for a measure that is not smoothed.
+    solver : of `solver_for`.
     Raises InputError where settings contradict each other or the measure.
     """
     from distsms.fit import settings_for

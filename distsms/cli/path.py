@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
+from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import count, positive, whole
 from distsms.errors import EXIT_REQUEUE
 from distsms.measure_names import RANKING
@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", default="path", metavar="FOLDER", help="where points, table and model go (%(default)s)"
     )
     how = parser.add_argument_group("method")
-    how.add_argument("--solver", choices=tuple(SOLVERS), default="lmvm", help=f"{SOLVERS_HELP} (%(default)s)")
+    how.add_argument("--solver", choices=tuple(SOLVERS), help=f"{SOLVERS_HELP} ({USUAL_SOLVER})")
     how.add_argument(
         "--at-once",
         type=count,
@@ -129,15 +129,16 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from dataclasses import replace
 
     from distsms import files, inputs, path, shards
-    from distsms.cli.options import fitting, rows_held, speaker
+    from distsms.cli.options import fitting, rows_held, solver_for, speaker
     from distsms.pathfolder import finished
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
+    solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
     starts: list[Any] = [None] * (args.folds + 1)
     with comm.together():  # everything that can be refused before the data are read
         manifest = shards.read_manifest(args.data)
-        problem = _problem(args, manifest.p)
+        problem = _problem(args, solver, manifest.p)
         about = args, args.measure, manifest, problem.settings
         ordering, step, more, room = fitting(
             *about, comm.size, neighbours, losses=args.folds + 1, solves=problem.at_once
@@ -182,7 +183,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     return code
 
 
-def _problem(args: argparse.Namespace, p: int) -> Problem:
+def _problem(args: argparse.Namespace, solver: str, p: int) -> Problem:
     """What is asked for, of data of p columns. Raises InputError where it contradicts itself."""
     from dataclasses import replace
 
@@ -190,7 +191,7 @@ def _problem(args: argparse.Namespace, p: int) -> Problem:
     from distsms.path import Problem
 
     falling = sorted({one for some in args.lambdas for one in some}, reverse=True)
-    settings = settings_from(args, args.measure, args.solver, lam=falling[0])
+    settings = settings_from(args, args.measure, solver, lam=falling[0])
     at_once = min(args.folds + 1, args.at_once or (1 if p >= WIDE else args.folds + 1))
     # The limit of time is all points' together; so is that of memory.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)

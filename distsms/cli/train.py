@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import (
     SOLVERS_HELP,
+    USUAL_SOLVER,
     add_memory,
     add_stopping,
     add_vectors,
@@ -17,6 +18,7 @@ from distsms.cli.options import (
     long_run,
     rows_held,
     settings_from,
+    solver_for,
     speaker,
 )
 from distsms.cli.types import duration, measure, positive
@@ -45,7 +47,7 @@ exit codes:
   137 a rank was killed, or has stopped answering (--stall-timeout)
 With all but 1, 2, 130 and 137 the best model so far is written, with its proved gap.
 
-Words after -- go to PETSc (--solver lmvm), for example: -- -tao_ls_type armijo -tao_monitor
+Words after -- go to PETSc (solver lmvm), for example: -- -tao_ls_type armijo -tao_monitor
 
 A run that is stopped or killed goes on from its last checkpoint: with --checkpoint FOLDER --resume the same line serves
 its first start and every other. Evaluations and seconds add up, the trace is continued; data, measure, lambda and
@@ -99,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--solver",
         choices=tuple(SOLVERS),
-        help=f"{SOLVERS_HELP} (default: lmvm; bmrm for F-beta and @K, which are not smoothed)",
+        help=f"{SOLVERS_HELP} ({USUAL_SOLVER}; bmrm for F-beta and @K, which are not smoothed)",
     )
     add_vectors(how)
     add_memory(how)
@@ -151,12 +153,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.vectors import make_vectors
 
     say = speaker(comm.is_root and not args.quiet)
+    solver = solver_for(args, args.solver, args.measure, comm, say)
     clock, reading, neighbours = Clock(comm.moved), report.ReadCounter(), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
         more = {"lam": args.lam, "c_mu": args.c_mu, "solver_options": petsc}
         more["checkpoint_every"] = args.checkpoint_every if args.checkpoint else None
-        settings = settings_from(args, args.measure, args.solver, **more)
+        settings = settings_from(args, args.measure, solver, **more)
         manifest = shards.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest, args.bias)
         if args.test:
@@ -175,7 +178,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             inputs.check_distinct(args.checkpoint, args.data, args.test, args.output, args.trace, args.init)
             found, more_words = keeping.opened(Path(args.checkpoint), problem, args.resume, held)
             layout_words += more_words
-        trace = report.Trace(args.trace if comm.is_root else None, found.numbers["count"] if found else 0)
+        count = found.numbers["count"] if found else 0
+        trace = report.Trace(args.trace if comm.is_root else None, settings.solver, count)
     for one in [*words.problem(args, settings, manifest, comm.size), *layout_words]:
         say(one)
     with clock.phase("load"), reading:

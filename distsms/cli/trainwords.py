@@ -21,7 +21,6 @@ def problem(args: argparse.Namespace, settings: Settings, manifest: Manifest, si
     history, planes = settings.history_within(longest), settings.planes_within(longest)
     fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     fixed = fixed if settings.traits.smooth else "the exact risk"
-    fixed += "" if args.solver or settings.solver == "lmvm" else " (this measure has no smoothed one)"
     kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
     up_to = "up to " if planes > settings.planes else ""
     constant = f", a constant feature of {args.bias:g}" if args.bias else ""

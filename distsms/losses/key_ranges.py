@@ -78,7 +78,7 @@ class KeyRanges:
         """(P - 1,), increasing; None if not `finite` on every rank. Collective."""
         q_pick, b_pick, f_pick = self._picks
         # Where b itself is a splitter, no q is on the wrong side; likewise for b - nu, if what equals it is below.
-        values = [[0.0 if finite else np.nan], q[q_pick], b[b_pick], np.nextafter(b[f_pick] - nu, np.inf)]
+        values = [np.array([0.0 if finite else np.nan]), q[q_pick], b[b_pick], np.nextafter(b[f_pick] - nu, np.inf)]
         sample = self.comm.allgather_rows(np.concatenate(values), self._counts)
         if np.isnan(sample).any():
             return None

@@ -151,7 +151,7 @@ class Prbep(PrbepRisk, GatheringLoss):
         def balance(tau: float) -> Balance:
             both = list(sides(tau))
             pos, neg = (np.array([np.sum(beta), np.count_nonzero(near), np.sum(beta[near])]) for _, beta, near in both)
-            under_way = sum(np.count_nonzero((beta > 0) & (beta < 1)) for _, beta, _ in both)
+            under_way = sum(int(np.count_nonzero((beta > 0) & (beta < 1))) for _, beta, _ in both)
             smooth = sum(np.sum(huber(t, beta, nu)) for t, beta, _ in both)
             return Balance(Side(*pos.tolist()), Side(*neg.tolist()), under_way, float(smooth), float(hinge))
 

@@ -6,9 +6,13 @@ PETSc. PETSc's own world is each process alone, so that starting it is no collec
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from distsms.comm import alone
 from distsms.errors import InputError
@@ -26,30 +30,59 @@ REASONS = {
 }
 
 
+def lacking(load: bool = True) -> str:
+    """Why lmvm cannot run in this process, in words; nothing where it can. Starts neither PETSc nor MPI.
+
+    load : whether to load PETSc's library, without which one cannot tell; 0.2 s, which are saved when it is used.
+    """
+    try:
+        import petsc4py.lib
+
+        if load:
+            petsc4py.lib.ImportPETSc()
+    except Exception as error:  # whatever an incomplete or incompatible one raises
+        remedy = f". If it was built for another major version than numpy {np.__version__}, install that one: for the"
+        remedy += " petsc4py of Debian 12 and Ubuntu 24.04, pip install 'numpy<2'"
+        return f"petsc4py cannot be imported: {error}{remedy if 'numpy' in str(error) else ''}"
+    return ""
+
+
 def _petsc() -> Any:
-    try:
-        import petsc4py
-    except ImportError as error:
-        raise InputError(f"lmvm needs PETSc's Python package, petsc4py: {error}. The solver lbfgs does not") from error
-    try:
-        # Its signal handlers would turn a closed pipe or a hang-up into an abort.
-        petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
-        from petsc4py import PETSc
-    except (ImportError, ValueError) as error:  # the latter from binaries that were built for another numpy
-        raise InputError(
-            f"petsc4py cannot be loaded: {error}. If it was built for numpy 1 (as Debian's is): pip install 'numpy<2'. "
-            "The solver lbfgs does without it"
-        ) from error
+    if why := lacking():
+        raise InputError(f"lmvm cannot run: {why}. The solver lbfgs does without petsc4py")
+    import petsc4py
+
+    # Its signal handlers would turn a closed pipe or a hang-up into an abort.
+    petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
+    from petsc4py import PETSc
+
     return PETSc
 
 
 def version() -> str:
-    """petsc4py's version, without initializing PETSc or MPI."""
-    try:
-        import petsc4py
-    except ImportError as error:
-        return f"not usable: {error} (needed by `train` only)"
+    """petsc4py's version, without loading PETSc."""
+    if why := lacking(load=False):
+        return f"not usable: {why} (needed by lmvm only)"
+    import petsc4py
+
     return petsc4py.__version__
+
+
+def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for PETSc to call. What it raises passes through PETSc, while no garbage is collected.
+
+    A collection then would lose the exception, and Python 3.13 with petsc4py 3.22 crash for want of it.
+    """
+
+    @functools.wraps(function)
+    def guarded(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except BaseException:
+            gc.disable()  # until `run` ends
+            raise
+
+    return guarded
 
 
 class Solver:
@@ -112,6 +145,7 @@ class Solver:
         for key, value in users.items():
             database.setValue(key, value)
 
+    @_called_back
     def _evaluate(self, tao: Any, x: Any, gradient: Any) -> float:
         if self._recalled:
             return 0.0
@@ -119,6 +153,7 @@ class Solver:
         value, gradient.array[:] = self._problem.value_and_gradient(x.array_r.copy())
         return value
 
+    @_called_back
     def _converged(self, tao: Any) -> int:
         if self._recalled:
             self._record.append(self._recalled.popleft())
@@ -133,11 +168,16 @@ class Solver:
 
     def run(self) -> tuple[Outcome, str]:
         """See `solvers.Solver.run`."""
-        self._evaluated = False
+        self._evaluated, collected = False, gc.isenabled()
         try:
             self._tao.solve()
         except self._petsc.Error as error:  # of its line search, say: a step of 0 times infinity
+            if error.__cause__ is not None:  # what a function of ours raised, which older ones let through as it is
+                raise error.__cause__ from None
             return Outcome.FAILED, f"TAO gave up with PETSc's error {error.ierr}"
+        finally:
+            if collected:
+                gc.enable()
         reason = int(self._tao.getConvergedReason())
         if reason == CONVERGED_USER:
             return Outcome.PAUSED, ""
