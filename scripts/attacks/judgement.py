@@ -12,8 +12,10 @@ false if
 with the allowance for rounding that distsms claims for J (`Objective.rounding`), eps (2 (p + 2) max_i sum_j |x_ij w_j|
 + n (R + 4)). The first three have no allowance at all.
 
-The floor of a problem is the size of the terms of J and d at its solution times eps: eps (sum_j max_i |x_ij| |w_j| +
-lambda/2 ||w||^2 + R + 1). What nobody can prove there is no failure; what is asked for above `FLOORS` times it is one.
+The floor of a problem is the size of the terms of J and d at its solution times eps, eps (sum_j max_i |x_ij| |w_j| +
+lambda/2 ||w||^2 + R + 1), and what a plane's r does to its bound when each r_j is rounded once among terms of the size
+of its column: sum_j (eps max_i |x_ij|)^2 / (2 lambda). What nobody can prove in float64 is no failure; what is asked
+for above `FLOORS` times the floor, and not proved, is one.
 """
 
 from __future__ import annotations
@@ -108,8 +110,10 @@ def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
     least, w = oracle.least(exact, [*points, *others])
     omega = problem.lam / 2 * float(w @ w)
     with np.errstate(over="ignore"):
-        terms = float(np.max(np.abs(X), axis=0) @ np.abs(w)) + omega + float(least) + 1.0
-    return Truth(exact, X, least, w, EPS * terms)
+        largest = np.max(np.abs(X), axis=0)
+        terms = float(largest @ np.abs(w)) + omega + float(least) + 1.0
+        floor = EPS * terms + float(np.sum(np.square(EPS * largest))) / (2 * problem.lam)
+    return Truth(exact, X, least, w, floor)
 
 
 def judge(problem: Problem, number: int, one: Run, truth: Truth) -> Verdict:
