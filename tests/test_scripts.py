@@ -25,6 +25,7 @@ ALL = (
     "attack",
     "bench",
     "cost_model",
+    "coverage",
     "evaluations",
     "experiments",
     "figure_lower_bounds",
@@ -33,6 +34,7 @@ ALL = (
     "measures",
     "published",
     "sweep",
+    "test_rows",
 )
 
 
@@ -102,6 +104,23 @@ def test_the_cost_model(texts, tmp_path):
     predicted = script("cost_model", "curves", rates, "--output", figure, "--rows", "1e6").splitlines()
     assert sum(" strong " in line for line in predicted) == 2 * 2 * 6  # measures, orderings, numbers of ranks
     assert "Prediction" in figure.read_text()
+
+
+@pytest.mark.slow
+def test_coverage():
+    """Ten simulations of each row, and the same whoever makes them."""
+    words = ("--parts", "pair", "--simulations", 10, "--minutes", 0.001, "--processes")
+    alone, both = (script("coverage", *words, processes) for processes in (1, 2))
+    assert alone == both and "pair: 10 simulations a row" in alone
+    *_, last = alone.strip().split("\n\n")
+    header, _, *rows = last.splitlines()
+    assert "ROCArea: false, mean" in header and [row.split(" | ")[0] for row in rows] == [
+        "| 10",
+        "| 20",
+        "| 50",
+        "| 200",
+    ]
+    assert all(row.count("±") == 4 for row in rows)
 
 
 def test_a_sweep(texts):
