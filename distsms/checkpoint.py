@@ -34,7 +34,7 @@ from distsms.files import replacing, require_space, sync
 
 Floats = NDArray[np.float64]
 
-FORMAT, VERSION = "distsms-checkpoint", 1
+FORMAT, VERSION = "distsms-checkpoint", 2
 NEWEST, OLDER = "checkpoint.npz", "checkpoint.older.npz"
 INFO = "info.json"
 
@@ -149,8 +149,9 @@ def read(path: Path) -> Checkpoint:
             info = json.loads(archive.read(INFO))
             if info["format"] != FORMAT:
                 raise InputError(f"{path}: not a checkpoint of distsms")
-            if info["version"] > VERSION:
-                raise InputError(f"{path}: written by a newer distsms (checkpoint version {info['version']})")
+            if info["version"] != VERSION:
+                other = f"{path}: written by {'a newer' if info['version'] > VERSION else 'an older'} distsms"
+                raise InputError(f"{other} (checkpoint version {info['version']}; this one reads {VERSION})")
             shapes = {name: tuple(shape) for name, shape in info["shapes"].items()}
             for name, shape in shapes.items():
                 with archive.open(f"{name}.npy") as member:

@@ -16,7 +16,6 @@ from distsms.clock import Clock
 from distsms.errors import InputError
 from distsms.losses import Loss
 from distsms.objective import Evaluation, Floats, Objective, Request
-from distsms.regularizer import SquaredNorm
 from distsms.vectors import Vectors
 
 try:
@@ -44,9 +43,13 @@ class Seat:
         hub: Any = getcurrent().parent
         return [hub.switch(request._replace(loss=self._number)) for request in requests]
 
-    def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm) -> float:
+    def plane_errors(self) -> tuple[Floats, float]:
+        """As `Objective.plane_errors`."""
+        return self._objective.plane_errors(self._number)
+
+    def rounding(self, evaluation: Evaluation) -> float:
         """As `Objective.rounding`; a pass of its own."""
-        return self._objective.rounding(evaluation, dual, regularizer, self._number)
+        return self._objective.rounding(evaluation, self._number)
 
     def judged(self, w: Floats) -> Any:
         """See `Objective.judged`; a pass of its own."""

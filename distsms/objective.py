@@ -24,7 +24,7 @@ from distsms.vectors import AtRoot, Vectors
 Floats = NDArray[np.float64]
 
 EPS = float(np.finfo(float).eps)
-RELEASE, TERMS, JUDGE = 0, -1, -2
+RELEASE, TERMS, JUDGE, ERRORS = 0, -1, -2, -3
 """What may be asked for besides a number of evaluations."""
 _NO_NUMBERS = np.empty((0, 2))
 
@@ -87,7 +87,8 @@ class Evaluator(Protocol):
     @property
     def stop_requested(self) -> bool: ...
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...
-    def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm) -> float: ...
+    def plane_errors(self) -> tuple[Floats, float]: ...
+    def rounding(self, evaluation: Evaluation) -> float: ...
 
 
 class Objective:
@@ -140,23 +141,30 @@ class Objective:
         omega, smoothing_gap, optimization_gap = regularizer.value(ww), R - (rw + d), regularizer.conjugate(gg)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
-    def rounding(self, evaluation: Evaluation, dual: Floats, regularizer: SquaredNorm, loss: int = 0) -> float:
-        """How much rounding can have changed the gap between J at an evaluation and a lower bound attained at `dual`.
+    def plane_errors(self, loss: int = 0) -> tuple[Floats, float]:
+        """The most that rounding may have put the planes off: a slice of e, of their r, entry by entry; and of their d.
 
-        J: a margin is a sum of L terms, wrong by at most L eps/2 sum_j |x_ij w_j|, and J by twice the largest such
-        error, since the coefficients of every loss sum to at most 2 in absolute value: ROCArea's are mean slopes of a
-        hinge over pairs, the others' are mixtures of (z_i - y_i) / n with |z_i - y_i| <= 2.
-        The bound d - Omega*(-r): where r is wrong by e, it is wrong by at most <|e|, |dual|> + Omega*(e), and summing
-        the m entries of column j gives |e_j| <= m eps max_i |x_ij|. R and d are sums of n terms of sizes that add up
-        to at most R + 4 (in most losses to R, since all are positive), at K to twice the largest margin on top of that,
-        for which the first part has room.
-        On the ranks that step, while the others serve. One pass over the data; two more the first time.
+        r is a sum over rows of c_i x_ij, where the |c_i| of every loss sum to at most 2 (ROCArea's are mean slopes of a
+        hinge over pairs, the others' mixtures of (z_i - y_i) / n with |z_i - y_i| <= 2). So summing the m entries of
+        column j puts r_j off by |e_j| <= m eps max_i |x_ij|. d is a sum of n terms >= 0 that add up to at most 1.
+        On the ranks that step, while the others serve. A pass over the data the first time.
+        """
+        if self._column_errors is None:
+            self.vectors.announce(ERRORS, _NO_NUMBERS)
+            self._column_errors = self._errors()
+        return self._column_errors, EPS * self.losses[loss].n
+
+    def rounding(self, evaluation: Evaluation, loss: int = 0) -> float:
+        """How much rounding can have put J at an evaluation off.
+
+        A margin is a sum of L terms, wrong by at most L eps/2 sum_j |x_ij w_j|, and J by twice the largest such error,
+        since the coefficients of every loss sum to at most 2 in absolute value. R itself is a sum of n terms of sizes
+        that add up to at most R + 4 (in most losses to R, since all are positive), at K to twice the largest margin on
+        top of that, for which the first part has room. On the ranks that step, while the others serve. One pass over
+        the data.
         """
         self.vectors.announce(TERMS, _NO_NUMBERS)
-        terms, e = self._terms([evaluation.w])
-        own = self.losses[loss].n * (evaluation.R + 4)
-        first_order, second_order = self.vectors.sums(np.array([np.dot(e, np.abs(dual)), np.dot(e, e)])).tolist()
-        return float(EPS * (terms + own) + first_order + regularizer.conjugate(second_order))
+        return EPS * (self._terms([evaluation.w]) + self.losses[loss].n * (evaluation.R + 4))
 
     def judged(self, w: Floats, loss: int = 0) -> Any:
         """What `judge` makes of the margins at a slice of w. On the ranks that step, while the others serve. A pass."""
@@ -179,6 +187,8 @@ class Objective:
                 return
             if k == TERMS:
                 self._terms(None)
+            elif k == ERRORS:
+                self._errors()
             elif k == JUDGE:
                 self._judged(None, int(numbers[0, 1]))
             else:
@@ -188,21 +198,21 @@ class Objective:
         """Let the other ranks leave `serve`. On the ranks that step."""
         self.vectors.announce(RELEASE, _NO_NUMBERS)
 
-    def _terms(self, slices: list[Floats] | None) -> tuple[float, Floats]:
-        """Twice `Features.largest_terms` at w, and a slice of the bound e on rounding in r. Collective.
-
-        slices : this rank's slice of w alone, if it steps.
-        """
+    def _errors(self) -> Floats:
+        """A slice of the bound e on rounding in r: see `plane_errors`. Collective."""
         with self.clock.phase("rounding"):
-            if self._column_errors is None:
-                self.vectors.give_back()
-                largest, counts = self.features.columns()
-                errors = self.vectors.highest(largest)
-                del largest
-                errors *= EPS * (self.vectors.total(counts) + self.comm.size + 8)
-                self._column_errors = errors
+            self.vectors.give_back()
+            largest, counts = self.features.columns()
+            errors = self.vectors.highest(largest)
+            del largest
+            errors *= EPS * (self.vectors.total(counts) + self.comm.size + 8)
+            return errors
+
+    def _terms(self, slices: list[Floats] | None) -> float:
+        """Twice `Features.largest_terms` at w, of all rows. slices : this rank's of w, if it steps. Collective."""
+        with self.clock.phase("rounding"):
             local = np.array([2 * self.features.largest_terms(self.vectors.copies(1, slices)[0])])
-            return float(self.comm.maximum(local)[0]), self._column_errors
+            return float(self.comm.maximum(local)[0])
 
     def _judged(self, slices: list[Floats] | None, loss: int) -> Any:
         with self.clock.phase("measures"):

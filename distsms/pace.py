@@ -20,7 +20,7 @@ WORTH = 1.5  # a step of the bundle pays if it narrows the gap by this many time
 RECENT, STALLED = 5, 0.2  # the solver stalls where its last evaluations gain less than this share of its mean gain
 PATIENCE = 3  # steps in a row that need not pay, if the solver stalls: a bundle may have to learn first. More, in
 # proportion, where the solver has had more evaluations since the last trial
-REPEATS = 20  # the same, where the solver cannot go on
+REPEATS, LITTLE = 20, 1e-4  # the same, where the solver cannot go on; and what a step has to gain then
 
 
 class Pace:
@@ -61,8 +61,8 @@ class Pace:
         self._interval, self._since = FIRST if paid else GROWTH * self._interval, 0
 
     def rescue(self, step: Callable[[], float]) -> None:
-        """Let the bundle take steps as long as they gain anything: the solver cannot go on."""
-        self._steps(step, 0.0, REPEATS)
+        """Let the bundle take steps as long as they gain a little: the solver cannot go on."""
+        self._steps(step, LITTLE, REPEATS)
 
     def _steps(self, step: Callable[[], float], least: float, patience: int) -> int:
         """How many gained more than `least`; `patience` is how many in a row need not."""

@@ -12,6 +12,8 @@ from distsms.settings import Settings
 from distsms.snapshot import Snapshot
 from distsms.solvers import Planes
 
+TOLERATED = 0.01
+"""Share of the target that rounding may take off a bound where that saves a pass over the planes."""
 _NOTHING = np.empty(0)
 NONE_YET = Evaluation(_NOTHING, 0.0, np.inf, np.inf, _NOTHING, np.nan, np.nan, _NOTHING, np.nan, 0.0, np.inf)
 """Before the first evaluation."""
@@ -30,9 +32,7 @@ class Proof:
         self.best, self.regularizer = NONE_YET, SquaredNorm(settings.lam)
         zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is Planes.PAIR
         planes = settings.planes_within(vectors.longest)
-        self.certificate = Certificate(
-            vectors.length, self.regularizer, zero and not pair, planes, vectors.dots, vectors.agreed
-        )
+        self.certificate = Certificate(vectors, self.regularizer, zero and not pair, planes, *objective.plane_errors())
         if zero and pair:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
             self.certificate.add(np.zeros(vectors.length), 0.0)
 
@@ -41,11 +41,11 @@ class Proof:
         if evaluation.J <= self.best.J:  # at the same w, the one of the present width
             self.best = evaluation.without_slopes()
         with self._objective.clock.phase("certificate"):
-            self.certificate.add(evaluation.r, evaluation.d)
+            self.certificate.add(evaluation.r, evaluation.d, TOLERATED * self.target)
 
     @property
     def gap(self) -> float:
-        """best J - lower bound, rounding apart."""
+        """best J - lower bound, but for rounding in J."""
         return max(0.0, self.best.J - self.certificate.lower_bound)
 
     @property
@@ -59,19 +59,25 @@ class Proof:
             return self.certificate.level_point(self.best.w, self.best.J, level)
 
     def proved(self) -> tuple[float, float, float]:
-        """(lower bound, gap, what rounding can have done to them and is in them), of the present mixture of planes.
+        """(lower bound, gap, what rounding can have done to J, which is in both). One more pass over the data."""
+        rounding = self._objective.rounding(self.best)
+        return self.certificate.lower_bound - rounding, self.gap + rounding, rounding
 
-        One more pass over the data.
+    @property
+    def hopeless(self) -> bool:
+        """Whether rounding in the planes alone takes half of the target, and most of what is left of the gap."""
+        lost = self.certificate.unavoidable
+        return not lost <= self.target / 2 and self.gap <= 4 * lost
+
+    def check(self, at_end: bool = False) -> None:
+        """Raise Finished if the gap is proved, or if rounding alone takes half of the target.
+
+        at_end : whether the run cannot go on, so that what the present mixture of planes loses will not become less.
         """
-        dual, bound = self.certificate.minimum()
-        rounding = self._objective.rounding(self.best, dual, self.regularizer)
-        return bound - rounding, max(0.0, self.best.J - bound) + rounding, rounding
-
-    def check(self) -> None:
-        """Raise Finished if the gap is proved, or if rounding alone takes half of the target."""
         _, gap, rounding = self.proved()
         if gap <= self.target:
             raise Finished(Status.PROVED)
+        rounding += self.certificate.bound.taken if at_end else self.certificate.unavoidable
         if not rounding <= self.target / 2:
             hint = "centre or scale columns of large values, or ask for a larger gap"
             raise Finished(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")

@@ -24,6 +24,7 @@ Watcher = Callable[[State, Floats], None]
 Keeper = Callable[[Snapshot], None]
 
 LEVEL = 0.3  # a step of the bundle aims at this share of the gap above the lower bound
+STUCK = 50  # so many evaluations without that, and the bundle takes over for a while
 PATIENCE, LITTLE = 500, 1e-3  # a run whose gap has not narrowed by this share in so many evaluations is at its end
 KEPT = ("starts", "count", "count_then", "gap_then", "seconds")
 """What a snapshot has of a run itself."""
@@ -48,8 +49,10 @@ class Solve:
         self.objective, self.settings, self.watch, self.keep = objective, settings, watch, keep
         self.vectors, self.dot = objective.vectors, objective.vectors.dot
         self.proof, self.width, self.pace = Proof(objective, settings), Width(objective.losses[0], settings), Pace()
-        self.helped = self.width.adaptive and settings.bundle_steps and settings.traits.movable
-        self.narrower = self.ahead = False  # why the solver was asked to pause
+        self.rescued = settings.bundle_steps and settings.c_mu is None
+        self.helped = self.rescued and settings.traits.movable
+        self.narrower = self.ahead = self.stuck = False  # why the solver was asked to pause
+        self.patience = STUCK
         self.last = NONE_YET  # of the solver
         self.count = self.count_then = 0
         self.gap_then, self.starts = np.inf, 1
@@ -87,7 +90,8 @@ class Solve:
             before = self.proof.best
             self.pace.trial(self._bundle_step)
             self.ahead = self.proof.best is not before and self.proof.best.J < self.last.J
-        return self.narrower or self.ahead
+        self.stuck = self.rescued and self.settings.traits.smooth and self.count - self.count_then >= self.patience
+        return self.narrower or self.ahead or self.stuck
 
     # The run
 
@@ -120,21 +124,24 @@ class Solve:
             before = self.proof.gap
             outcome, why = self.solver.run()
             paused = outcome is Outcome.PAUSED
-            if not paused and self.helped:
+            if self.rescued and (self.stuck or not paused):
                 self.pace.rescue(self._bundle_step)
-            if self.narrower if paused else self.width.matters(self.last, self.proof.target):
+                self.patience = max(STUCK, 2 * (self.count - self.count_then))
+            if self.narrower if paused and not self.stuck else self.width.matters(self.last, self.proof.target):
                 self.width.shrink(self.count)
                 failures = 0
             elif not paused:
                 failures = 1 if before > self.proof.gap else failures + 1
                 if failures > 1:
+                    self.proof.check(at_end=True)
                     raise Finished(Status.STALLED, why)
             if not paused:
-                self.proof.check()
+                self.proof.check(at_end=failures > 0)
+            if self.stuck or not paused:
                 self.solver.restart(self.proof.best.w / self.scale)
             elif self.ahead:
                 self.solver.move(self.proof.best.w / self.scale)
-            self.ahead = False
+            self.ahead = self.stuck = False
 
     def _scaled(self) -> Problem:
         if isinstance(self.scale, float):
@@ -165,7 +172,7 @@ class Solve:
         return self.proof.gap
 
     def _check_limits(self) -> None:
-        if self.proof.gap <= self.proof.target:
+        if self.proof.gap <= self.proof.target or self.proof.hopeless:
             self.proof.check()
         if self.objective.stop_requested:
             raise Finished(Status.STOPPED)
@@ -174,7 +181,7 @@ class Solve:
         if self.count >= self.settings.max_evaluations:
             raise Finished(Status.LIMIT)
         if self.settings.traits.smooth and not self._progresses():
-            self.proof.check()
+            self.proof.check(at_end=True)
             self.width.check_floor(self.last, self.proof.target)
             raise Finished(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
 

@@ -28,6 +28,8 @@ SHARED_FROM = 2**17
 """Columns from which on the ranks of a node share one copy of w: a MiB."""
 MEASURED_FROM = 2**13
 """Columns from which on the collectives are measured: below, what a message costs does not depend on its length."""
+SUMMED = 2**14
+"""Entries of a vector that are summed in one go; then the sums of these are: so errors of rounding stay small."""
 PIECE = 2**17
 """Elements of a piece, where a reduction goes piece by piece."""
 STEPS = ("root", "spread")
@@ -155,8 +157,28 @@ class Vectors(ABC):
 
     @np.errstate(over="ignore", invalid="ignore")  # not finite: whoever asked sees it
     def dots(self, A: Floats, b: Floats) -> Floats:
-        """Inner products of k vectors, slices (k, length), with one: (k,). Collective among the ranks that step."""
-        return self.sums(np.dot(A, b))
+        """Inner products of k vectors, slices (k, length), with one: (k,). Collective among the ranks that step.
+
+        Each is wrong by at most `longest_sum` times the unit roundoff, as a share of the product of the two lengths.
+        """
+        starts = range(0, max(len(b), 1), SUMMED)
+        return self.sums(sum(np.dot(A[:, start : start + SUMMED], b[start : start + SUMMED]) for start in starts))
+
+    @property
+    def longest_sum(self) -> int:
+        """How many additions of `dots` follow one on the other, at most."""
+        return min(self.longest, SUMMED) + -(-self.longest // SUMMED) + self.comm.size
+
+    def factor(self, A: Floats) -> Floats:
+        """F (q, k), q <= max(k, rows of A), with F'F the inner products of k vectors, slices (k, length) in A.
+
+        By QR: unlike the inner products themselves, F has lost nothing but rounding of the vectors' own lengths.
+        Collective among the ranks that step. Cost: 2 length k^2.
+        """
+        found = np.empty((0, len(A)))
+        for start in range(0, A.shape[1], SUMMED):
+            found = _triangular(np.vstack([found, A[:, start : start + SUMMED].T]))
+        return found
 
     def choose_collective(self) -> None:
         """Sum by the way that is fastest for these p and ranks, by measurement. Collective.
@@ -308,8 +330,16 @@ class Spread(Vectors):
     def agreed(self, values: Floats) -> Floats:
         return self.comm.broadcast(values)
 
+    def factor(self, A: Floats) -> Floats:
+        return _triangular(np.vstack(self.comm.allgather(super().factor(A))))
+
     def least(self, values: Floats) -> float:
         return -float(self.comm.maximum(np.array([-super().least(values)]))[0])
+
+
+def _triangular(A: Floats) -> Floats:
+    """The factor R of A = Q R where A has more rows than columns, else A itself."""
+    return np.asarray(np.linalg.qr(A, mode="r")) if len(A) > A.shape[1] else A
 
 
 def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple[str, str]:

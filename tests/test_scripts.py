@@ -22,6 +22,7 @@ COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu
 ALL = (
     *COMPARISONS,
     "accuracy",
+    "attack",
     "bench",
     "cost_model",
     "evaluations",
@@ -108,6 +109,16 @@ def test_a_sweep(texts):
     assert out.count(" | 3 (limit)") == 2  # measures
 
 
+def test_the_attack(tmp_path):
+    """A problem of each kind, then one alone."""
+    out = script("attack", "--problems", "17", "--seed", "3", "--json", tmp_path / "attack.json")
+    told = json.loads((tmp_path / "attack.json").read_text())
+    assert out.lstrip().startswith(told["summary"]) and told["summary"].startswith("17 problems, ")
+    assert len({group.split()[0] for group in told["table"]}) == 17
+    alone = script("attack", "--only", "plain:3000000", ranks=2)
+    assert alone.count("plain:3000000 ") == alone.count(" target ") - 1 > 1  # the summary has a target, too
+
+
 def test_evaluations(texts, tmp_path):
     run("shard", texts[0], tmp_path / "data")
     words = ("--lambdas", "1e-1", "--max-evaluations", "3", "--output", tmp_path / "out")
@@ -173,6 +184,7 @@ def test_tables_of_train_and_evaluate(name, words, rows, texts, monkeypatch, cap
         ("bench", ("loss", "--data", "a=nowhere.svm"), "there is no file nowhere.svm"),
         ("bench", ("speed", "--data", f"a={__file__}"), "there is no part 'speed'"),
         ("figure_agm", (__file__, "--frobnicate"), "unrecognized arguments: --frobnicate"),
+        ("attack", ("--kinds", "ties,kind"), "no such kind: kind"),
         ("experiments", ("out", f"a={__file__}", "--lambdas", "-1"), "'-1' is not a positive number"),
     ],
 )
