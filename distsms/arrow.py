@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from distsms import beside as marks
 from distsms import rows, textfiles
 from distsms.columns import shown
 from distsms.errors import InputError
@@ -48,6 +50,9 @@ class Batch(NamedTuple):
     place: Place
     columns: dict[str, Any]  # name -> pyarrow array (n,)
     n: int
+    beside: Mapping[str, list[str]] = MappingProxyType(
+        {}
+    )  # name -> (n,), as `beside.texts` has it: all digits are kept
 
 
 class CsvFiles:
@@ -64,13 +69,17 @@ class CsvFiles:
         """As `textfiles.plan`."""
         return textfiles.plan(self.paths, n_shares)
 
-    def batches(self, share: Iterable[textfiles.Piece], names: Sequence[str]) -> Iterator[Batch]:
-        """The rows of a share, in order. InputError names file and line of what is no row."""
+    def batches(
+        self, share: Iterable[textfiles.Piece], names: Sequence[str], beside: Sequence[str] = ()
+    ) -> Iterator[Batch]:
+        """The rows of a share, in order. InputError names file and line of what is no row.  beside : see `Batch`."""
         for piece in share:
             for offset, text in textfiles.blocks(piece):
                 body = text.partition(b"\n")[2] if offset == 0 else text
                 if body.strip():
-                    yield self._parse(body, Place(piece.path, offset + len(text) - len(body)), names)
+                    place = Place(piece.path, offset + len(text) - len(body))
+                    found = self._parse(body, place, list(dict.fromkeys([*names, *beside])))
+                    yield found._replace(beside={name: texts(found.columns[name]) for name in beside})
 
     def where(self, place: Place, row: int) -> str:
         """The file and line of a row of the batch at `place`; reads the file up to it."""
@@ -171,15 +180,15 @@ class ParquetFiles:
         """By numbers of rows, wherever row groups end."""
         return rows.plan(self.counts, n_shares)
 
-    def batches(self, share: Iterable[rows.Span], names: Sequence[str]) -> Iterator[Batch]:
-        """The rows of a share, in order. Memory: one batch, and what pyarrow decodes at a time."""
+    def batches(self, share: Iterable[rows.Span], names: Sequence[str], beside: Sequence[str] = ()) -> Iterator[Batch]:
+        """As of CSV. Memory: one batch, and what pyarrow decodes at a time."""
         for span in share:
             with _parquet(span.path) as file:
                 first = 0
                 for group in range(file.num_row_groups):
                     end = first + file.metadata.row_group(group).num_rows
                     if first < span.stop and end > span.start:
-                        yield from self._group(file, group, first, span, names)
+                        yield from self._group(file, group, first, span, names, beside)
                     first = end
                 if first < span.stop:
                     raise InputError(
@@ -190,14 +199,17 @@ class ParquetFiles:
         """The file and number of a row of the batch at `place`."""
         return f"{place.path}: row {place.at + row} (counted from 0)"
 
-    def _group(self, file: Any, group: int, first: int, span: rows.Span, names: Sequence[str]) -> Iterator[Batch]:
-        end = first + file.metadata.row_group(group).num_rows
-        for batch in file.iter_batches(BATCH_ROWS, [group], list(names), use_threads=False):
+    def _group(
+        self, file: Any, group: int, first: int, span: rows.Span, names: Sequence[str], beside: Sequence[str]
+    ) -> Iterator[Batch]:
+        end, wanted = first + file.metadata.row_group(group).num_rows, list(dict.fromkeys([*names, *beside]))
+        for batch in file.iter_batches(BATCH_ROWS, [group], wanted, use_threads=False):
             start, stop = max(span.start - first, 0), min(span.stop - first, batch.num_rows)
             if start < stop:
                 part = batch.slice(start, stop - start)
                 place = Place(span.path, first + start)
-                yield Batch(place, {name: _typed(part[name], name, span.path) for name in names}, len(part))
+                typed = {name: _typed(part[name], name, span.path) for name in names}
+                yield Batch(place, typed, len(part), {name: texts(part[name]) for name in beside})
             first += batch.num_rows
         if first != end:
             raise InputError(f"{span.path}: is damaged: {end - first} rows are missing in group {group}; copy it again")
@@ -233,6 +245,13 @@ def encoded(column: Any) -> tuple[Any, Any]:
 def as_float(column: Any) -> Any:
     """A column of numbers, or of text that is numbers, as (n,) float64; NaN where it is missing."""
     return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+
+
+def texts(column: Any) -> list[str]:
+    """Each value of a column as it was read (see `batches`) as text, as `beside.texts` has it of arrays."""
+    if pa.types.is_floating(column.type):
+        return marks.texts(column.to_numpy(zero_copy_only=False))
+    return [(one or "").strip() for one in as_text(column).to_pylist()]
 
 
 def as_text(column: Any) -> Any:

@@ -1,6 +1,7 @@
 """Methods beside each other on the same folds: every fit by itself, then measures, intervals, differences.
 
-A fit is a method, a setting and a fold: trained on the rows outside of the fold, it scores those inside. Fits are dealt
+A fit is a method, a setting and a fold: trained on the rows outside of the fold (or before it in time), it scores those
+inside. Fits are dealt
 out to the ranks, and each rank holds all rows, since other libraries know no other way.
 
 A fold's setting is the one whose mean measure on the *other* folds is best, so that no fold is measured by a setting
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 
 from distsms import bootstrap, cells, intervals, measures
 from distsms.cells import Fields, number, read_objects
-from distsms.competitors import ALONE, METHODS, OURS, Floats, Task
+from distsms.competitors import ALONE, HELD, METHODS, OURS, Floats, Task
 from distsms.errors import InputError
 from distsms.files import replacing, require_space
+from distsms.folds import Folds, held_out
 from distsms.intervals import Interval
 from distsms.measure_names import RANKING
 from distsms.resumable import Resumable
@@ -34,11 +36,25 @@ LEVEL, REPLICATES = 0.95, 1000
 
 
 class Rows(NamedTuple):
-    """All rows that count, X (n, p), y (n,), and the fold from 1 on of each, (n,)."""
+    """All rows that count, X (n, p), y (n,), and the folds that they are dealt out to."""
 
     X: Any
     y: NDArray[np.int8]
-    fold: NDArray[np.int16]
+    folds: Folds
+    by: str = "rows"
+    marks: NDArray[Any] | None = None  # (n,), see `folds.marks`; not wanted for folds by rows
+
+    def task(self, fold: int, measure: str, settings: Settings) -> Task:
+        """The training of a fold."""
+        own = self.folds.training(fold)
+        y = self.y[own]
+        held = held_out(self.by, y if self.marks is None else self.marks[own], y, HELD)
+        return Task(self.X[own], y, measure, settings, held)
+
+    @property
+    def fold(self) -> NDArray[np.int16]:
+        """(n,): the fold from 1 on that judges each row, 0 where none does."""
+        return self.folds.number
 
 
 class Unit(NamedTuple):
@@ -125,9 +141,9 @@ def run(
     for method, setting, fold in these:
         if stop_wanted():
             return True
-        inside = rows.fold == fold
+        inside, task = rows.folds.judged(fold), rows.task(fold, measure, settings)
         begun = time.perf_counter()
-        fitted = METHODS[method].fit(Task(rows.X[~inside], rows.y[~inside], measure, settings), setting)
+        fitted = METHODS[method].fit(task, setting)
         seconds = time.perf_counter() - begun
         scores = np.asarray(fitted.score(rows.X[inside]), float)
         if not np.isfinite(scores).all():
@@ -182,7 +198,7 @@ def read_standing(told: Mapping[str, Any], where: object) -> Standing:
 
 def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> list[Standing]:
     """The methods that have fits of a setting on all folds. For the root; memory: their scores of all rows."""
-    folds, n_pos = int(rows.fold.max()), int(np.sum(rows.y > 0))
+    folds, n_pos = int(rows.fold.max()), int(np.sum(rows.y[rows.fold > 0] > 0))
     judged = [_Judged(folder, own, rows, measure) for name in METHODS if (own := complete(fits, name, folds))]
     ours = next((one for one in judged if one.method == OURS), None)
     found = []

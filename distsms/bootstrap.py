@@ -17,7 +17,7 @@ U <= 41 + 17 sqrt(n+) different scores in the window; `BLOCK` numbers of memory.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,8 +119,8 @@ def _of_tables(table: NDArray[np.int64]) -> Floats:
         return np.where(n_pos == 0, np.nan, np.where(outside, np.inf, tp / n_pos))
 
 
-def keys(rows: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    """(len(rows),): where each row's numbers begin."""
+def keys(rows: NDArray[Any], seed: int) -> NDArray[np.uint64]:
+    """(len(rows),): where each row's numbers begin; different for different rows, which are whole numbers from 0."""
     mix = _mix.py_func  # of arrays
     return mix(mix(np.array([seed], np.uint64) * GOLDEN) + rows.astype(np.uint64) * GOLDEN)
 

@@ -19,7 +19,6 @@ from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.features import rows_of
 from distsms.fit import fit
-from distsms.folds import deal
 from distsms.parts import threads_wanted
 from distsms.result import Status
 from distsms.settings import Settings
@@ -39,6 +38,7 @@ class Task(NamedTuple):
     y: NDArray[np.int8]
     measure: str
     settings: Settings  # of ours, but for lambda
+    held: NDArray[np.bool_] | None = None  # (n,): rows that say when to stop, where a method wants some
 
 
 class Fitted(NamedTuple):
@@ -103,9 +103,8 @@ def _trees(task: Task, depth: float) -> Fitted:
     def rows(some: NDArray[np.bool_] | slice) -> Any:
         return xgboost.DMatrix(task.X[some], label=task.y[some] > 0)
 
-    rounds, parts = MOST_ROUNDS // 10, min(HELD, int(np.sum(task.y > 0)), int(np.sum(task.y < 0)))
-    if parts > 1:
-        held = deal(task.y, np.ones(len(task.y), bool), parts, 0, ALONE) == 1
+    rounds, held = MOST_ROUNDS // 10, task.held
+    if held is not None:
         stopping: dict[str, Any] = {"evals": [(rows(held), "held")], "early_stopping_rounds": PATIENCE}
         watched = xgboost.train(words, rows(~held), MOST_ROUNDS, verbose_eval=False, **stopping)
         rounds = watched.best_iteration + 1

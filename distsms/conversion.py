@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms import normalization, shards, textfiles
+from distsms import doubles, normalization, shards, textfiles
+from distsms.beside import Beside, Hashes, together
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.files import LOCK, exclusive
+from distsms.groups import known
 from distsms.labels import MOST, interpret, signs
 from distsms.manifest import MANIFEST
 from distsms.reading import Reader, Reading, open_reader, tell
@@ -48,6 +50,8 @@ class _Staged(NamedTuple):
     shard: shards.StagedShard
     values: NDArray[np.float64]  # the different labels, as the reader gave them
     codes: NDArray[Any]  # (rows,): which of them; mostly a byte each, since they are kept for all rows
+    hashes: Hashes  # (rows,): see `doubles`
+    beside: Beside
 
 
 def convert(
@@ -75,10 +79,14 @@ def convert(
     `normalization.KINDS`. like : a data set, whose columns, categories, labels and normalization are taken over.
     split : makes a data set of each part, in directories of `directory`, of common columns, categories and labels, and
     normalized by the factors of the first, which is what is returned. compression : of the files, one of
-    `manifest.COMPRESSIONS`. reading : label, id, drop; see `reading.Reading`.
-    Memory of a rank: the rows of one shard twice, and a byte for each of its rows.
+    `manifest.COMPRESSIONS`. reading : label, id, drop, group, time, keep; see `reading.Reading`.
+    Memory of a rank: the rows of one shard twice, and for each of its rows 9 bytes, 8 more for a group, 8 for a time.
     """
     asked = Reading(zero_based=zero_based, positive=positive, **reading)
+    if wrong := set(asked.keep) - set(asked.beside):
+        raise InputError(f"--keep {sorted(wrong)[0]}: is for the column of --group or of --time", everywhere=True)
+    if split is not None and split.by == "groups" and asked.group is None:
+        raise InputError("--split-by groups: which column is the group? --group COLUMN", everywhere=True)
     layout = Layout(n_shards, n_features, dtype, compression, normalize or "none", progress, split)
     given = None
     with comm.together():
@@ -160,17 +168,20 @@ def _convert(
         label_map = reader.label_map or interpret(set().union(*(one for one, _, _ in summary)), asked.positive).as_map()
     folders, parts = _folders(directory, layout.split), [staged]
     if layout.split is not None:
+        part_of = _part_of(staged, sum(counts[: comm.rank]), layout.split, comm)
         with comm.together():
-            parts = _divide(staged, sum(counts[: comm.rank]), folders, layout.split)
+            parts = _divide(staged, part_of, folders)
     sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
         entries = partial(_entries, parts[0])
         given = normalization.measure(layout.normalize, entries, (sizes[0], p), comm)
-    finished = []
+    finished, labels = [], []
     with comm.together():
         for part in parts:
-            finished.append([shards.finish_shard(one.shard, _signs(one, reader, label_map), p) for one in part])
+            labels.append([_signs(one, reader, label_map) for one in part])
+            finished.append([shards.finish_shard(one.shard, y, p) for one, y in zip(part, labels[-1], strict=True)])
     all_finished = comm.allgather(finished)
+    belonging = [_known(part, y, asked, comm) for part, y in zip(parts, labels, strict=True)]
     with comm.together():
         if comm.is_root:
             for folder in folders[1:]:  # at no moment a new part stands beside an old one
@@ -185,6 +196,7 @@ def _convert(
                     table=reader.table,
                     normalization=given,
                     split=None if layout.split is None else layout.split.record(k, sum(counts)),
+                    belonging=belonging[k],
                 )
     with comm.together():
         return shards.read_manifest(folders[0])
@@ -197,6 +209,7 @@ def _stage_all(
     shares = _shares(reader, n_bytes, comm.size, layout.n_shards)
     mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
     staged, columns = list[_Staged](), reader.n_columns or 0
+    comm.root_first(lambda: doubles.hashes(sparse.csr_matrix((1, 1))))  # compiles its kernel
     with comm.together():
         for done, k in enumerate(mine):
             number = k
@@ -210,22 +223,45 @@ def _stage_all(
     return staged, columns
 
 
-def _divide(staged: Sequence[_Staged], first: int, folders: Sequence[Path], split: Split) -> list[list[_Staged]]:
-    """The staged rows, which are number `first` of the input and so on, staged again in the folders of their parts."""
+def _part_of(staged: Sequence[_Staged], first: int, split: Split, comm: Communicator) -> list[NDArray[np.uint8]]:
+    """The part of each staged row; they are number `first` of the input and so on. Collective."""
+    numbers = np.arange(first, first + sum(one.shard.rows for one in staged))
+    marks: NDArray[Any] = numbers
+    if split.by == "doubles":
+        marks = np.concatenate([np.empty(0, np.uint64), *(one.hashes for one in staged)])
+    elif split.by == "groups":
+        marks = np.concatenate([np.empty(0, np.uint64), *(one.beside.groups for one in staged)])
+    elif split.by == "time" and staged and staged[0].beside.times is not None:
+        marks = np.concatenate([np.empty(0), *(one.beside.times for one in staged)])
+    found = split.in_time(marks, comm) if split.by == "time" else split.by_hash(marks)
+    return np.split(found, np.cumsum([one.shard.rows for one in staged])[:-1]) if staged else []
+
+
+def _divide(
+    staged: Sequence[_Staged], part_of: Sequence[NDArray[np.uint8]], folders: Sequence[Path]
+) -> list[list[_Staged]]:
+    """The staged rows, staged again in the folders of their parts."""
     parts: list[list[_Staged]] = [[] for _ in folders]
-    for one in staged:
+    for one, part in zip(staged, part_of, strict=True):
         X, ids = shards.staged_rows(one.shard)
-        part_of = split.assign(first, one.shard.rows)
-        first += one.shard.rows
         for k, folder in enumerate(folders):
-            rows = np.flatnonzero(part_of == k)
+            rows = np.flatnonzero(part == k)
             if len(rows):
-                names = None if ids is None else [ids[row] for row in rows]
-                how = one.shard.dtype, names, one.shard.compression
+                names, beside = None if ids is None else [ids[row] for row in rows], one.beside.some(rows)
+                how = one.shard.dtype, names, one.shard.compression, beside
                 shard = shards.stage_shard(folder, one.shard.number, X[rows], *how)
-                parts[k].append(_Staged(shard, one.values, one.codes[rows]))
+                parts[k].append(_Staged(shard, one.values, one.codes[rows], one.hashes[rows], beside))
         one.shard.path.unlink()
     return parts
+
+
+def _known(
+    part: Sequence[_Staged], labels: Sequence[NDArray[np.int8]], asked: Reading, comm: Communicator
+) -> dict[str, Any]:
+    """What the manifest says of rows that belong together. Collective."""
+    hashes = np.concatenate([np.empty(0, np.uint64), *(one.hashes for one in part)])
+    y = np.concatenate([np.empty(0, np.int8), *labels])
+    return known(hashes, y, together([one.beside for one in part]), (asked.group, asked.time), comm)
 
 
 def _sizes(parts: Sequence[Sequence[_Staged]], places: Sequence[Path | str], comm: Communicator) -> list[int]:
@@ -256,8 +292,9 @@ def _stage(rows: Rows, directory: Path, number: int, layout: Layout, named: bool
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
     values, codes = np.unique(rows.labels, return_inverse=True)
     ids = (rows.ids or []) if named else None
-    shard = shards.stage_shard(directory, number, X, layout.dtype, ids, layout.compression)
-    return _Staged(shard, values, codes.astype(np.min_scalar_type(len(values))))
+    shard = shards.stage_shard(directory, number, X, layout.dtype, ids, layout.compression, rows.beside)
+    hashes = doubles.hashes(X, layout.dtype)
+    return _Staged(shard, values, codes.astype(np.min_scalar_type(len(values))), hashes, rows.beside)
 
 
 def _signs(staged: _Staged, reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:

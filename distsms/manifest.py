@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from distsms import __version__
+from distsms.beside import DATES, NUMBERS
 from distsms.columns import Table
 from distsms.errors import InputError
 from distsms.files import replacing, sync
@@ -33,7 +35,12 @@ EXPANSION = 256
 _AS_THEY_ARE = Normalization()
 _SHARD = re.compile(r"shard-\d{5,}\.h5")
 _USUAL = {"ids": False, "compression": "none"}  # what the manifest does not mention
-_WORDS = {int: "a count", str: "a string", bool: "true or false", list: "a list", dict: "an object"}
+_FOUND: dict[str, dict[str, Any]] = {  # what may be known of the rows besides
+    "group": {"column": str, "groups": int, "largest": int},
+    "time": {"column": str, "kind": str, "first": float, "last": float},
+    "doubles": dict.fromkeys(("different", "rows", "largest", "contradicting"), int),
+}
+_WORDS = {int: "a count", str: "a string", bool: "true or false", list: "a list", dict: "an object", float: "a number"}
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,9 @@ class Manifest:
     normalization: Normalization = _AS_THEY_ARE  # for training; the files hold the rows as they were
     split: dict[str, Any] | None = None  # if this is a part of the input: see `distsms.splitting`
     compression: str = "none"  # of the arrays in the files: see `distsms.stored`
+    group: dict[str, Any] | None = None  # if the rows have groups: {"column", "groups": how many, "largest": its rows}
+    time: dict[str, Any] | None = None  # if they have times: {"column", "kind": see `distsms.beside`, "first", "last"}
+    doubles: dict[str, int] | None = None  # what `doubles.count` found, where they were counted
 
     @property
     def path(self) -> Path:
@@ -170,12 +180,14 @@ def publish(
     table: Table | None = None,
     normalization: Normalization = _AS_THEY_ARE,
     split: Mapping[str, Any] | None = None,
+    belonging: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Manifest:
     """Make a data set of finished shards. Local, one rank (the root), after all ranks have finished theirs.
 
     entries: what `finish_shard` gave, in the order of the rows, by which the files are named. A set that was there
     before ends here: its manifest goes first, so that at no moment a manifest and the shards of another set look like
     one; its surplus shards go, too. Raises InputError, with nothing changed, if there is not a single row.
+    belonging : what the manifest says of group, time and doubles, see `groups.known`.
     """
     directory = Path(directory)
     named = [{**entry, "file": shard_name(number)} for number, entry in enumerate(entries)]
@@ -185,7 +197,7 @@ def publish(
         raise InputError(f"{directory}: not a single row to write; a data set needs at least one")
     record |= {} if table is None else {"table": table.as_json()}
     record |= _normalization_record(normalization)
-    record |= {} if split is None else {"split": dict(split)}
+    record |= {name: dict(one) for name, one in {"split": split, **(belonging or {})}.items() if one is not None}
     manifest = _parse(record, directory)  # what could not be read back is not published
     withdraw(directory)
     names = {shard.file for shard in manifest.shards}
@@ -280,6 +292,13 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What the manifests of tables, of normalized data and of parts have besides."""
     if (split := record.get("split")) is not None:
         _checked(split, {"fractions": list, "seed": int, "part": str, "of": int}, f"{where}: split")
+    for name, kinds in _FOUND.items():
+        if record.get(name) is not None:
+            _checked(record[name], kinds, f"{where}: {name}")
+    if (time := record.get("time")) and not (
+        time["kind"] in (NUMBERS, DATES) and math.isfinite(time["first"]) and math.isfinite(time["last"])
+    ):
+        raise InputError(f"{where}: time: is neither of numbers nor of dates, or not finite.")
     try:
         table = None if record.get("table") is None else Table.from_json(record["table"])
         kind, scale = record.get("normalize", "none"), record.get("scale")
@@ -303,6 +322,7 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         "normalization": normalization,
         "split": split,
         "compression": compression,
+        **{name: record.get(name) for name in _FOUND},
     }
 
 

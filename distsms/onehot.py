@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import arrow, labels
+from distsms import arrow, beside, labels
+from distsms.beside import Beside
 from distsms.columns import MOST_CATEGORIES, Column, Table, match, shown
 from distsms.comm import Communicator
 from distsms.errors import InputError
@@ -49,16 +51,16 @@ class TableReader:
         table = self.table
         used = [table.label if self.reading.labelled else None, table.id]
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
-        for batch in self.files.batches(share, names):
+        for batch in self.files.batches(share, names, self.reading.beside):
             indptr, indices, data = self._features(batch)
             ids = None if table.id is None else self._ids(batch, table.id)
-            yield Rows(self._signs(batch), indptr, indices, data, table.p, ids)
+            yield Rows(self._signs(batch), indptr, indices, data, table.p, ids, self._beside(batch))
 
     def _check_names(self, table: Table | None) -> Table | None:
         """The table to read by, if it is given; refuses files of other columns. Local."""
         reading, files = self.reading, self.files
         if table is None:
-            special = [reading.label, reading.id]
+            special = [reading.label, reading.id, *reading.beside]
             for name in [one for one in (*special, *reading.drop) if one is not None]:
                 if name not in files.names:
                     raise InputError(f"{files.paths[0]}: has no column {name!r}; it has {shown(files.names)}")
@@ -66,7 +68,7 @@ class TableReader:
                 raise InputError(
                     f"{files.paths[0]}: which column is the label? --label COLUMN; columns: {shown(files.names)}"
                 )
-            wanted = [name for name in files.names if name not in (*special, *reading.drop)]
+            wanted = [name for name in files.names if name not in reading.no_features]
             if "" in wanted:
                 raise InputError(
                     f"{files.paths[0]}: column {files.names.index('') + 1} has no name; if it is a mere index, leave "
@@ -79,6 +81,7 @@ class TableReader:
             if reading.id is None and id_ is not None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
             required = [*wanted, *([label] if reading.labelled and label else []), *([id_] if id_ else [])]
+            required += reading.beside
             optional = [*table.dropped, *(name for name in (table.label, table.id, label) if name)]
             table = replace(table, label=label, id=id_)
         first = files.paths[0] if table is None else None
@@ -89,7 +92,7 @@ class TableReader:
     def _survey(self, comm: Communicator) -> Table:
         """What the columns hold, and the labels. Collective; one pass over the files."""
         reading, files = self.reading, self.files
-        names = [name for name in files.names if name not in (reading.label, reading.id, *reading.drop)]
+        names = [name for name in files.names if name not in reading.no_features]
         assert reading.label is not None
         found = {name: Found() for name in [*names, reading.label]}
         with comm.together():
@@ -110,7 +113,8 @@ class TableReader:
             columns = tuple(whole[name].column(name, files) for name in names)
             if not columns:
                 raise InputError(f"{files.paths[0]}: has no column besides label and ids")
-        return Table(columns, reading.label, reading.id, tuple(dict.fromkeys(reading.drop)))
+        dropped = (name for name in (*reading.drop, *reading.beside) if name not in names)
+        return Table(columns, reading.label, reading.id, tuple(dict.fromkeys(dropped)))
 
     def _features(self, batch: arrow.Batch) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
         """A row has at most one feature of each column: (n, columns) of them, of which the zeros are left out."""
@@ -181,9 +185,15 @@ class TableReader:
             self._fail(batch, missing.argmax(), name, found, "the row id is missing")
         return arrow.as_text(found).to_pylist()
 
-    def _fail(self, batch: arrow.Batch, row: int, name: str, found: Any, problem: str) -> None:
-        value = found[int(row)].as_py()
-        raise InputError(f"{self.files.where(batch.place, int(row))}: column {name!r}: found {value!r:.40}: {problem}")
+    def _beside(self, batch: arrow.Batch) -> Beside:
+        reading = self.reading
+        return beside.read(reading.group, reading.time, batch.beside.__getitem__, partial(self._refuse, batch))
+
+    def _fail(self, batch: arrow.Batch, row: int, name: str, found: Any, problem: str) -> NoReturn:
+        self._refuse(batch, name, int(row), f"found {found[int(row)].as_py()!r:.40}: {problem}")
+
+    def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
+        raise InputError(f"{self.files.where(batch.place, row)}: column {name!r}: {problem}")
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """The path of lambdas, on all rows and on those of each fold's complement, as solves that share their passes.
 
-A lane is one set of rows: lane 0 all of them, lane f those outside of fold f, by weights 0 and 1 over the one copy of
-the data. It goes down the lambdas by itself, each point beginning where the last one ended; all lanes advance together
-(`distsms.meeting`). A point that is proved, or that could not be, is kept on the disk at once.
+A lane is one set of rows: lane 0 all of them, lane f those that fold f is trained on (those outside of it, or before it
+in time), by weights 0 and 1 over the one copy of the data. It goes down the lambdas by itself, each point beginning
+where the last one ended; all lanes advance together (`distsms.meeting`). A point that is proved, or that could not be,
+is kept on the disk at once.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms import fit
 from distsms.clock import Clock
 from distsms.comm import Communicator
-from distsms.folds import deal
+from distsms.folds import Folds, dealt
 from distsms.losses import choose_ordering, make_loss
 from distsms.meeting import Seat, together
 from distsms.objective import Floats, Objective
@@ -54,6 +56,7 @@ class Problem:
     ordering: str = "auto"
     step: str = "root"
     at_once: int = 2**30  # how many lanes advance in one pass
+    folds_by: str = "rows"  # see `distsms.folds`
 
 
 class Run(NamedTuple):
@@ -74,16 +77,18 @@ def run(
     start: Callable[[int], Floats | None] = lambda lane: None,
     stop_wanted: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
+    belonging: NDArray[Any] | None = None,
 ) -> Run:
     """Solve the points that are not done, and hand each to `keep` when it is. Collective.
 
     keep : called on the root, with w (p,) in the result.
     done : whether a lane's lambda is on the disk; start : on the root, where a lane begins, (p,), or None for 0.
     stop_wanted : as for `Objective`; points under way are lost then.
+    belonging : (n_local,), `folds.marks` of this rank's rows; not wanted for folds by rows.
     Raises InputError, on all ranks, where a class has fewer rows than there are folds.
     Memory beyond the data: that of a training for each lane, and a few bytes more for each row and lane.
     """
-    lanes = Lanes(block, problem, comm, stop_wanted, clock)
+    lanes = Lanes(block, problem, comm, stop_wanted, clock, belonging)
     found = lanes.run(keep, [[lam for lam in problem.lambdas if not done(lam, f)] for f in lanes.numbers], start)
     lanes.vectors.close()
     return found
@@ -99,22 +104,25 @@ class Lanes:
         comm: Communicator,
         stop_wanted: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
+        belonging: NDArray[Any] | None = None,
     ) -> None:
         self.block, self.problem, self.comm = block, problem, comm
         self.numbers = range(problem.folds + 1)
         counted = block.counted
-        folds, seed = problem.folds, problem.seed
-        self.fold = deal(block.labels, counted, folds, seed, comm) if folds else counted.astype(np.int16)
+        self.folds = Folds(np.zeros(len(counted), np.int16), counted)
+        if problem.folds:
+            marks = counted if belonging is None else belonging
+            how = problem.folds, problem.seed, comm
+            self.folds = dealt(problem.folds_by, marks, block.labels, counted, *how)
         n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (block.labels == sign)) for sign in (1, -1)])))
         ordering, _ = choose_ordering(problem.ordering, problem.measure, max(n_pos, 1), max(n_neg, 1), comm.size)
-        given = 1.0 if block.weights is None else block.weights  # a loss refuses those that are not 0 or 1
-        losses = [make_loss(problem.measure, ordering, block.labels, self._rows(f) * given, comm) for f in self.numbers]
+        given = (
+            np.ones(len(counted)) if block.weights is None else block.weights
+        )  # a loss refuses those that are not 0 or 1
+        rows = map(self.folds.training, self.numbers)
+        losses = [make_loss(problem.measure, ordering, block.labels, np.where(some, given, 0.0), comm) for some in rows]
         self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
         self.objective = Objective(block.features, losses, comm, stop_wanted, clock, self.vectors, self._judge)
-
-    def _rows(self, lane: int) -> np.ndarray:
-        """(n_local,): which rows a lane trains on."""
-        return (self.fold != 0) & (self.fold != lane)
 
     def run(
         self,
@@ -153,12 +161,12 @@ class Lanes:
 
     def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, float] | None]:
         """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""
-        measure, labels, own, comm = self.problem.measure, self.block.labels, self._rows(lane), self.comm
+        measure, labels, own, comm = self.problem.measure, self.block.labels, self.folds.training(lane), self.comm
         threshold = fit.threshold_of(self.objective.losses[lane].calls_positive, scores[own], labels[own], comm)
         training = fit.measured(measure, scores[own], labels[own], threshold, comm)
         if not lane:
             return threshold, training, None
-        out = self.fold == lane
+        out = self.folds.judged(lane)
         return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm)
 
 

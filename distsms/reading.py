@@ -34,10 +34,23 @@ class Reading:
     positive: Label | None = None
     id: str | None = None
     drop: tuple[str, ...] = ()
+    group: str | None = None  # of which group a row is, see `beside`; of svmlight text "qid"
+    time: str | None = None  # the same of its time
+    keep: tuple[str, ...] = ()  # columns of groups and times that are features, too
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
     labelled: bool = True  # whether labels are wanted; they come back as 0 if not
     ignore_new: bool | None = None  # leave out columns that the training data had not; None: no choice, refuse them
+
+    @property
+    def beside(self) -> list[str]:
+        """The columns of groups and times, as far as they are asked for."""
+        return [name for name in (self.group, self.time) if name is not None]
+
+    @property
+    def no_features(self) -> set[str | None]:
+        """The columns that are something else than features."""
+        return {self.label, self.id, *self.drop} | (set(self.beside) - set(self.keep))
 
 
 class Reader(Protocol):
@@ -97,7 +110,8 @@ class TextReader:
 
     def read(self, share: Iterable[textfiles.Piece]) -> Iterator[Rows]:
         """As `svmlight.read`; with a label map, labels are +1 and -1."""
-        for rows in svmlight.read(share, self.reading.zero_based, notes=self.notes):
+        asked = self.reading.group is not None, self.reading.time is not None
+        for rows in svmlight.read(share, self.reading.zero_based, None, self.notes, *asked):
             if not self.reading.labelled:
                 yield rows._replace(labels=rows.labels * 0)
             elif self.label_map is None:
@@ -139,8 +153,16 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], reading: Reading, comm:
         return ArrayReader(names, reading, comm)
     if kind == "anndata":
         return AnnDataReader(names, reading, comm)
-    if reading.id or reading.drop or reading.label:
-        raise InputError(f"{names[0]}: svmlight text has no columns with names, for --label, --id or --drop", True)
+    if reading.id or reading.drop or reading.label or reading.keep:
+        raise InputError(
+            f"{names[0]}: svmlight text has no columns with names, for --label, --id, --drop or --keep", True
+        )
+    if {reading.group, reading.time} - {None, svmlight.QUERY}:
+        raise InputError(
+            f"{names[0]}: svmlight text has no columns with names; of groups and times it has query ids alone: "
+            f"--group {svmlight.QUERY}",
+            True,
+        )
     return TextReader(names, reading)
 
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.beside import Beside, together
+
 BLOCK_ENTRIES = 2**20
 """Entries of a block that is read from files whose rows are numbered: large against a call, small against memory."""
 
@@ -28,6 +30,8 @@ class Rows(NamedTuple):
     """Largest index + 1, entries written as zero included; 0 if no row has an entry. Of a table: all its features."""
     ids: list[str] | None = None
     """(n,) names of the rows, where they have some."""
+    beside: Beside = Beside()
+    """Groups and times of the rows, where they are asked for."""
 
 
 def concatenate(blocks: Iterable[Rows]) -> Rows:
@@ -47,6 +51,7 @@ def concatenate(blocks: Iterable[Rows]) -> Rows:
         np.concatenate([np.empty(0), *(block.data for block in blocks)]),
         n_columns,
         [name for block in blocks for name in block.ids or ()] if named else None,
+        together([block.beside for block in blocks]),
     )
 
 
@@ -69,8 +74,8 @@ def gathered(blocks: Iterable[Rows], n_bytes: int) -> Iterator[Rows]:
 
 
 def _nbytes(rows: Rows) -> int:
-    arrays = rows.labels, rows.indptr, rows.indices, rows.data
-    return sum(array.nbytes for array in arrays) + sum(64 + len(name) for name in rows.ids or ())
+    arrays = rows.labels, rows.indptr, rows.indices, rows.data, rows.beside.groups, rows.beside.times
+    return sum(array.nbytes for array in arrays if array is not None) + sum(64 + len(name) for name in rows.ids or ())
 
 
 class Span(NamedTuple):

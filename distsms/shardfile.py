@@ -9,6 +9,8 @@ zero:
                 or, with layout "dense", a dataset (rows, p) of float32 or float64
     y           int8, +1 or -1
     weights     float64, finite, >= 0; optional, in all shards or in none
+    groups      uint64, a hash of each row's group (`distsms.beside`); optional, in all shards or in none
+    times       float64, finite; optional, in all shards or in none
     ids         names of the rows, UTF-8 of fixed length, filled up with zero bytes; optional, in all shards or in none
     attributes  format, version, and complete = 1, which is the last thing written
 
@@ -28,6 +30,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from distsms import hdf5, stored
 from distsms.errors import InputError
@@ -59,7 +62,7 @@ class OpenShard:
         self, file: h5py.File, raw: io.FileIO, path: Path, manifest: Manifest, shard: Shard, offset: int
     ) -> None:
         self.file, self.path, self.shard, self.offset = file, path, shard, offset
-        self.bytes_read = 0
+        self.bytes_read, self._manifest = 0, manifest
         self._raw, self._compression, self._arrays = raw, manifest.compression, dict[str, stored.Elements]()
         if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != VERSION:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {VERSION}.")
@@ -72,6 +75,10 @@ class OpenShard:
             self.expect("weights", (shard.rows,), "float64")
         if manifest.ids and ((ids := hdf5.dataset(file, "ids")).dtype.kind != "S" or ids.shape != (shard.rows,)):
             raise InputError(f"{path}: has no names of its {shard.rows} rows, which the manifest promises.")
+        if manifest.group:
+            self.expect("groups", (shard.rows,), "uint64")
+        if manifest.time:
+            self.expect("times", (shard.rows,), "float64")
         if manifest.layout == "dense":
             self.expect("X", (shard.rows, manifest.p), manifest.dtype)
             return
@@ -171,6 +178,35 @@ class OpenShard:
     def read_ids(self, piece: Piece) -> list[str]:
         """The names of the piece's rows."""
         return [name.decode("utf-8", "replace") for name in self._array("ids").take(piece.start, piece.stop).tolist()]
+
+    def read_groups(self, piece: Piece) -> NDArray[np.uint64]:
+        """The groups of the piece's rows."""
+        found = np.empty(piece.stop - piece.start, np.uint64)
+        self.read("groups", piece.start, piece.stop, found)
+        return found
+
+    def read_times(self, piece: Piece) -> NDArray[np.float64]:
+        """The times of the piece's rows, finite."""
+        found = np.empty(piece.stop - piece.start)
+        self.read("times", piece.start, piece.stop, found)
+        self._refuse(~np.isfinite(found), found, piece, "time", "must be finite")
+        return found
+
+    def read_rows(self, piece: Piece) -> sparse.csr_matrix | NDArray[Any]:
+        """The piece's rows as they are in the file, (rows, p), checked."""
+        n, p, dtype = piece.stop - piece.start, self._manifest.p, self._manifest.dtype
+        if self._manifest.layout == "dense":
+            rows = np.empty((n, p), dtype)
+            self.read_dense(piece.start, piece.stop, rows)
+            self.check_finite(piece, None, rows)
+            return rows
+        indptr = self.read_indptr(piece)
+        start, stop = int(indptr[0]), int(indptr[-1])
+        indices, data = self.read_indices(piece, indptr - start, start), np.ones(stop - start, dtype)
+        if piece.shard.values:
+            self.read("X/data", start, stop, data)
+            self.check_finite(piece, indptr - start, data)
+        return sparse.csr_matrix((data, indices, indptr - start), (n, p))
 
     def check_finite(self, piece: Piece, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """values: of CSR with the piece's own indptr, or a dense array."""

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms import stored
@@ -39,7 +38,6 @@ from distsms.features import (
     normalize_matrix,
     unsigned,
 )
-from distsms.files import exclusive
 from distsms.manifest import Manifest, prepare, publish, read_manifest, verify, withdraw
 from distsms.normalization import Normalization
 from distsms.shardfile import (
@@ -49,6 +47,7 @@ from distsms.shardfile import (
 )
 from distsms.staging import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.streaming import DenseStream, Room, SparseStream, Stream, entry_bytes, span
+from distsms.writing import write_data
 
 PART_ROWS = 2**16
 """Rows, and by PART_ENTRIES entries, that are read and checked at a time."""
@@ -59,6 +58,7 @@ __all__ = [
     "StagedShard",
     "finish_shard",
     "load",
+    "opened",
     "prepare",
     "publish",
     "read_ids",
@@ -70,44 +70,6 @@ __all__ = [
     "withdraw",
     "write_data",
 ]
-
-
-def write_data(
-    directory: str | os.PathLike[str],
-    X: Any,
-    y: ArrayLike,
-    n_shards: int = 1,
-    weights: ArrayLike | None = None,
-    dtype: str = "float64",
-    label_map: Mapping[str, Any] | None = None,
-    zero_based: bool = False,
-    source: Iterable[Mapping[str, Any]] = (),
-    overwrite: bool = False,
-    compression: str = "none",
-) -> Manifest:
-    """Write X (n, p), SciPy sparse or array-like, and y (n,) of +1 and -1 as a data set. Local: for one process.
-
-    Raises InputError if nothing or nonsense would be written, or if the directory holds a data set and not `overwrite`.
-    """
-    X, y = X.tocsr() if sparse.issparse(X) else np.asarray(X), np.asarray(y)
-    weights = None if weights is None else np.asarray(weights)
-    if X.ndim != 2 or min(X.shape) < 1:
-        raise InputError(f"{directory}: X has shape {X.shape}; a data set needs rows and columns.")
-    if y.shape != X.shape[:1] or (weights is not None and weights.shape != y.shape):
-        raise InputError(f"{directory}: X has {X.shape[0]} rows; y and weights must have as many entries.")
-    if not np.isin(y, (-1, 1)).all():
-        found = ", ".join(map(str, np.unique(y)[:5]))
-        raise InputError(f"{directory}: labels must be +1 and -1, found {found}. For labels 0 and 1 give 2 * y - 1.")
-    with exclusive(Path(directory)):
-        prepare(directory, overwrite)
-        entries = []
-        for number in range(n_shards):
-            rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
-            staged = stage_shard(directory, number, X[rows], dtype, compression=compression)
-            entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
-        return publish(
-            directory, entries, label_map=label_map or {"+1": 1, "-1": -1}, zero_based=zero_based, source=source
-        )
 
 
 @dataclass(frozen=True)
@@ -182,9 +144,10 @@ def load(
     return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, bytes_read)
 
 
-def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
+def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8], NDArray[np.bool_]]:
     """All rows that count as training sees them, X (n, p) in float64 as SciPy (CSR) or NumPy has it, and their labels
-    (n,). Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load` does.
+    (n,); and of all rows, which ones count. Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load`
+    does.
     """
     first, last = (_boundary(manifest, k, 1) for k in (0, 1))
     read = _read_rows(manifest, first, last, manifest.p, None)
@@ -193,8 +156,8 @@ def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
     if manifest.normalization.kind != "none":
         normalize_matrix(X, manifest.normalization)
     if read.weights is None:
-        return X, read.labels
-    return X[read.weights != 0], read.labels[read.weights != 0]
+        return X, read.labels, np.ones(len(read.labels), bool)
+    return X[counted := read.weights != 0], read.labels[counted], counted
 
 
 class _Boundary(NamedTuple):
@@ -209,11 +172,14 @@ def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
     """The names of the global rows first..last, or None if they have none. Local."""
     if not manifest.ids:
         return None
-    names: list[str] = []
+    return [name for shard, piece in opened(manifest, first, last) for name in shard.read_ids(piece)]
+
+
+def opened(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, Piece]]:
+    """Each shard of the global rows first..last while it is open, and its part of them. Local."""
     for piece in _pieces(manifest, first, last):
         with open_shard(manifest, piece.shard, piece.offset) as shard:
-            names += shard.read_ids(piece)
-    return names
+            yield shard, piece
 
 
 def check_readable(manifest: Manifest) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms import labels, rows
+from distsms import beside, labels, rows
+from distsms.beside import Beside
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.rows import Rows, Span, index_dtype
@@ -40,8 +41,8 @@ class SpanReader(ABC):
         self.label_map: Mapping[str, Any] | None = reading.label_map
         self.named = reading.id is not None
         with comm.together():
-            if reading.drop:
-                raise InputError(f"{paths[0]}: --drop is for CSV and Parquet")
+            if reading.drop or reading.keep:
+                raise InputError(f"{paths[0]}: --drop and --keep are for CSV and Parquet")
             self.sizes = {path: self.size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}
             if len(set(widths.values())) > 1:
@@ -90,7 +91,16 @@ class SpanReader(ABC):
             signs = labels.signs(found, self.label_map, f"{part.path}: from row {part.start} on").astype(float)
         ids = None if reading.id is None else [_text(one) for one in self.beside(part, reading.id).tolist()]
         p = X.shape[1]
-        return Rows(signs, X.indptr.astype(np.int64), X.indices.astype(index_dtype(p), copy=False), X.data, p, ids)
+        indices = X.indices.astype(index_dtype(p), copy=False)
+        return Rows(signs, X.indptr.astype(np.int64), indices, X.data, p, ids, self._beside(part))
+
+    def _beside(self, part: Span) -> Beside:
+        def fail(name: str, row: int, problem: str) -> NoReturn:
+            raise InputError(f"{part.path}: row {part.start + row} (counted from 0): {name!r}: {problem}")
+
+        return beside.read(
+            self.reading.group, self.reading.time, lambda name: beside.texts(self.beside(part, name)), fail
+        )
 
     def _labels(self, part: Span) -> NDArray[Any]:
         """Numbers as float64, or strings; InputError names the row where one is missing."""

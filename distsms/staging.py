@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from distsms import hdf5, stored
+from distsms.beside import Beside
 from distsms.errors import InputError
 from distsms.features import PART_ENTRIES, index_dtype
 from distsms.files import require_space, sync
@@ -48,12 +49,14 @@ def stage_shard(
     dtype: str = "float64",
     ids: Sequence[str] | None = None,
     compression: str = "none",
+    beside: Beside = Beside(),  # noqa: B008 - it is immutable
 ) -> StagedShard:
     """Write X of a shard, sparse or dense 2-D, as a `.partial` file. Local; one write of the rows.
 
     number : of the file until it is published; any that no other one has.
     ids : (rows,) their names, if they have some.
     compression : of all arrays, one of `manifest.COMPRESSIONS`.
+    beside : their groups and times, if they have some.
 
     Sparse rows in no canonical order are sorted and duplicates summed, in a copy; stored zeros stay. Raises InputError
     for values that are not finite (in `dtype`) and for negative columns.
@@ -65,12 +68,14 @@ def stage_shard(
     named = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
     n_bytes = values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0)
     if compression == "none":  # else nobody knows
-        require_space(path.parent, n_bytes + (0 if named is None else named.nbytes))
+        more = (one.nbytes for one in (named, beside.groups, beside.times) if one is not None)
+        require_space(path.parent, n_bytes + sum(more))
     with hdf5.opened(path, "an HDF5 shard", "w") as target:
         target.attrs["format"] = MARK
         target.attrs["version"] = VERSION
-        if named is not None:
-            stored.write(target, "ids", named, compression)
+        for name, array in (("ids", named), ("groups", beside.groups), ("times", beside.times)):
+            if array is not None:
+                stored.write(target, name, array, compression)
         if layout == "dense":
             stored.write(target, "X", values, compression)
             used = np.flatnonzero(values.any(axis=0))

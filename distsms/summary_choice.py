@@ -21,6 +21,7 @@ class OnPath(NamedTuple):
     problem: Mapping[str, Any]
     points: Sequence[Point]
     rule: str
+    warnings: Sequence[str] = ()
 
 
 class Beside(NamedTuple):
@@ -36,7 +37,8 @@ def read_path(folder: Path, fingerprint: str | None) -> OnPath:
     there = pathfolder.Folder(folder)
     told = there.read("problem", "points")
     _check(folder, told["problem"], fingerprint)
-    return OnPath(told["problem"], there.points(), str(told.get("rule", "best")))
+    warnings = told["warnings"] if isinstance(told.get("warnings"), list) else []
+    return OnPath(told["problem"], there.points(), str(told.get("rule", "best")), list(map(str, warnings)))
 
 
 def read_baseline(folder: Path, fingerprint: str | None) -> Beside:
@@ -64,6 +66,7 @@ def path_section(found: OnPath | None, drawn: list[Drawing]) -> str:
     curve = path.means(found.points, measure)
     chosen = path.choose(curve, found.rule) if curve else None
     header, rows = pathwords.table(found.points, measure, chosen)
+    warned = [element("p", f"Warning: {one}.") for one in found.warnings]
     parts = [page.table("Each lambda", [one or "remark" for one in header], rows)]
     if chosen:
         one = drawings.path(curve, found.points, chosen, measure)
@@ -72,7 +75,11 @@ def path_section(found: OnPath | None, drawn: list[Drawing]) -> str:
         told = [element("p", line.strip()) for line in lines]
         words = "The standard error is that of the mean over folds; it says how rough the choice is."
         parts = [page.beside(figure_of(one), element("div", *told, element("p", words, class_="soft"))), *parts]
-    return page.section(f"Path of lambdas, {found.problem['folds']} folds", *parts)
+    return page.section(f"Path of lambdas, {_folds(found.problem)}", *warned, *parts)
+
+
+def _folds(problem: Mapping[str, Any]) -> str:
+    return f"{problem['folds']} folds by {problem.get('folds_by', 'rows')}"
 
 
 def baseline_section(found: Beside | None, drawn: list[Drawing]) -> str:
@@ -88,7 +95,7 @@ def baseline_section(found: Beside | None, drawn: list[Drawing]) -> str:
         these.append(drawings.methods("differences", "By how much distsms is ahead", label, less, True))
     drawn += these
     header, rows = baselinewords.header(measure), [baselinewords.cells(one, measure) for one in found.found]
-    caption = f"Means over {found.problem['folds']} folds, intervals of {100 * baseline.LEVEL:g} %"
+    caption = f"Means over {_folds(found.problem)}, intervals of {100 * baseline.LEVEL:g} %"
     told = (element("p", one) for one in found.sentences)
     return page.section(
         "Beside other methods", *told, page.beside(*map(figure_of, these)), page.table(caption, header, rows)

@@ -4,7 +4,7 @@ A line is `label index:value index:value ... # comment`: fields separated by spa
 ascending order (from 1, or from 0 on request), values decimal numbers. Blank lines and comments are skipped; CRLF and a
 UTF-8 byte order mark are accepted, and so are files compressed by gzip, bzip2, xz or Zstandard, known by their first
 bytes. Explicit zeros (`3:0`) are checked and counted as columns, but not stored. A query id after the label (`qid:7`)
-is left out and counted: all rows are ranked together here.
+is left out and counted, since all rows are ranked together here, unless it is asked for as the row's group or time.
 
 Every number equals Python's `float` of its text, bit for bit. On its own share, rank r of P does
 
@@ -19,10 +19,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
+from distsms import beside
+from distsms.beside import Beside
 from distsms.errors import InputError
 from distsms.rows import Rows, concatenate, index_dtype
 from distsms.svmlight_kernel import BASE, LARGE, MAX_INDEX, ORDER, count_lines, scan
@@ -31,26 +35,39 @@ from distsms.textfiles import BYTE_ORDER_MARK, Piece, Where, blocks, line_number
 BLOCK_BYTES = 2**24
 """Text parsed at a time: large against the cost of a call, small against memory."""
 _EXCERPT = 40
-QUERIES = "query ids (qid:), left out: all rows are ranked together"
+QUERY = "qid"
+QUERIES = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
 
 __all__ = ["Piece", "Rows", "Where", "concatenate", "parse", "plan", "read"]
 
 
 def read(
-    share: Iterable[Piece], zero_based: bool = False, block_bytes: int | None = None, notes: Counter[str] | None = None
+    share: Iterable[Piece],
+    zero_based: bool = False,
+    block_bytes: int | None = None,
+    notes: Counter[str] | None = None,
+    grouped: bool = False,
+    timed: bool = False,
 ) -> Iterator[Rows]:
     """Yield the rows of a share, in order, in blocks of about `block_bytes` (BLOCK_BYTES) of text; none for no text.
 
     `n_columns` is each block's own. InputError names file and line (parse), or the file that cannot be read, ends in
     the middle of its compressed data or has shrunk since the plan. Memory: one block of text and its rows.
-    notes : counts what was left out, under `QUERIES`.
+    notes : counts what was left out, under `QUERIES`.  grouped, timed : the query id is the row's group, or time.
     """
     for piece in share:
         for offset, text in blocks(piece, block_bytes or BLOCK_BYTES):
-            yield parse(text, zero_based, Where(piece.path, offset), notes)
+            yield parse(text, zero_based, Where(piece.path, offset), notes, grouped, timed)
 
 
-def parse(text: bytes, zero_based: bool = False, where: Where | None = None, notes: Counter[str] | None = None) -> Rows:
+def parse(
+    text: bytes,
+    zero_based: bool = False,
+    where: Where | None = None,
+    notes: Counter[str] | None = None,
+    grouped: bool = False,
+    timed: bool = False,
+) -> Rows:
     """Parse whole lines (the last may lack its newline); `where` is the place of the first byte, for messages.
 
     Raises InputError "path:line: what was found, what was expected" at the first fault of the text. One pass, O(bytes);
@@ -62,11 +79,11 @@ def parse(text: bytes, zero_based: bool = False, where: Where | None = None, not
         text += b"\n"  # the kernel relies on it: no loop over a token has to look for the end of the text
     buffer = np.frombuffer(text, np.uint8)
     max_rows, max_entries = count_lines(buffer)
-    labels, indptr = np.empty(max_rows), np.zeros(max_rows + 1, np.int64)
+    labels, indptr, queries = np.empty(max_rows), np.zeros(max_rows + 1, np.int64), np.empty(max_rows, np.int64)
     indices, data = np.empty(max_entries, np.int64), np.empty(max_entries)
     hard = np.empty((max_rows + max_entries, 2), np.int64)  # pages that are not written cost nothing
     fault, at, n, nnz, n_hard, n_columns, n_queries = scan(
-        buffer, first, 0 if zero_based else 1, labels, indptr, indices, data, hard
+        buffer, first, 0 if zero_based else 1, labels, indptr, indices, data, hard, queries
     )
     # Every number left to Python lies before the fault of the kernel, if any: the first fault of the text comes first.
     for position, slot in hard[:n_hard].tolist():
@@ -77,10 +94,11 @@ def parse(text: bytes, zero_based: bool = False, where: Where | None = None, not
             data[slot] = value
     if fault:
         _refuse(fault, text, at, where)
-    if n_queries and notes is not None:
+    if n_queries and notes is not None and not (grouped or timed):
         notes[QUERIES] += n_queries
     indices = indices[:nnz].astype(index_dtype(n_columns), copy=False)
-    rows = Rows(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns)
+    found = _beside(queries[:n], text, first, where, grouped, timed) if grouped or timed else Beside()
+    rows = Rows(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, beside=found)
     return _without_zeros(rows) if n_hard else rows
 
 
@@ -91,6 +109,27 @@ def _without_zeros(rows: Rows) -> Rows:
         return rows
     n_kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
     return rows._replace(indptr=n_kept[rows.indptr], indices=rows.indices[kept], data=rows.data[kept])
+
+
+def _beside(queries: NDArray[np.int64], text: bytes, first: int, where: Where, grouped: bool, timed: bool) -> Beside:
+    """Query ids (n,) as groups or times; InputError for a row that has none, or one too large."""
+
+    def fail(row: int, problem: str) -> NoReturn:
+        lines = re.finditer(rb"^[ \t]*(?=[^ \t\r\n#])", text[first:], re.MULTILINE)
+        _fail(text, first + next(islice(lines, row, None)).end(), problem, where)
+
+    wrong = (queries < 0) | (queries > MAX_INDEX)
+    if wrong.any():
+        row = int(wrong.argmax())
+        fail(
+            row,
+            "the row has no query id after its label (qid:7)"
+            if queries[row] < 0
+            else f"the query id is above {MAX_INDEX}",
+        )
+    different, which = np.unique(queries, return_inverse=True)
+    groups = beside.groups(beside.texts(different), fail)[which] if grouped else None
+    return Beside(groups, queries.astype(float) if timed else None, frozenset([beside.NUMBERS] * timed))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -139,14 +139,18 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
 
 
 @njit()
-def _after_query(text: NDArray[np.uint8], start: int) -> int:
-    """The end of a field `qid:` and digits, or `start` if there is none."""
+def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
+    """The end of a field `qid:` and digits, or `start` if there is none; and the number, MAX_INDEX + 1 if larger."""
     if text[start] != _Q or text[start + 1] != _I or text[start + 2] != _D or text[start + 3] != _COLON:
-        return start
+        return start, -1
     i = start + 4
-    while 0 <= text[i] - _ZERO <= 9:
+    number = 0
+    digit = text[i] - _ZERO
+    while 0 <= digit <= 9:
+        number = number * 10 + digit if number <= MAX_INDEX // 10 else MAX_INDEX + 1
         i += 1
-    return i if i > start + 4 and _ends_field(text[i]) else start
+        digit = text[i] - _ZERO
+    return (i if i > start + 4 and _ends_field(text[i]) else start), number
 
 
 @njit()
@@ -159,11 +163,13 @@ def scan(
     indices: NDArray[np.int64],
     data: NDArray[np.float64],
     hard: NDArray[np.int64],
+    queries: NDArray[np.int64],
 ) -> tuple[int, int, int, int, int, int, int]:
     """Fill the arrays from `text[first:]`, whose indices begin at `base`, to its end or to the first fault.
 
     `hard` receives (position, slot) of each number that is left to Python, slot being a place in `data`, or -1 - row
-    for a label. Returns fault (0: none) and its position; rows; entries; numbers in `hard`; columns; query ids.
+    for a label; `queries` the query id of each row, or -1. Returns fault (0: none) and its position; rows; entries;
+    numbers in `hard`; columns; query ids.
     """
     n_queries = 0
     n = 0
@@ -184,6 +190,7 @@ def scan(
             i = end
             previous = base - 1
             asked = False
+            queries[n] = -1
             while True:
                 while text[i] == _SPACE or text[i] == _TAB:
                     i += 1
@@ -191,9 +198,10 @@ def scan(
                     break
                 at = i
                 if not asked and previous < base:
-                    i = _after_query(text, i)
+                    i, number = _after_query(text, at)
                     if i > at:
                         asked = True
+                        queries[n] = number
                         n_queries += 1
                         continue
                 index = 0

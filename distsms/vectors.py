@@ -161,8 +161,8 @@ class Vectors(ABC):
 
         Each is wrong by at most `longest_sum` times the unit roundoff, as a share of the product of the two lengths.
         """
-        starts = range(0, max(len(b), 1), SUMMED)
-        return self.sums(sum(np.dot(A[:, start : start + SUMMED], b[start : start + SUMMED]) for start in starts))
+        starts = range(0, max(len(b), 1), SUMMED)  # and matmul, since dot would copy what does not lie together
+        return self.sums(sum(np.matmul(A[:, start : start + SUMMED], b[start : start + SUMMED]) for start in starts))
 
     @property
     def longest_sum(self) -> int:

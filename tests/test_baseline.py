@@ -18,7 +18,7 @@ from distsms.baseline import Fit, Folder, Rows, Standing, chosen, complete, read
 from distsms.comm import Communicator
 from distsms.competitors import METHODS, OURS, Task, require
 from distsms.errors import InputError
-from distsms.folds import deal
+from distsms.folds import Folds, deal, dealt
 from distsms.intervals import Interval
 from distsms.settings import Settings
 from tests import program
@@ -32,7 +32,8 @@ SETTINGS = Settings(lam=1.0, epsilon=1e-4)
 
 def rows(n=150, folds=3, **more):
     X, y = data(n, **more)
-    return Rows(X, y, deal(y, np.ones(n, bool), folds, 0, ALONE))
+    counted = np.ones(n, bool)
+    return Rows(X, y, Folds(deal(y, counted, folds, 0, ALONE), counted))
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 2))
     y = np.where(X[:, 0] * X[:, 1] > 0, 1, -1).astype(np.int8)
-    task = Task(X, y, "rocarea", SETTINGS)
+    task = Task(X, y, "rocarea", SETTINGS, np.arange(600) % 5 == 0)
     ours = METHODS[OURS].fit(task, 1e-2)
     assert not ours.note
     pytest.importorskip("xgboost")
@@ -138,6 +139,23 @@ def test_standings_are_means_over_folds_and_paired(folder):
     assert [s.method for s in standings(folder, partly, these, "rocarea")] == [OURS]
 
 
+def test_rows_that_are_never_judged(folder):
+    """By time, each fit is trained on what comes before; the first block is in no score and no interval."""
+    X, y = data(160)
+    these = Rows(X, y, dealt("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
+    run(these, units([OURS, "logistic"], [1e-1], 3), "rocarea", SETTINGS, folder.keep)
+    for one in standings(folder, folder.fits(), these, "rocarea"):
+        own = sorted((fit for fit in folder.fits() if fit.method == one.method), key=lambda fit: fit.fold)
+        for fit in own:
+            judged, scores = slice(40 * fit.fold, 40 * fit.fold + 40), folder.scores(fit)
+            assert fit.rocarea == pytest.approx(roc_auc_score(y[judged], scores))
+            before = slice(0, 40 * fit.fold)
+            again = METHODS[one.method].fit(Task(X[before], y[before], "rocarea", SETTINGS), 1e-1).score(X[judged])
+            assert scores == pytest.approx(again, abs=1e-6)
+        assert one.sure["rocarea"].value == pytest.approx(np.mean([fit.rocarea for fit in own]))
+        assert one.sure["rocarea"].low < one.sure["rocarea"].value < one.sure["rocarea"].high
+
+
 def test_replicates_of_folds_are_those_of_their_rows(folder):
     these = rows()
     run(these, units([OURS], [1e-1], 3), "prbep", SETTINGS, folder.keep)
@@ -186,9 +204,9 @@ def test_the_matrix_of_a_data_set(tmp_path, kind):
     if kind == "pattern":
         X = (X != 0).astype(float)
     weights = np.where(np.arange(60) % 7 == 3, 0.0, 1.0)
-    found, labels = shards.matrix(shards.write_data(tmp_path / "a", X, y, 3))
+    found, labels, _ = shards.matrix(shards.write_data(tmp_path / "a", X, y, 3))
     assert (found != X).sum() == 0 and np.array_equal(labels, y) and found.dtype == float
-    found, labels = shards.matrix(shards.write_data(tmp_path / "b", X, y, 2, weights))
+    found, labels, _ = shards.matrix(shards.write_data(tmp_path / "b", X, y, 2, weights))
     assert (found != X[weights > 0]).sum() == 0 and np.array_equal(labels, y[weights > 0])
 
 
@@ -198,7 +216,7 @@ def test_others_get_the_rows_that_training_sees(tmp_path, kind):
     program.write_svmlight(tmp_path / "rows.svm", n=80)
     program.run("shard", tmp_path / "rows.svm", tmp_path / "data", "--normalize", kind)
     manifest = shards.read_manifest(tmp_path / "data")
-    X, _ = shards.matrix(manifest)
+    X, _, _ = shards.matrix(manifest)
     w = np.random.default_rng(0).normal(size=X.shape[1])
     assert X @ w == pytest.approx(shards.load(manifest, ALONE).features.margins(w))
 

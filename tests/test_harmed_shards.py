@@ -312,7 +312,7 @@ def test_wrong_shard_in_manifest(own_dir, change):
 def test_missing_fields(own_dir):
     write_data(own_dir, *draw(), source=[{"name": "a.svm", "bytes": 7}])
     whole = json.loads((own_dir / "manifest.json").read_text())
-    for name in whole:
+    for name in whole.keys() - {"doubles"}:
         rewrite(own_dir, lambda record, name=name: record.pop(name))
         with pytest.raises(InputError, match=f"manifest.json: .*'{name}'"):
             read_manifest(own_dir)

@@ -98,6 +98,8 @@ def prepared(tmp_path_factory):
     table(folder / "adult-test.csv", 100, 1, "person")
     table(folder / "test.csv", 100, 1, "person")
     table(folder / "new.parquet", 50, 2, "customer")
+    visits = [[f"u{k % 9}", f"2024-05-{1 + k % 30:02d}", k % 7, k % 2] for k in range(60)]
+    write_csv(folder / "visits.csv", ["user", "day", "pages", "bought"], visits)
     X = np.random.default_rng(0).normal(size=(60, 3))
     np.save(folder / "X.npy", X)
     np.save(folder / "y.npy", np.where(X[:, 0] > 0.5, 1, -1))

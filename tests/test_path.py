@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from distsms import pathwords, report
 from distsms.comm import Communicator
 from distsms.errors import InputError
+from distsms.folds import dealt
 from distsms.losses import MEASURES
 from distsms.meeting import together
 from distsms.objective import Request
@@ -22,7 +23,7 @@ from distsms.settings import Settings
 from distsms.solvers import SOLVERS
 from distsms.training import train
 from distsms.vectors import STEPS
-from tests.problems import asked, block, data, objective
+from tests.problems import asked, block, data, objective, share
 
 EPSILON = 1e-4
 PROBLEM = Problem("rocarea", [1e-1, 1e-2], 3, 0, Settings(lam=1.0, epsilon=EPSILON))
@@ -39,9 +40,32 @@ def solved(comm, problem, X, y, **more):
     return run(block(comm, X, y), problem, comm, keep, **more), w
 
 
+@pytest.mark.parametrize("kind", ["groups", "time"])
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+def test_a_lane_trains_and_is_judged_on_rows_that_the_folds_name(measure, kind, comm):
+    """By time, no lane sees what comes after its rows, and the first block judges nothing."""
+    X, y = data(n=160)
+    marks = np.arange(160) // 8 if kind == "groups" else np.random.default_rng(0).permutation(160) // 2
+    marks = marks.astype(np.uint64 if kind == "groups" else float)
+    problem = replace(PROBLEM, measure=measure, folds_by=kind, lambdas=[1e-1])
+    found, w = solved(comm, problem, X, y, belonging=marks[share(comm, 160)])
+    these = dealt(kind, marks, y, np.ones(160, bool), 3, 0, Communicator())
+    for lam, lane, result, _, training, held_out in found.points:
+        own, out = these.training(lane), these.judged(lane)
+        assert not lane or kind == "groups" or marks[own].max() < marks[out].min()
+        alone = train(objective(X[own], y[own], Communicator(), measure), Settings(lam=lam, epsilon=EPSILON))
+        assert result["lower_bound"] <= alone.J
+        assert alone.lower_bound <= result["J"]
+        if comm.is_root:
+            scores = X @ w[lam, lane]
+            assert training["rocarea"] == pytest.approx(roc_auc_score(y[own], scores[own]), abs=1e-12)
+            if lane:
+                assert held_out["rocarea"] == pytest.approx(roc_auc_score(y[out], scores[out]), abs=1e-12)
+
+
 def rows_of(comm, problem, X, y, lane):
     """The rows of all ranks on which a lane trains."""
-    folds = np.concatenate(comm.allgather(Lanes(block(comm, X, y), problem, comm).fold))
+    folds = np.concatenate(comm.allgather(Lanes(block(comm, X, y), problem, comm).folds.number))
     return folds != lane
 
 
@@ -54,7 +78,7 @@ def test_a_lane_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     w = np.random.default_rng(1).normal(size=X.shape[1])
     requests = [Request(lanes.vectors.part(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in lanes.numbers]
     found = asked(lanes.objective, requests)
-    folds = np.concatenate(comm.allgather(lanes.fold))
+    folds = np.concatenate(comm.allgather(lanes.folds.number))
     for k, (_, nu, _, lane) in enumerate(requests):
         alone = objective(X[folds != lane], y[folds != lane], Communicator(), measure)
         (other,) = alone.evaluate([Request(w, nu, SquaredNorm(0.1))])
@@ -187,7 +211,7 @@ def test_rows_of_weight_0_are_in_no_fold_and_other_weights_are_refused(comm):
     given = block(comm, X, y)
     mine = slice(given.first_row, given.first_row + len(given.labels))
     lanes = Lanes(replace(given, weights=weights[mine]), PROBLEM, comm)
-    folds = np.concatenate(comm.allgather(lanes.fold))
+    folds = np.concatenate(comm.allgather(lanes.folds.number))
     assert np.array_equal(folds == 0, weights == 0)
     assert lanes.objective.losses[0].n == np.sum(weights)
     assert [loss.n for loss in lanes.objective.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms import rows, shards
+from distsms import beside, doubles, folds, rows, shards
 from distsms.comm import Communicator
 from distsms.conversion import convert
 from distsms.errors import InputError
 from distsms.shards import load, read_ids, read_manifest, verify
-from distsms.splitting import Split
+from distsms.splitting import Split, periods
+from tests.files import on_root
 from tests.program import run, run_json
 
 ALONE = Communicator()
@@ -227,3 +228,49 @@ def test_gathered_blocks_are_as_large_as_allowed(lengths, limit):
     largest = max(map(size, blocks), default=0)
     assert all(size(one) <= max(limit, largest) for one in whole)
     assert all(size(a) + size(b) + 8 * len(blocks) > limit for a, b in itertools.pairwise(whole))  # each has an indptr
+
+
+@pytest.mark.parametrize("by", ["groups", "doubles", "time"])
+@pytest.mark.parametrize("n_shards", [1, 7])
+def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
+    """Whatever the ranks and shards; by time, the last part has the latest rows, and equal times stay together."""
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(1, 6, (N, 3)), rng.integers(0, 2, N)
+    user, day = rng.integers(0, 40, N), rng.integers(0, 90, N)
+    on_root(comm, lambda: np.savez(shared_dir / "a.npz", X=X, y=y, user=user, day=day))
+    how = {"split": Split((0.5, 0.3, 0.1), 2, by), "group": "user", "time": "day", "normalize": "standard"}
+    convert([shared_dir / "a.npz"], shared_dir / "d", comm, n_shards, **how)
+    parts = [read_manifest(shared_dir / "d" / f"part-{k}") for k in (1, 2, 3)]
+    marks = {"groups": user, "doubles": doubles.hashes(X), "time": day}[by]
+    given = beside.groups([str(one) for one in user], None) if by == "groups" else marks
+    wanted = Split((0.5, 0.3, 0.1), 2).by_hash(given)
+    if by == "time":
+        ends = [np.sort(day)[N * k // 10 - 1] for k in (5, 8, 9)]
+        wanted = sum((day > end).astype(int) for end in ends)
+    for k, part in enumerate(parts):
+        assert part.split["by"] == by
+        np.testing.assert_array_equal(folds.marks(part, by, 0, part.n), given[wanted == k])
+        _, counts = np.unique(X[wanted == k], axis=0, return_counts=True)
+        assert part.doubles["rows"] == counts[counts > 1].sum()
+        assert part.group["groups"] == len(set(user[wanted == k]))
+        assert (part.time["first"], part.time["last"]) == (day[wanted == k].min(), day[wanted == k].max())
+    assert sum(part.n for part in parts) == np.count_nonzero(wanted < 3) < N
+    assert not set(marks[wanted == 0]) & set(marks[wanted > 0])
+
+
+def test_time_is_the_order_of_the_input_where_there_is_no_other(comm, shared_dir):
+    write(comm, shared_dir, "svm")
+    convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, split=Split((0.8, 0.2), by="time"))
+    np.testing.assert_array_equal(numbers(shared_dir / "d/test"), np.arange(240, N))
+    with pytest.raises(InputError, match="--split-by groups: which column"):
+        convert([shared_dir / "a.svm"], shared_dir / "e", comm, 5, split=Split((0.8, 0.2), by="groups"))
+
+
+@pytest.mark.serial
+@given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.floats(0, 1), min_size=1, max_size=4))
+def test_periods_by_brute_force(times, ends):
+    times, ends = np.array(times, float), sorted(ends)
+    found = periods(times, ends, ALONE)
+    for k, end in enumerate(ends):
+        place = int(len(times) * end + 1e-9)
+        assert np.array_equal(found <= k, times <= (np.sort(times)[place - 1] if place else -np.inf))

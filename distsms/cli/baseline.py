@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from distsms.manifest import Manifest
     from distsms.settings import Settings
 
-PROBLEM = ("measure", "folds", "seed", "epsilon", "relative")
+PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """What `--path` says instead of the options."""
 NAME = "baseline"
 USAGE = "DATA [options]"
 METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "trees")
 EPILOG = """\
 distsms, scikit-learn's LogisticRegression and LinearSVC (classes as they are, and balanced), and XGBoost's trees, each
-on the folds that `distsms path` deals with the same --folds and --seed. The linear ones are tuned on the same lambdas
-(scikit-learn's C is 1 / (lambda n)), trees on their depth and, in each training, on the number of rounds by a fifth of
-its rows. A fold is measured at the setting that is best on the other folds. Differences are paired by row.
+on the folds that `distsms path` deals with the same --folds, --folds-by and --seed. The linear ones are tuned on the
+same lambdas (scikit-learn's C is 1 / (lambda n)), trees on their depth and, in each training, on the number of rounds
+by a fifth of its rows. A fold is measured at the setting that is best on the other folds. Differences are paired by
+row.
 
 Fits are dealt out to the ranks. Each rank holds all rows, since other libraries know no other way: data that do not fit
 one process want a sample. It needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
@@ -102,14 +103,16 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     missing = [one for one in wanted if one not in known]
     say(f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
     say(
-        f"problem   {identity['measure']}; {identity['folds']} folds; lambda {', '.join(f'{one:g}' for one in lambdas)}"
+        f"problem   {identity['measure']}; {identity['folds']} folds by {identity['folds_by']}; lambda "
+        + ", ".join(f"{one:g}" for one in lambdas)
     )
     say(f"fits      {len(wanted)}, of which {len(wanted) - len(missing)} are there\n")
     with comm.together():
-        X, y = shards.matrix(manifest)
-        rows = baseline.Rows(
-            X, y, folds.deal(y, np.ones(len(y), bool), identity["folds"], identity["seed"], competitors.ALONE)
-        )
+        X, y, counted = shards.matrix(manifest)
+        belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
+        how = identity["folds"], identity["seed"], competitors.ALONE
+        by = identity["folds_by"]
+        rows = baseline.Rows(X, y, folds.dealt(by, belonging, y, np.ones(len(y), bool), *how), by, belonging)
     end = time.monotonic() + args.time_limit
     own = missing[comm.rank :: comm.size]
     stopped = baseline.run(
@@ -127,13 +130,14 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         code = EXIT_OK
         with comm.together():
             if comm.is_root:
-                _conclude(folder, identity, wanted, rows, solver, say)
+                _conclude(folder, identity, wanted, rows, solver, _notes(identity, manifest), say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 
 def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
     """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
+    from distsms import folds
     from distsms.fit import settings_for
     from distsms.pathfolder import Folder
 
@@ -145,11 +149,12 @@ def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[d
         if told["problem"]["data"]["fingerprint"] != manifest.fingerprint:
             raise InputError(f"{args.path}: is a path on other data, {told['problem']['data']['path']}")
         given = {name: value for name, value in problem.items() if value != args.usual[name]}
-        problem = {name: told["problem"][name] for name in problem}
+        problem = {name: told["problem"].get(name, problem[name]) for name in problem}
         for name, value in given.items():
             if value != problem[name]:
                 raise InputError(
-                    f"--{name} {value}: {args.path} is a path with {name} {problem[name]}; leave out one of both"
+                    f"--{name.replace('_', '-')} {value}: {args.path} is a path with {name} {problem[name]}; leave out "
+                    "one of both"
                 )
         lambdas = sorted({one.lam for one in there.points()}, reverse=True)
     if not problem["folds"]:
@@ -159,6 +164,7 @@ def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[d
     target = problem["epsilon"], problem["relative"]
     settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
+    problem |= {"folds_by": folds.chosen(problem["folds_by"], manifest)}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
 
 
@@ -190,15 +196,31 @@ def _keeper(folder: Folder, count: int, ranks: int, say: Callable[[str], None]) 
     return keep
 
 
+def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
+    """What to know of folds by what belongs together, in sentences."""
+    from distsms import doubles
+
+    by = identity["folds_by"]
+    notes = ["Intervals count each row by itself: where rows of a group are alike, they are too narrow."]
+    warning = "" if by == "doubles" else doubles.warning(manifest.doubles, manifest.n)
+    return notes * (by == "groups") + [f"Warning: {warning}."] * bool(warning)
+
+
 def _conclude(
-    folder: Folder, identity: dict[str, Any], wanted: list[Unit], rows: Rows, solver: str, say: Callable[[str], None]
+    folder: Folder,
+    identity: dict[str, Any],
+    wanted: list[Unit],
+    rows: Rows,
+    solver: str,
+    notes: list[str],
+    say: Callable[[str], None],
 ) -> None:
     """The table and baseline.json, of all fits in the folder that are complete. On the root."""
     from distsms import baseline, baselinewords
 
     measure = identity["measure"]
     found = baseline.standings(folder, folder.fits(), rows, measure)
-    words = baselinewords.sentences(found, measure)
+    words = [*baselinewords.sentences(found, measure), *notes]
     say(f"\n{baselinewords.table(found, measure)}\n")
     for line in words:
         say(line)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         models = [_model(path) for path in paths]
         print(report.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
-    found = versions() if not paths else _data(paths[0]) if os.path.isdir(paths[0]) else _model(paths[0])
+    found = versions() if not paths else _data(paths[0], args.json) if os.path.isdir(paths[0]) else _model(paths[0])
     if args.json:
         print(report.to_json(found, indent=1))
     else:
@@ -99,16 +99,19 @@ def versions() -> dict[str, str]:
     }
 
 
-def _data(path: str) -> dict[str, Any]:
+def _data(path: str, as_json: bool) -> dict[str, Any]:
     """The manifest, with sums over the shards in place of their list."""
     from dataclasses import asdict
 
+    from distsms.groups import in_words
     from distsms.shards import read_manifest
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
     del found["shards"], found["normalization"]
     found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.in_words()}
+    if not as_json:
+        found |= in_words(manifest)
     rows = [shard.rows for shard in manifest.shards]
     return found | {
         "shards": len(rows),

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import count, positive, whole
+from distsms.cli.types import BY, count, positive, whole
 from distsms.errors import EXIT_REQUEUE
 from distsms.measure_names import RANKING
 from distsms.solvers import SOLVERS
@@ -25,10 +25,12 @@ NAME = "path"
 USAGE = "DATA [options]"
 EPILOG = """\
 Every lambda is solved on all rows and, for each fold, on the rows outside of it, each point from where the last one
-ended and proved as `distsms train` proves it. Folds hold each class in equal shares (to one row), by --seed and the
-rows' order, the same on any number of ranks. All rows and all folds advance in the same passes over one copy of the
-data. The measure of each fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there
-already. --rule one-se takes the largest lambda around the best one whose mean is within the best one's standard error.
+ended and proved as `distsms train` proves it. Folds by rows hold each class in equal shares (to one row), by --seed and
+the rows' order; those by groups or doubles are as even as these allow. For K folds by time the rows are cut into K + 1
+blocks in their order; each judges the models of all blocks before it, and the first judges none. Folds are the same on
+any number of ranks. All rows and all folds advance in the same passes over one copy of the data. The measure of each
+fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there already. --rule one-se
+takes the largest lambda around the best one whose mean is within the best one's standard error.
 
 OUTPUT gets model.h5, path.json and a folder with each point, and the model of all rows at each lambda. The same line
 again keeps finished points and makes the others; more lambdas add points.
@@ -38,6 +40,7 @@ signal or --time-limit; the same line again goes on
 
 examples:
   distsms path data/train --measure rocarea
+  distsms path data/train --folds-by time --output path-in-time
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
 
@@ -83,6 +86,12 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folds", type=folds, default=5, metavar="K", help="of the cross-validation; 0: the path alone (%(default)s)"
     )
+    parser.add_argument(
+        "--folds-by",
+        choices=BY,
+        help="what folds keep together: nothing (rows), groups of `shard --group`, equal rows (doubles); time: each is"
+        " judged by rows that come after those it is trained on (default: groups where the data have them, else rows)",
+    )
     parser.add_argument("--seed", type=whole, default=0, help="another one deals rows to folds otherwise (%(default)s)")
 
 
@@ -126,7 +135,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     import time
     from dataclasses import replace
 
-    from distsms import files, inputs, path, shards
+    from distsms import files, folds, inputs, path, shards
     from distsms.cli.options import fitting, rows_held, solver_for, speaker
     from distsms.pathfolder import finished
 
@@ -136,7 +145,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     starts: list[Any] = [None] * (args.folds + 1)
     with comm.together():  # everything that can be refused before the data are read
         manifest = shards.read_manifest(args.data)
-        problem = _problem(args, solver, manifest.p)
+        problem = _problem(args, solver, manifest)
         about = args, args.measure, manifest, problem.settings
         ordering, step, more, room = fitting(
             *about, comm.size, neighbours, losses=args.folds + 1, solves=problem.at_once
@@ -154,12 +163,16 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
                 todo = [lam for lam in problem.lambdas if (lam, lane) not in known]
                 starts[lane] = folder.start(lane, todo[0], done) if todo else None
     known = comm.bcast(known)
-    for line in [*_heading(args, problem, manifest), *more]:
+    warnings = _warnings(problem, manifest)
+    for line in [*_heading(args, problem, manifest), *(f"warning   {one}" for one in warnings), *more]:
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
     block = shards.load(manifest, comm, room=room(comm.is_root))
     say(rows_held(block, comm, args.memory))
+    with comm.together():
+        last = block.first_row + len(block.labels)
+        belonging = folds.marks(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
     keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
     begun = time.monotonic()
@@ -171,29 +184,32 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         lambda lam, lane: (lam, lane) in known,
         starts.__getitem__,
         lambda: signals.wanted() or time.monotonic() > end,
+        belonging=belonging,
     )
     code = 0
     with comm.together():
         if comm.is_root:
-            code = _conclude(args, identity, folder, found, time.monotonic() - begun, say)
+            code = _conclude(args, identity, folder, found, time.monotonic() - begun, warnings, say)
     code = comm.bcast(code)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 
-def _problem(args: argparse.Namespace, solver: str, p: int) -> Problem:
-    """What is asked for, of data of p columns. Raises InputError where it contradicts itself."""
+def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Problem:
+    """What is asked for. Raises InputError where it contradicts itself."""
     from dataclasses import replace
 
+    from distsms import folds
     from distsms.cli.options import settings_from
     from distsms.path import Problem
 
     falling = sorted({one for some in args.lambdas for one in some}, reverse=True)
     settings = settings_from(args, args.measure, solver, lam=falling[0])
-    at_once = min(args.folds + 1, args.at_once or (1 if p >= WIDE else args.folds + 1))
+    at_once = min(args.folds + 1, args.at_once or (1 if manifest.p >= WIDE else args.folds + 1))
     # The limit of time is all points' together; so is that of memory.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
-    return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once)
+    by = folds.chosen(args.folds_by, manifest)
+    return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once, folds_by=by)
 
 
 class Keeper:
@@ -237,6 +253,7 @@ def _conclude(
     folder: Folder,
     found: Run,
     seconds: float,
+    warnings: list[str],
     say: Callable[[str], None],
 ) -> int:
     """The table, the choice, the model, path.json; returns the exit code. On the root."""
@@ -254,15 +271,18 @@ def _conclude(
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
-    words: dict[str, Any] = {"points": [one._asdict() for one in points]}
+    words: dict[str, Any] = {"points": [one._asdict() for one in points], "warnings": warnings}
     if chosen:
         words |= {"means": [one._asdict() for one in curve], "rule": args.rule}
         words |= {name: one._asdict() for name, one in chosen._asdict().items()}
         best = folder.model(chosen.chosen.lam)
-        told = {"folds": args.folds, "seed": args.seed, "rule": args.rule, "held_out": chosen.chosen._asdict()}
+        told = {name: identity[name] for name in ("folds", "folds_by", "seed")}
+        told |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
         model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
         say(pathwords.choice(args.measure, chosen, curve, points))
         say(f"  model     {folder.path / MODEL}")
+    for one in warnings:
+        say(f"  warning   {one}")
     if warning := pathwords.nothing(args.measure, points):
         say(warning)
     folder.describe(identity, **words)
@@ -272,7 +292,7 @@ def _conclude(
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
     """What points must share to stand on one path."""
-    own, target = ("measure", "folds", "seed"), ("epsilon", "relative")
+    own, target = ("measure", "folds", "folds_by", "seed"), ("epsilon", "relative")
     return {
         "data": {"path": args.data, "fingerprint": manifest.fingerprint},
         **{name: getattr(problem, name) for name in own},
@@ -280,13 +300,21 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
     }
 
 
+def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
+    """What folds may hide."""
+    from distsms import doubles
+
+    told = doubles.warning(manifest.doubles, manifest.n) if problem.folds and problem.folds_by != "doubles" else ""
+    return [told] if told else []
+
+
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:
     """What is about to be solved, in lines."""
     grid = ", ".join(f"{one:g}" for one in problem.lambdas)
-    rows = f"all rows and {args.folds} folds, {problem.at_once} at once" if args.folds else "all rows"
+    rows = f" and {args.folds} folds by {problem.folds_by}, {problem.at_once} at once" if args.folds else ""
     sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive"
     return [
         f"data      {args.data}: {sizes}",
         f"problem   {args.measure}; gap to prove: {problem.settings.target_in_words()}; lambda {grid}",
-        f"models    {rows}",
+        f"models    all rows{rows}",
     ]

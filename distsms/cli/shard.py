@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.types import add_compress, count, shares, whole
-from distsms.errors import EXIT_OK
+from distsms.cli.types import BY, add_compress, count, shares, whole
+from distsms.errors import EXIT_OK, InputError
 
 if TYPE_CHECKING:
     from distsms.comm import Communicator
@@ -33,6 +33,7 @@ examples:
   distsms shard adult.csv data/train --label income --positive '>50K' --normalize standard
   distsms shard test.csv data/test --like data/train
   distsms shard all.svm data --split 0.8,0.2 --seed 1
+  distsms shard visits.csv data/visits --label bought --group user --time day
   distsms shard cells.h5ad data/cells --label cell_type --positive 'B cell' --id _index
   distsms shard X.npy data/train --label y.npy
 """
@@ -49,6 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drop", nargs=1, action="extend", default=[], metavar="COLUMN", help="leave a column out; may be repeated"
     )
     parser.add_argument(
+        "--group",
+        metavar="COLUMN",
+        help="which rows belong together (a user, a day, a query); no feature then; kept for folds; of text: qid",
+    )
+    parser.add_argument(
+        "--time", metavar="COLUMN", help="when rows were: numbers or dates; no feature then; kept for folds"
+    )
+    parser.add_argument(
+        "--keep",
+        nargs=1,
+        action="extend",
+        default=[],
+        metavar="COLUMN",
+        help="the column of --group or --time is a feature, too; may be repeated",
+    )
+    parser.add_argument(
         "--normalize",
         choices=("none", "standard", "maxabs", "l2"),
         help="for training: columns by standard deviation or largest size, or rows to length 1; models score raw rows",
@@ -59,6 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shares,
         metavar="F,F",
         help="make a data set of each part: OUTDIR/train and OUTDIR/test, or, of more than two, OUTDIR/part-1, ...",
+    )
+    parser.add_argument(
+        "--split-by",
+        choices=BY,
+        help="what the parts keep together: nothing (rows), groups, equal rows (doubles); time: the last part is the"
+        " latest (default: groups with --group, else rows)",
     )
     parser.add_argument("--seed", type=whole, default=0, help="of --split: another one gives other parts")
     parser.add_argument("--zero-based", action="store_true", help="columns are counted from 0 in the text")
@@ -87,7 +110,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
-    split = None if args.split is None else Split(args.split, args.seed)
+    if args.split_by and args.split is None:
+        raise InputError("--split-by: says what --split keeps together; give --split, too", everywhere=True)
+    split_by = args.split_by or ("groups" if args.group else "rows")
+    split = None if args.split is None else Split(args.split, args.seed, split_by)
     manifest = convert(
         args.input,
         args.output,
@@ -106,6 +132,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         label=args.label,
         id=args.id,
         drop=tuple(args.drop),
+        group=args.group,
+        time=args.time,
+        keep=tuple(args.keep),
     )
     if talks:
         seconds = time.perf_counter() - start
@@ -121,6 +150,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _tell(manifest: Manifest) -> None:
     """What a data set holds, for people."""
+    from distsms.groups import in_words as belonging
     from distsms.labels import in_words, known
     from distsms.report import files_in_words
 
@@ -133,5 +163,7 @@ def _tell(manifest: Manifest) -> None:
     if manifest.normalization.kind != "none":
         print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
     print(f"  files     {files_in_words(manifest)}")
+    for name, told in belonging(manifest).items():
+        print(f"  {name:<9} {told}")
     if not (manifest.n_pos and manifest.n_neg):
         print("  warning   only one class: fine for prediction, but no measure can be trained or evaluated on it")

@@ -8,6 +8,9 @@ import math
 from distsms.errors import InputError
 from distsms.measure_names import parse
 
+BY = ("rows", "groups", "doubles", "time")
+"""What parts and folds keep together: nothing, the rows of a group, equal rows; or that they are an order in time."""
+
 
 def positive(text: str) -> float:
     """A finite number above 0."""
