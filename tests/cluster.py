@@ -76,7 +76,6 @@ class Cluster:
             "SLURM_CONF": str(home / "slurm.conf"),
             # Ranks of both nodes see one /dev/shm, and Open MPI's shared memory would mix them up.
             "OMPI_MCA_btl": "self,tcp",
-            "OMPI_MCA_btl_tcp_if_include": "lo",  # both nodes are this machine
             "PMIX_MCA_psec": "native",  # not the system's munge, which may have no daemon
         }
 
