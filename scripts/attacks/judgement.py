@@ -13,7 +13,9 @@ with the allowance for rounding that distsms claims for J (`Objective.rounding`)
 + n (R + 4)). The first three have no allowance at all.
 
 The floor of a problem is the size of the terms of J and d at its solution times eps: eps (sum_j max_i |x_ij| |w_j| +
-lambda/2 ||w||^2 + R + 1). What nobody can prove there is no failure; what is asked for above `FLOORS` times it is one.
+lambda/2 ||w||^2 + R + 1). What nobody can prove there is no failure; what is asked for above `FLOORS` times it may be
+one. It is none where slopes r in doubles cannot prove it: an error e_j = eps max_i |x_ij| in each entry of r, one
+rounding of the largest term, lowers a bound by Omega*(e) = ||e||^2 / (2 lambda), the floor of slopes.
 """
 
 from __future__ import annotations
@@ -38,13 +40,14 @@ FLOORS = 1e3
 
 
 class Truth(NamedTuple):
-    """The least J found, the vector about there, and the problem's floor."""
+    """The least J found, the vector about there, the problem's floor, and that of slopes."""
 
     exact: oracle.Exact
     X: Floats
     least: Fraction
     w: Floats
     floor: float
+    slopes: float
 
 
 class Verdict(NamedTuple):
@@ -69,6 +72,7 @@ class Verdict(NamedTuple):
     gap: float
     target: float
     floor: float
+    slopes: float
     least: float
     excess: float
     false: dict[str, float]
@@ -83,6 +87,11 @@ class Verdict(NamedTuple):
     def provable(self) -> bool:
         """Whether its target is well above the problem's floor."""
         return self.target > FLOORS * self.floor
+
+    @property
+    def provable_in_doubles(self) -> bool:
+        """Whether it is well above that of slopes, too."""
+        return self.target > FLOORS * (self.floor + self.slopes)
 
 
 def verdicts(problem: Problem, comm: Communicator) -> list[Verdict]:
@@ -108,8 +117,10 @@ def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
     least, w = oracle.least(exact, [*points, *others])
     omega = problem.lam / 2 * float(w @ w)
     with np.errstate(over="ignore"):
-        terms = float(np.max(np.abs(X), axis=0) @ np.abs(w)) + omega + float(least) + 1.0
-    return Truth(exact, X, least, w, EPS * terms)
+        largest = np.max(np.abs(X), axis=0)
+        terms = float(largest @ np.abs(w)) + omega + float(least) + 1.0
+        slopes = float(np.sum((EPS * largest) ** 2)) / (2 * problem.lam)
+    return Truth(exact, X, least, w, EPS * terms, slopes)
 
 
 def judge(problem: Problem, number: int, one: Run, truth: Truth) -> Verdict:
@@ -147,6 +158,7 @@ def judge(problem: Problem, number: int, one: Run, truth: Truth) -> Verdict:
         result.gap,
         one.target,
         truth.floor,
+        truth.slopes,
         float(least),
         float(J - least) if J is not None else np.inf,
         false,
