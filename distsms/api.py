@@ -148,6 +148,7 @@ def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how:
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
     rows = _in_memory(*data, comm, judge.p)
+    rows.features.normalize(judge.normalization.by_row)
     found = scoring.Scored(scoring.scores([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
 

@@ -45,16 +45,16 @@ class HeldOutRows:
 
     def __init__(self, path: str, training: Manifest, comm: Communicator, ignore_new: bool = False) -> None:
         """training : the data set whose columns, labels and normalization they share. Raises InputError."""
-        self._path, self._like, self._how = path, inputs.like(training), training.normalization
+        self._path, self._like = path, inputs.like(training)
         self._comm, self._quiet = comm, inputs.How(ignore_new, quiet=True)
-        found = scoring.score([self._like], path, comm, inputs.How(ignore_new), self._how)
+        found = scoring.score([self._like], path, comm, inputs.How(ignore_new))
         rows = int(comm.maximum(np.array([len(found.labels)]))[0])
         self.at_once = max(1, TESTED_BYTES // (8 * (training.p + rows)))
 
     def scored(self, vectors: Sequence[Floats]) -> scoring.Scored:
         """Scores of some w (p,), in one pass. Collective. Raises InputError if one is not finite."""
-        models = [replace(self._like, w=w) for w in vectors]
-        return scoring.score(models, self._path, self._comm, self._quiet, self._how)
+        models = [replace(self._like, w=self._like.normalization.fold(w)) for w in vectors]
+        return scoring.score(models, self._path, self._comm, self._quiet)
 
 
 class Runner:

@@ -8,6 +8,7 @@ Two classes with one interface, `Sparse` (with or without values) and `Dense`; n
     second_moments()        sum_i x_ij^2                               -> (p,): this rank's summand
     largest_terms(w)        what rounding can do to X w                -> a number
     columns()               max_i |x_ij| and the count of entries      -> (p,) and (p,), of this rank's rows
+    normalize(how)          from now on, X is the normalized rows; what is held stays as it is
 
 All vectors are local and float64; k of them lie one below the other, each contiguous, and share one pass over memory.
 X is held as narrow as it is, float32 values as float32, and not copied where it is; sums are float64. Nothing
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms import features_kernel as kernel
+from distsms.normalization import Normalization
 from distsms.parts import Entries, Floats, Part, Rows, Source, threads_wanted
 
 PART_ENTRIES = 2**20
@@ -130,13 +132,16 @@ class Sparse(Rows):
         kernel.add_rows(*entries, self._runs, part, self._skips(c), c, out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        return kernel.largest_row(*entries, self._runs, part, w)
+        return kernel.largest_row(*entries, self._runs, part, w, self.row_factors)
 
     def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
-        kernel.describe_columns(*entries, part, largest, counts)
+        kernel.describe_columns(*entries, self._runs, part, self.row_factors, largest, counts)
 
     def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
-        kernel.add_squares(*entries, part, squares)
+        kernel.add_squares(*entries, self._runs, part, self.row_factors, squares)
+
+    def _length(self, part: Part, entries: Entries, out: Floats) -> None:
+        kernel.row_lengths(*entries, self._runs, part, out)
 
     def _skips(self, c: Floats) -> bool:
         """Whether passing over rows with c_i = 0 is worth a branch: where reading them is dear, or few others are left.
@@ -188,14 +193,20 @@ class Dense(Rows):
         kernel.add_dense(entries[0][part.start : part.stop], c[part.first : part.last], out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        return kernel.largest_dense(entries[0][part.start : part.stop], w)
+        return kernel.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
 
     def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
-        kernel.largest_dense_entries(entries[0][part.start : part.stop], largest)
+        kernel.largest_dense_entries(entries[0][part.start : part.stop], self._factors(part), largest)
         counts += part.last - part.first
 
     def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
-        kernel.add_squares_dense(entries[0][part.start : part.stop], squares)
+        kernel.add_squares_dense(entries[0][part.start : part.stop], self._factors(part), squares)
+
+    def _length(self, part: Part, entries: Entries, out: Floats) -> None:
+        kernel.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
+
+    def _factors(self, part: Part) -> Floats:
+        return self.row_factors[part.first : part.last]
 
 
 def _block(nnz: int, n_local: int) -> int:
@@ -249,3 +260,14 @@ def rows_of(X: Any) -> Features:
         X = X.copy()
         X.sum_duplicates()
     return Sparse.of(X)
+
+
+def normalize_matrix(X: Any, how: Normalization) -> None:
+    """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy, in place. Local."""
+    rows = rows_of(X)
+    rows.normalize(how)
+    for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):
+        if len(factors) and not sparse.issparse(X):
+            X *= np.expand_dims(factors, 1 - axis)
+        elif len(factors):
+            X.data *= factors[X.indices] if axis else np.repeat(factors, np.diff(X.indptr))

@@ -198,8 +198,16 @@ def add_rows(
 
 
 @njit()
-def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array) -> float:
-    """The largest over the rows of a part of (entries + 2) sum_j |x_ij w_j|; 0 without rows."""
+def _factor(factors: Array, i: Any) -> Any:
+    """Of row i; 1 where there are no factors."""
+    if len(factors):
+        return factors[i]
+    return 1.0
+
+
+@njit()
+def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array, factors: Array) -> float:
+    """The largest over the rows of a part of (entries + 2) sum_j |x_ij w_j| times the row's factor; 0 without rows."""
     best: Any = 0.0
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:
@@ -212,27 +220,71 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
             while k < stop:
                 a += abs(_value(values, k) * w[columns[k]])
                 k += _ONE
-            best = max(best, a * (length + 2.0))
+            best = max(best, a * (length + 2.0) * _factor(factors, _place(runs.order, runs.block, q)))
             q += 1
     return best
 
 
 @njit()
-def describe_columns(columns: Array, values: Values, part: Part, largest: Array, counts: Array) -> None:
-    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of a part."""
-    for i in range(part.start, part.stop):
-        k = np.uint64(i)
-        j = columns[k]
-        largest[j] = max(largest[j], abs(_value(values, k)))
-        counts[j] += 1.0
+def describe_columns(
+    columns: Array, values: Values, runs: Runs, part: Part, factors: Array, largest: Array, counts: Array
+) -> None:
+    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of a part's rows times their factors."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            k = stop
+            stop = k + length
+            factor = _factor(factors, _place(runs.order, runs.block, q))
+            while k < stop:
+                j = columns[k]
+                largest[j] = max(largest[j], abs(_value(values, k)) * factor)
+                counts[j] += 1.0
+                k += _ONE
+            q += 1
 
 
 @njit()
-def add_squares(columns: Array, values: Values, part: Part, squares: Array) -> None:
-    """squares += x_ij^2 of the entries of a part; (p,)."""
-    for i in range(part.start, part.stop):
-        k = np.uint64(i)
-        squares[columns[k]] += _value(values, k) ** 2
+def add_squares(columns: Array, values: Values, runs: Runs, part: Part, factors: Array, squares: Array) -> None:
+    """squares += x_ij^2 of the entries of a part's rows times their factors; (p,)."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            k = stop
+            stop = k + length
+            factor = _factor(factors, _place(runs.order, runs.block, q))
+            while k < stop:
+                squares[columns[k]] += (_value(values, k) * factor) ** 2
+                k += _ONE
+            q += 1
+
+
+@njit()
+def row_lengths(columns: Array, values: Values, runs: Runs, part: Part, out: Array) -> None:
+    """out_i = ||x_i|| of the rows of a part; (n_local,). No square overflows."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            start = stop
+            stop = start + length
+            largest: Any = 0.0
+            k = start
+            while k < stop:
+                largest = max(largest, abs(_value(values, k)))
+                k += _ONE
+            a = 0.0
+            k = start if largest > 0 else stop
+            while k < stop:
+                a += (_value(values, k) / largest) ** 2
+                k += _ONE
+            out[_place(runs.order, runs.block, q)] = largest * np.sqrt(a)
+            q += 1
 
 
 @njit(fastmath=_ANY_ORDER)
@@ -264,7 +316,7 @@ def add_dense(array: Array, c: Array, out: Array) -> None:
 
 
 @njit(fastmath=_ANY_ORDER)
-def largest_dense(array: Array, w: Array) -> float:
+def largest_dense(array: Array, w: Array, factors: Array) -> float:
     """As `largest_row`, of all rows of an array (rows, p)."""
     best = 0.0
     for i in range(len(array)):
@@ -272,23 +324,38 @@ def largest_dense(array: Array, w: Array) -> float:
         a = 0.0
         for j in range(len(w)):
             a += abs(row[j] * w[j])
-        best = max(best, a)
+        best = max(best, a * _factor(factors, i))
     return best * (len(w) + 2.0)
 
 
 @njit()
-def largest_dense_entries(array: Array, largest: Array) -> None:
-    """largest_j = max(largest_j, |x_ij|) of all rows; (p,)."""
+def largest_dense_entries(array: Array, factors: Array, largest: Array) -> None:
+    """largest_j = max(largest_j, |x_ij|) of all rows times their factors; (p,)."""
     for i in range(len(array)):
-        row = array[i]
+        row, factor = array[i], _factor(factors, i)
         for j in range(len(largest)):
-            largest[j] = max(largest[j], abs(np.float64(row[j])))
+            largest[j] = max(largest[j], abs(np.float64(row[j])) * factor)
 
 
 @njit()
-def add_squares_dense(array: Array, squares: Array) -> None:
-    """squares_j += x_ij^2 of all rows; (p,)."""
+def add_squares_dense(array: Array, factors: Array, squares: Array) -> None:
+    """squares_j += x_ij^2 of all rows times their factors; (p,)."""
+    for i in range(len(array)):
+        row, factor = array[i], _factor(factors, i)
+        for j in range(len(squares)):
+            squares[j] += (np.float64(row[j]) * factor) ** 2
+
+
+@njit()
+def lengths_dense(array: Array, out: Array) -> None:
+    """As `row_lengths`, of all rows of an array (rows, p); out (rows,)."""
     for i in range(len(array)):
         row = array[i]
-        for j in range(len(squares)):
-            squares[j] += np.float64(row[j]) ** 2
+        largest: Any = 0.0
+        for j in range(len(row)):
+            largest = max(largest, abs(np.float64(row[j])))
+        a = 0.0
+        if largest > 0:
+            for j in range(len(row)):
+                a += (np.float64(row[j]) / largest) ** 2
+        out[i] = largest * np.sqrt(a)

@@ -13,8 +13,7 @@ from scipy import sparse
 from distsms import columns, labels, shards
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.model import Model, is_model
-from distsms.normalization import Normalization
+from distsms.model import Model, is_model, trained
 from distsms.reading import Reader, Reading, format_of, open_reader
 from distsms.rows import Rows
 
@@ -44,9 +43,9 @@ AS_TRAINED = How()
 
 
 def like(manifest: shards.Manifest) -> Model:
-    """A model that knows nothing yet, of a data set's columns and labels, for its test rows. Local."""
+    """A model that knows nothing yet, of a data set's columns, labels and normalization, for its test rows. Local."""
     about = {"label_map": manifest.label_map, "zero_based": manifest.zero_based}
-    return Model(np.zeros(manifest.p), about, manifest.table)
+    return trained(np.zeros(manifest.p), about, manifest)
 
 
 def check(path: str | os.PathLike[str], model: Model, how: How = AS_TRAINED) -> None:
@@ -96,16 +95,12 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, h
     return open_reader([path], reading, comm)
 
 
-def matrix(
-    rows: Rows, model: Model, path: str | os.PathLike[str], how: How, normalization: Normalization
-) -> sparse.csr_matrix:
-    """Rows with the model's columns, normalized. Raises InputError where they have more of them."""
+def matrix(rows: Rows, model: Model, path: str | os.PathLike[str], how: How) -> sparse.csr_matrix:
+    """Rows with the model's columns. Raises InputError where they have more of them."""
     if rows.n_columns > model.p and not how.ignore_new:
         raise _too_wide(path, rows.n_columns, model, how)
     shape = (len(rows.labels), max(rows.n_columns, model.p))
-    X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, : model.p]
-    normalization.apply(X.indptr, X.indices, X.data)
-    return X
+    return sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, : model.p]
 
 
 def _too_wide(path: str | os.PathLike[str], width: int, model: Model, how: How) -> InputError:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from distsms.errors import InputError
 from distsms.losses.contract import Cost
 from distsms.manifest import Manifest
+from distsms.normalization import BY_COLUMN
 from distsms.parts import threads_wanted
 from distsms.report import size
 from distsms.settings import Settings
@@ -31,7 +32,7 @@ _LIMITS = ("memory.max", "memory.limit_in_bytes")
 class Needs:
     """Bytes that a run takes. `data` is dealt out to the ranks, `each` is every rank's, `root` the root's besides.
 
-    node : what the ranks of a node share, once for each.  rows : of `data`, what is not entries.
+    node : what the ranks of a node share, once for each.  rows : of `data`, what is not entries, `row` of each row.
     buffers : what a rank takes to stream entries that it does not hold.
     """
 
@@ -40,6 +41,7 @@ class Needs:
     root: int
     node: int = 0
     rows: int = 0
+    row: int = 0
     buffers: int = 0
 
     def of_rank(self, ranks: int) -> int:
@@ -105,21 +107,24 @@ def needs(
 
     Each rank holds w, once for a node where its ranks share it, and X'c, once more for every thread but the first;
     and what MPI takes to sum X'c, twice that at most. Columns are described in no more than that. A constant feature
-    takes a copy of X'c.
+    takes a copy of X'c. Normalization takes the factors, of the columns or of the rows, and what it multiplies by them.
     """
-    rows = ROW_BYTES * losses * manifest.n
-    data = entry_bytes(manifest, manifest.normalization)[0] * manifest.nnz + rows
+    kind = manifest.normalization.kind
+    row = ROW_BYTES * losses + 8 * (1 + solves) * (kind == "l2")
+    rows = row * manifest.n
+    data = entry_bytes(manifest)[0] * manifest.nnz + rows
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
     each = INTERPRETER + EXPANDING * (manifest.compression != "none")
     each += 8 * p * solves * (2 + (not shared) + threads_wanted() + bias)
+    each += 8 * p * (1 + solves) * (kind in BY_COLUMN)
     each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
     steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
     if layout.step == "spread":
         each += steps
     else:
         root += steps
-    return Needs(data, each, root, 8 * p * solves * shared, rows, buffer_bytes(manifest, threads_wanted()))
+    return Needs(data, each, root, 8 * p * solves * shared, rows, row, buffer_bytes(manifest, threads_wanted()))
 
 
 def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: float = math.inf) -> None:
@@ -155,9 +160,9 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     raise InputError(text + f"{fitting[0]} ranks, {fitting[1]} on each node of this memory, would fit" + stream)
 
 
-def room(needed: Needs, allowed: float, root: bool, losses: int = 1) -> Room:
+def room(needed: Needs, allowed: float, root: bool) -> Room:
     """What is left to a rank, the root or another one, for its rows, of what it may take in all. Local."""
-    return Room(int(allowed) - needed.besides_rows(root), ROW_BYTES * losses)
+    return Room(int(allowed) - needed.besides_rows(root), needed.row)
 
 
 def available(root: Path = Path("/")) -> int:

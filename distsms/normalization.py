@@ -7,8 +7,9 @@
 `standard` does not centre: that would shift the scores of all rows alike, which ROCArea and PRBEP do not see, and fill
 sparse rows. Columns without variance (without a value, for maxabs) and empty rows stay as they are.
 
-Data sets hold rows as they were. Training sees them normalized; then the factors of the columns are folded into w, so
-that <w, x> is the score of a raw row. Only l2 has to be applied to rows that are scored.
+Data sets hold rows as they were, and so does memory. Training multiplies w by the factors of the columns, or scores by
+those of the rows (`parts.Rows.normalize`); the w of a model has the factors of the columns in it. So the score of a row
+is <w, x>, or <w, x> / ||x|| for l2, of the row as it was read, in float64, in training and everywhere else.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _BITS = 26
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """What is done to rows. scale : (p,) the factor of each column for standard and maxabs, else None."""
+    """What is done to rows. scale : (p,) the factor of each column for standard and maxabs, else None.
+
+    `parts.Rows.normalize` does it.
+    """
 
     kind: str = "none"
     scale: Floats | None = None
@@ -47,23 +51,6 @@ class Normalization:
         """What is left to do to rows where the factors of columns are in w."""
         return self if self.kind == "l2" else Normalization()
 
-    def apply(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any]) -> None:
-        """Normalize CSR rows in place; `values` of any float type. Columns beyond the scale stay. Local; O(nnz)."""
-        if self.kind == "l2":
-            row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-            values /= _lengths(row, values, len(indptr) - 1)[row]
-        elif self.scale is not None:
-            values *= self.scale[indices]
-
-    def apply_dense(self, rows: NDArray[Any]) -> None:
-        """The same for dense rows."""
-        if self.kind == "l2":
-            n, p = rows.shape
-            row = np.repeat(np.arange(n), p)
-            rows /= _lengths(row, rows.ravel(), n)[:, None]
-        elif self.scale is not None:
-            rows[:, : len(self.scale)] *= self.scale[: rows.shape[1]]
-
     def fold(self, w: Floats) -> Floats:
         """Coefficients (p,) for raw rows, from those for normalized ones."""
         return w if self.scale is None else w * self.scale
@@ -75,15 +62,6 @@ class Normalization:
 
 def _numbers(one: Normalization) -> list[float] | None:
     return None if one.scale is None else one.scale.tolist()
-
-
-def _lengths(row: NDArray[Any], values: NDArray[Any], n: int) -> Floats:
-    """The Euclidean length of each row, 1 of those without one; no square overflows. `row` (nnz,) of each value."""
-    largest = np.zeros(n)
-    np.maximum.at(largest, row, np.abs(values))
-    largest[largest == 0] = 1
-    lengths = largest * np.sqrt(np.bincount(row, (values / largest[row]) ** 2, n))
-    return np.where(lengths > 0, lengths, 1.0)
 
 
 class Extent:
@@ -131,11 +109,12 @@ def measure(
             extent.add(indices, values)
     extent.merge(p, n, comm)
     if kind == "maxabs":
-        return Normalization(kind, _inverse(np.maximum(-extent.low, extent.high)))
-    return Normalization(kind, _inverse(_deviations(extent, entries(), n, comm)))
+        return Normalization(kind, inverse(np.maximum(-extent.low, extent.high)))
+    return Normalization(kind, inverse(_deviations(extent, entries(), n, comm)))
 
 
-def _inverse(sizes: Floats) -> Floats:
+def inverse(sizes: Floats) -> Floats:
+    """The factors that bring columns or rows of these sizes to size 1; 1 where there is none."""
     with np.errstate(over="ignore", divide="ignore"):
         scale = 1 / sizes
     return np.where((sizes > 0) & np.isfinite(scale), scale, 1.0)

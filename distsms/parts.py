@@ -5,6 +5,9 @@ of length p of their own for X'c, summed in a fixed order: results depend on the
 and not on chance. Threads are OMP_NUM_THREADS, or 1.
 
 Where not all entries are in memory, a `Source` brings those of one part after the other; sums are the same to the bit.
+
+Normalized rows are x_ij a_i b_j, with a factor for each row or each column. Entries stay as they were read: the factors
+are multiplied into the vectors, in float64, so that a row has one score, whatever type its entries are held in.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from distsms.normalization import Normalization, inverse
 
 Floats = NDArray[np.float64]
 Vectors = Floats | Sequence[Floats]
@@ -70,6 +75,8 @@ class Rows(ABC):
         self.source = source
         self._entries = entries
         share = -(-len(parts) // threads)
+        self.column_factors, self.row_factors = np.empty(0), np.empty(0)  # see `normalize`; empty: all are 1
+        self._weighted = np.empty((0, 0))  # w or c times factors
         self.runs = [parts[i : i + share] for i in range(0, len(parts), share)]
         self._pool = ThreadPoolExecutor(threads) if len(self.runs) > 1 else None
         self._sums = np.empty((len(self.runs) - 1, 1, shape[1]))  # X'c of all threads but the first
@@ -80,6 +87,7 @@ class Rows(ABC):
         self._largest(no_rows, entries, nothing)
         self._describe(no_rows, entries, nothing, nothing)
         self._square(no_rows, entries, nothing)
+        self._length(no_rows, entries, nothing)
 
     @property
     @abstractmethod
@@ -89,19 +97,45 @@ class Rows(ABC):
     @property
     def nbytes(self) -> int:
         """Bytes of memory held."""
-        return sum(array.nbytes for array in self._entries if array is not None) + (
-            self.source.nbytes if self.source else 0
-        )
+        held = [*self._entries, self.column_factors, self.row_factors, self._weighted]
+        return sum(array.nbytes for array in held if array is not None) + (self.source.nbytes if self.source else 0)
+
+    def normalize(self, how: Normalization) -> None:
+        """Take the rows as `how` has them from now on. Local. Columns beyond the scale stay as they are.
+
+        Cost: 8 bytes for each column (standard, maxabs) or row (l2), and 8 more for each vector of a product, in which
+        these are multiplied; and for l2 a pass.
+        """
+        p = self.shape[1]
+        if how.scale is not None:
+            more = max(p - len(how.scale), 0)
+            self.column_factors = np.append(how.scale, np.ones(more)) if more else how.scale[:p]
+        if how.kind == "l2":
+            self.row_factors = inverse(self.lengths())
+
+    def lengths(self) -> Floats:
+        """sqrt(sum_j x_ij^2) of each row as it is held, (n_local,)."""
+        found = np.empty(self.shape[0])
+
+        def run(thread: int) -> None:
+            for part, entries in self._passing(thread):
+                self._length(part, entries, found)
+
+        self._on_threads(run)
+        return found
 
     def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
         """X W, into `out` if given (C-contiguous, of the shape of the result)."""
         vectors, out, rows = self._prepared(W, out, self.shape[1], self.shape[0])
+        vectors = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> None:
             # Backward: it begins with what the last pass, forward for its sums, has left in buffers and caches.
             for part, entries in self._passing(thread, backward=True):
                 for w, s in zip(vectors, rows, strict=True):
                     self._dot(part, entries, w, s)
+                    if len(self.row_factors):
+                        s[part.first : part.last] *= self.row_factors[part.first : part.last]
 
         self._on_threads(run)
         return out
@@ -109,6 +143,7 @@ class Rows(ABC):
     def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
         """X' C, to be summed over ranks; into `out` if given. C may also be a sequence of k arrays (n_local,)."""
         vectors, out, first = self._prepared(C, out, self.shape[0], self.shape[1])
+        vectors = self._times(vectors, self.row_factors)
         if self._sums.shape[1] != len(vectors):
             self._sums = np.empty((len(self._sums), len(vectors), self.shape[1]))
 
@@ -124,11 +159,18 @@ class Rows(ABC):
         for others in self._sums:
             for total, other in zip(first, others, strict=True):
                 total += other
+        if len(self.column_factors):
+            for total in first:
+                total *= self.column_factors
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w."""
-        (vector,), _, _ = self._prepared(w, None, self.shape[1], 0)
+        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w.
+
+        Each product and sum of a row rounds, and so does its factor's product; the factors themselves are as they are.
+        """
+        vectors, _, _ = self._prepared(w, None, self.shape[1], 0)
+        (vector,) = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> float:
             return max((self._largest(*one, vector) for one in self._passing(thread)), default=0.0)
@@ -141,6 +183,8 @@ class Rows(ABC):
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
                 self._describe(part, entries, largest, counts)
+        if len(self.column_factors):
+            largest *= self.column_factors
         return largest, counts
 
     def second_moments(self) -> Floats:
@@ -149,6 +193,10 @@ class Rows(ABC):
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
                 self._square(part, entries, squares)
+        if len(self.column_factors):
+            with np.errstate(over="ignore"):
+                squares *= self.column_factors
+                squares *= self.column_factors
         return squares
 
     @abstractmethod
@@ -166,6 +214,9 @@ class Rows(ABC):
     @abstractmethod
     def _square(self, part: Part, entries: Entries, squares: Floats) -> None: ...
 
+    @abstractmethod
+    def _length(self, part: Part, entries: Entries, out: Floats) -> None: ...
+
     def _passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
         """Each part of a thread's run, and the arrays that hold it."""
         if self.source is not None:
@@ -177,6 +228,14 @@ class Rows(ABC):
         if self._pool is None:
             return [run(0)]
         return list(self._pool.map(run, range(len(self.runs))))
+
+    def _times(self, vectors: list[Floats], factors: Floats) -> list[Floats]:
+        """The k vectors times the factors, until the next call; they themselves if all factors are 1."""
+        if not len(factors):
+            return vectors
+        if self._weighted.shape != (shape := (len(vectors), len(factors))):
+            self._weighted = np.empty(shape)
+        return [np.multiply(one, factors, out=room) for one, room in zip(vectors, self._weighted, strict=True)]
 
     @staticmethod
     def _prepared(

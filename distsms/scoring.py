@@ -17,7 +17,6 @@ from distsms.errors import InputError
 from distsms.features import Features, Sparse
 from distsms.inputs import AS_TRAINED, How
 from distsms.model import Model
-from distsms.normalization import Normalization
 from distsms.reading import tell
 
 Floats = NDArray[np.float64]
@@ -49,16 +48,14 @@ def score(
     path: str | os.PathLike[str],
     comm: Communicator,
     how: How = AS_TRAINED,
-    normalization: Normalization | None = None,
 ) -> Scored:
-    """This rank's share of a data set or a file, scored in one pass by models that want the same columns. Collective.
+    """This rank's share of a data set or a file, scored in one pass by models that want the same rows. Collective.
 
-    normalization : of the rows; None means what the models want, whose w take raw columns.
     Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
     Raises InputError where the rows use columns that the models do not have, naming file and column, where their
     labels contradict the models', or where a score is not finite.
     """
-    wanted = _Pass(models, path, how, normalization or models[0].normalization.by_row, False)
+    wanted = _Pass(models, path, how, False)
     return checked(_joined(list(wanted.parts(comm)), len(models)), path, comm)
 
 
@@ -70,7 +67,7 @@ def score_in_turns(
     Collective at every step, until the rows end on all ranks; memory: one part. Raises InputError as `score` does.
     """
     row = 0
-    for part in _Pass([model], path, how, model.normalization.by_row, True).parts(comm):
+    for part in _Pass([model], path, how, True).parts(comm):
         found = checked(part, path, comm, row)
         yield found.scores[0], found.ids
         row += sum(comm.allgather(len(found.labels)))
@@ -103,7 +100,6 @@ class _Pass(NamedTuple):
     models: Sequence[Model]
     path: str | os.PathLike[str]
     how: How
-    normalization: Normalization
     in_turns: bool
 
     def parts(self, comm: Communicator) -> Iterator[Scored]:
@@ -117,7 +113,7 @@ class _Pass(NamedTuple):
             inputs.check_set(manifest, self.models[0], how)
         numbers, of = self._numbers(ENTRY_BYTES * (manifest.n + manifest.nnz), comm)
         for k in numbers:
-            block = shards.load(manifest, comm, p, how.ignore_new, self.normalization, (k, of))
+            block = shards.load(manifest, comm, p, how.ignore_new, self.models[0].normalization.by_row, (k, of))
             with comm.together():
                 last = block.first_row + len(block.labels)
                 ids = shards.read_ids(manifest, block.first_row, last) if self.in_turns else None
@@ -136,9 +132,10 @@ class _Pass(NamedTuple):
             found, names = list[Scored](), list[str]()
             with comm.together():
                 for rows in reader.read(shares[k]):
-                    X = inputs.matrix(rows, self.models[0], self.path, self.how, self.normalization)
+                    X = Sparse.of(inputs.matrix(rows, self.models[0], self.path, self.how))
+                    X.normalize(self.models[0].normalization.by_row)
                     signs = rows.labels.astype(np.int8)
-                    found.append(Scored(scores(self.models, Sparse.of(X)), signs, np.ones(len(signs), bool)))
+                    found.append(Scored(scores(self.models, X), signs, np.ones(len(signs), bool)))
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
             yield _joined(found, len(self.models))._replace(ids=names if self.in_turns and reader.named else None)

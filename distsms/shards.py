@@ -28,7 +28,17 @@ from scipy import sparse
 from distsms import stored
 from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.features import PART_ENTRIES, Dense, Features, Pattern, Sparse, index_dtype, length_dtype, unsigned
+from distsms.features import (
+    PART_ENTRIES,
+    Dense,
+    Features,
+    Pattern,
+    Sparse,
+    index_dtype,
+    length_dtype,
+    normalize_matrix,
+    unsigned,
+)
 from distsms.files import exclusive
 from distsms.manifest import Manifest, prepare, publish, read_manifest, verify, withdraw
 from distsms.normalization import Normalization
@@ -159,15 +169,17 @@ def load(
         how = manifest.normalization if normalization is None else normalization
         k, m = part or (comm.rank, comm.size)
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
-        read = _read_rows(manifest, *ends, width, how, room)
+        read = _read_rows(manifest, *ends, width, room)
     longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
-    if room is not None:
-        with comm.together():
-            if isinstance(read.rows, Stream):
-                read.rows.load(features, room.entries(len(read.labels)))
-                read = read._replace(bytes_read=read.bytes_read + read.rows.bytes_read)
-    return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, read.bytes_read)
+    bytes_read = read.bytes_read
+    with comm.together():
+        if room is not None and isinstance(read.rows, Stream):
+            read.rows.load(features, room.entries(len(read.labels)))
+        features.normalize(how)
+        if isinstance(read.rows, Stream):
+            bytes_read += read.rows.bytes_read
+    return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, bytes_read)
 
 
 def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
@@ -175,9 +187,11 @@ def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8]]:
     (n,). Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load` does.
     """
     first, last = (_boundary(manifest, k, 1) for k in (0, 1))
-    read = _read_rows(manifest, first, last, manifest.p, manifest.normalization, None)
+    read = _read_rows(manifest, first, last, manifest.p, None)
     assert not isinstance(read.rows, Stream)
     X = read.rows.matrix()
+    if manifest.normalization.kind != "none":
+        normalize_matrix(X, manifest.normalization)
     if read.weights is None:
         return X, read.labels
     return X[read.weights != 0], read.labels[read.weights != 0]
@@ -229,22 +243,20 @@ class _Read(NamedTuple):
     bytes_read: int
 
 
-def _read_rows(
-    manifest: Manifest, first: _Boundary, last: _Boundary, width: int, how: Normalization, room: Room | None
-) -> _Read:
+def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, room: Room | None) -> _Read:
     pieces = list(_pieces(manifest, first.row, last.row))
     for piece in pieces:
         manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word
     n_local = last.row - first.row
-    streamed = room is not None and entry_bytes(manifest, how)[0] * (last.nnz - first.nnz) > room.entries(n_local)
+    streamed = room is not None and entry_bytes(manifest)[0] * (last.nnz - first.nnz) > room.entries(n_local)
     rows: _DenseRows | _SparseRows | Stream
     if manifest.layout == "dense":
         make = DenseStream if streamed else _DenseRows
-        rows = make(n_local, width, manifest.dtype, how)
+        rows = make(n_local, width, manifest.dtype)
     elif streamed:
-        rows = SparseStream(pieces, n_local, width, manifest.dtype, how)
+        rows = SparseStream(pieces, n_local, width, manifest.dtype)
     else:
-        rows = _SparseRows(pieces, n_local, last.nnz - first.nnz, width, manifest.dtype, how)
+        rows = _SparseRows(pieces, n_local, last.nnz - first.nnz, width, manifest.dtype)
     labels = np.empty(n_local, np.int8)
     weights = np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read
@@ -292,13 +304,13 @@ def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
 class _SparseRows:
     """The local rows of CSR shards, put together in arrays of their final size and type, a bounded part at a time."""
 
-    def __init__(self, pieces: list[Piece], n_local: int, nnz: int, width: int, dtype: str, how: Normalization) -> None:
+    def __init__(self, pieces: list[Piece], n_local: int, nnz: int, width: int, dtype: str) -> None:
         nnz = max(nnz, 0)  # negative only if indptr descends, which `add` will report
         self.lengths = np.zeros(n_local, length_dtype(0))
         self.indices = np.empty(nnz, unsigned(width - 1))
-        valued = how.kind != "none" or any(piece.shard.values for piece in pieces)
+        valued = any(piece.shard.values for piece in pieces)
         self.values = np.empty(nnz, dtype) if valued else None
-        self.filled, self.width, self.how = 0, width, how
+        self.filled, self.width = 0, width
 
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
         indptr = shard.read_indptr(part)
@@ -335,8 +347,6 @@ class _SparseRows:
             if self.values is not None:
                 self.values[self.filled : self.filled + len(indices)] = self.values[entries][old]
         self.indices[self.filled : self.filled + len(indices)] = indices
-        if self.values is not None:
-            self.how.apply(indptr, indices, self.values[self.filled : self.filled + len(indices)])
         self.filled += len(indices)
 
     def lengths_span(self) -> tuple[int, int]:
@@ -360,15 +370,14 @@ class _SparseRows:
 class _DenseRows:
     """The local rows of dense shards. Columns beyond `width` are not kept."""
 
-    def __init__(self, n_local: int, width: int, dtype: str, how: Normalization) -> None:
-        self.array, self.how = np.zeros((n_local, width), dtype), how
+    def __init__(self, n_local: int, width: int, dtype: str) -> None:
+        self.array = np.zeros((n_local, width), dtype)
 
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
         for some in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
             rows = self.array[local.start + some.start - part.start : local.start + some.stop - part.start]
             shard.read_dense(some.start, some.stop, rows)
             shard.check_finite(some, None, rows)
-            self.how.apply_dense(rows)
 
     def lengths_span(self) -> tuple[int, int]:
         return self.array.shape[1], -self.array.shape[1]

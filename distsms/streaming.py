@@ -25,7 +25,6 @@ from distsms import features_kernel as kernel
 from distsms.errors import InputError
 from distsms.features import PART_ENTRIES, Dense, Features, Sparse, length_dtype, unsigned
 from distsms.manifest import Manifest
-from distsms.normalization import Normalization
 from distsms.parts import Entries, Part
 from distsms.shardfile import OpenShard, Piece
 from distsms.stored import PIECE, Elements
@@ -45,12 +44,12 @@ class Room(NamedTuple):
         return self.bytes - self.of_row * n_local
 
 
-def entry_bytes(manifest: Manifest, how: Normalization) -> tuple[int, int]:
+def entry_bytes(manifest: Manifest) -> tuple[int, int]:
     """What an entry takes in memory, and in the files if it is sparse: a column, and a value unless all are 1."""
     value = 4 if manifest.dtype == "float32" else 8
     if manifest.layout == "dense":
         return value, 0
-    value *= how.kind != "none" or any(shard.values for shard in manifest.shards)
+    value *= any(shard.values for shard in manifest.shards)
     return unsigned(manifest.p - 1)().itemsize + value, (4 if manifest.p < 2**31 else 8) + value
 
 
@@ -64,11 +63,10 @@ def buffer_bytes(manifest: Manifest, threads: int) -> int:
 
     More where sparse rows are longer than a sixteenth of a part, which a manifest does not tell.
     """
-    held, stored = entry_bytes(manifest, manifest.normalization)
-    meanwhile = 32 if manifest.normalization.kind == "l2" else 12
+    held, stored = entry_bytes(manifest)
     more = max(PART_ENTRIES // 16, manifest.p * (manifest.layout == "dense"))  # parts end with blocks of rows
     pieces = 0 if manifest.compression == "none" else 2 * 8 * max(PIECE, more)  # one as it is stored, one expanded
-    return threads * ((PART_ENTRIES + more) * (2 * held + stored + meanwhile) + pieces)
+    return threads * ((PART_ENTRIES + more) * (2 * held + stored + 12) + pieces)
 
 
 @dataclass
@@ -117,8 +115,8 @@ class Stream(ABC):
     add (of every part of the shards, in order), features, load.
     """
 
-    def __init__(self, width: int, dtype: str, how: Normalization) -> None:
-        self.width, self.dtype, self.how = width, dtype, how
+    def __init__(self, width: int, dtype: str) -> None:
+        self.width, self.dtype = width, dtype
         self.bytes_per_pass = self.bytes_read = 0
         self._stretches: list[Stretch] = []
         self._kept: dict[int, Entries] = {}  # by the part's first row
@@ -280,10 +278,10 @@ class Stream(ABC):
 class SparseStream(Stream):
     """The local rows of CSR shards. Their lengths are in memory, whatever is streamed."""
 
-    def __init__(self, pieces: list[Piece], n_local: int, width: int, dtype: str, how: Normalization) -> None:
-        super().__init__(width, dtype, how)
+    def __init__(self, pieces: list[Piece], n_local: int, width: int, dtype: str) -> None:
+        super().__init__(width, dtype)
         self._lengths = np.zeros(n_local, length_dtype(0))
-        self._valued = how.kind != "none" or any(piece.shard.values for piece in pieces)
+        self._valued = any(piece.shard.values for piece in pieces)
         self._filled, self._column = 0, np.dtype(np.int32)
 
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
@@ -324,8 +322,6 @@ class SparseStream(Stream):
 
     def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
         columns, values = given
-        if values is not None and self.how.kind != "none":
-            self.how.apply(self._indptr(part.first, part.last), columns, values)
         assert isinstance(self._rows, Sparse)
         self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
 
@@ -339,8 +335,8 @@ class SparseStream(Stream):
 class DenseStream(Stream):
     """The local rows of dense shards, held as they are stored."""
 
-    def __init__(self, n_local: int, width: int, dtype: str, how: Normalization) -> None:
-        super().__init__(width, dtype, how)
+    def __init__(self, n_local: int, width: int, dtype: str) -> None:
+        super().__init__(width, dtype)
         self._n_local = n_local
 
     def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
@@ -365,4 +361,4 @@ class DenseStream(Stream):
         place.stretch.shard.check_finite(place.stretch.piece(place.first, place.last), None, given[0])
 
     def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
-        self.how.apply_dense(arrays[0])
+        pass

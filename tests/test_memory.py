@@ -109,7 +109,7 @@ def test_refusals_say_what_to_do():
 def test_what_each_rank_may_take():
     """A rank holds at most what it is allowed, and is refused less than it needs with everything streamed."""
     gib, mib = 2**30, 2**20
-    needed = Needs(data=100 * gib, each=gib, root=2 * gib, rows=20 * gib, buffers=64 * mib)
+    needed = Needs(data=100 * gib, each=gib, root=2 * gib, rows=20 * gib, row=120, buffers=64 * mib)
     least = needed.least(4, True)
     assert least == gib + 2 * gib + 5 * gib + 64 * mib and needed.least(4, False) == least - 2 * gib
     memory.require(needed, 4, [0, 1, 2, 3], 40 * gib, 10 * gib)
@@ -125,8 +125,8 @@ def test_what_each_rank_may_take():
     memory.require(needed, 4, [2, 3], 33 * gib, 16896 * mib)
     with pytest.raises(InputError, match=r"would fit$"):  # none would
         memory.require(needed, 4, [0, 1, 2, 3], 12 * gib)
-    assert memory.room(needed, 10 * gib, True, 3) == (7 * gib, 3 * memory.ROW_BYTES)
-    assert memory.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * memory.ROW_BYTES
+    assert memory.room(needed, 10 * gib, True) == (7 * gib, 120)
+    assert memory.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * 120
 
 
 def least_room(manifest):

@@ -83,8 +83,8 @@ def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_par
     how = Normalization(normalize, np.linspace(0.3, 3, 9) if normalize == "maxabs" else None)
     block = shards.load(shared_dir / "d", comm, normalization=how)
     small_parts()
-    pair = models_of(9)
-    found = scoring.score(pair, shared_dir / "d", comm, normalization=how)
+    pair = [replace(one, info=one.info | {"normalize": normalize}, scale=how.scale) for one in models_of(9)]
+    found = scoring.score([replace(one, w=how.fold(one.w)) for one in pair], shared_dir / "d", comm)
     margins = [block.features.margins(one.w) + one.bias for one in pair]
     assert_same(found, scoring.Scored(margins, block.labels, block.weights != 0, first_row=block.first_row))
     scores, labels = found.judged(1)

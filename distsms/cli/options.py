@@ -216,7 +216,7 @@ def fitting(
             f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks"
             "\n          to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
         )
-    return ordering, step, words, lambda root: memory.room(needs, allowed, root, losses) if allowed else None
+    return ordering, step, words, lambda root: memory.room(needs, allowed, root) if allowed else None
 
 
 def speaker(speaks: bool) -> Callable[[str], None]:
