@@ -106,8 +106,9 @@ def verdicts(problem: Problem, comm: Communicator) -> list[Verdict]:
 
 def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
     """The least J by all means, `found` (p,) among them."""
-    X = rows(problem)
-    exact = oracle.Exact(X, problem.y, problem.measure, problem.lam)
+    exact_rows = rows(problem)
+    X = exact_rows.floats()
+    exact = oracle.Exact(exact_rows, problem.y, problem.measure, problem.lam)
     # Where all rows have one direction, the least J is on its ray.
     with np.errstate(over="ignore"):
         difference = X[problem.y > 0].mean(axis=0) - X[problem.y < 0].mean(axis=0)
