@@ -41,9 +41,9 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
         return found, found
 
     def slopes(a: Floats, support: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        weights = a[support]
+        weights, rows = a[support], Q[support]
         # Each slope to its own rounding: planes of very different steepness may lie in one bundle.
-        return d - weights @ Q[support], 1e-13 * (np.abs(d) + weights @ np.abs(Q[support]))
+        return d - weights @ rows, 1e-13 * (np.abs(d) + weights @ np.abs(rows))
 
     first = _first(alpha, d - 0.5 * np.diag(Q), value)
     return _active_set(first, value, target, slopes)
@@ -135,15 +135,16 @@ def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) 
     if k == 1:
         found = np.ones(1)
     else:
-        part = Q[np.ix_(S, S)]
-        scale = max(np.diag(part).max(), np.abs(d[S]).max(), 1e-300)
+        part, own = Q[S[:, None], S], d[S]
+        sizes, highest = part.diagonal(), np.abs(own).max()
+        scale = max(sizes.max(), highest, 1e-300)
         kkt = np.ones((k + 1, k + 1))
-        kkt[:k, :k] = part / scale
+        np.divide(part, scale, out=kkt[:k, :k])
         # Each plane's by its own size: a steep plane must not hold the flat ones where they are.
-        proximal = PROXIMAL * (np.diag(part) + np.abs(d[S]).max()) / scale
-        kkt[np.arange(k), np.arange(k)] += proximal
+        proximal = PROXIMAL / scale * (sizes + highest)
+        kkt.ravel()[:: k + 2][:k] += proximal
         kkt[k, k] = 0.0
-        found = np.linalg.solve(kkt, np.append(d[S] / scale + proximal * near[S], 1.0))[:k]
+        found = np.linalg.solve(kkt, np.append(own / scale + proximal * near[S], 1.0))[:k]
     target = np.zeros(len(d))
     target[S] = found
     return target
