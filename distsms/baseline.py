@@ -1,19 +1,21 @@
 """Methods beside each other on the same folds: every fit by itself, then measures, intervals, differences.
 
-A fit is a method, a setting and a fold: trained on the rows outside of the fold (or before it in time), it scores those
-inside. Fits are dealt
-out to the ranks, and each rank holds all rows, since other libraries know no other way.
+A fit is a method, a setting and a fold: trained on the rows outside of the fold (or before it in time), it scores
+those inside. Fits are dealt out to the ranks, and each rank holds all rows, since other libraries know no other way.
+Trees are searched on the training rows of the fold alone: settings are tried there, and only the best of them is then
+fitted, in a second round.
 
 A fold's setting is the one whose mean measure on the *other* folds is best, so that no fold is measured by a setting
-that it has helped to choose. A measure is the mean over folds; its interval is that of the rows, the models given:
-DeLong's variances of the folds added up, or the folds' bootstrap replicates averaged. Differences are paired by row.
+that it has helped to choose; nor does a fold help to choose which of the other linear methods is the best one there. A
+measure is the mean over folds; its interval is that of the method, trained on new rows, on new rows
+(`distsms.intervals`). Differences are paired by row.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,17 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms import bootstrap, cells, intervals, measures
-from distsms.cells import Fields, number, read_objects
+from distsms.cells import Fields, number, number_or_null, read_objects
 from distsms.competitors import ALONE, HELD, METHODS, OURS, Floats, Task
 from distsms.errors import InputError
 from distsms.files import replacing, require_space
-from distsms.folds import Folds, held_out
-from distsms.intervals import Interval
+from distsms.folds import Folds, best_of_others, held_out
+from distsms.intervals import LEVEL, Interval, Spread
 from distsms.measure_names import RANKING
 from distsms.resumable import Resumable
 from distsms.settings import Settings
 
-LEVEL, REPLICATES = 0.95, 1000
+REPLICATES = 1000
+BEST = "best other linear"
+"""The table's name for what is, on each fold, the other linear method and setting that are best on the other folds."""
 
 
 class Rows(NamedTuple):
@@ -57,12 +61,24 @@ class Rows(NamedTuple):
         return self.folds.number
 
 
-class Unit(NamedTuple):
-    """One fit."""
+class Try(NamedTuple):
+    """A setting of a search, tried on the rows outside of a fold. value, rounds : see `trees.Tried`."""
 
     method: str
     setting: float
     fold: int
+    seconds: float
+    value: float
+    rounds: int
+
+
+class Unit(NamedTuple):
+    """One fit. Of what is searched: a try or, with `best`, the fit of the best of so many tries as `setting` says."""
+
+    method: str
+    setting: float
+    fold: int
+    best: Try | None = None
 
 
 class Fit(NamedTuple):
@@ -79,25 +95,39 @@ class Fit(NamedTuple):
 
 class Folder(Resumable):
     """A baseline's folder: fits/METHOD_SETTING_foldF.json, and .npy with the scores of the fold's rows, in their order.
+    Tries of a search are METHOD_tryN_foldF.json.
 
     `keep` may be called on any rank.
     """
 
     kind, parts = "baseline", "fits"
 
-    def keep(self, fit: Fit, scores: Floats) -> None:
-        """Write a fit and the scores (n_fold,)."""
-        require_space(self.path, scores.nbytes)
-        with replacing(self._file(fit, "npy")) as temporary, open(temporary, "wb") as file:
-            np.save(file, scores)
-        self.write(self._file(fit, "json"), fit._asdict())
+    def keep(self, found: Fit | Try, scores: Floats | None = None) -> None:
+        """Write a fit and the scores (n_fold,), or a try."""
+        if scores is not None:
+            require_space(self.path, scores.nbytes)
+            with replacing(self._file(found, "npy")) as temporary, open(temporary, "wb") as file:
+                np.save(file, scores)
+        self.write(self._file(found, "json"), found._asdict())
 
     def fits(self) -> list[Fit]:
         """All that are kept. Raises InputError where one is damaged."""
-        found = []
+        return [Fit(**told) for told in self._read(FIT, False)]
+
+    def tries(self) -> list[Try]:
+        """Likewise."""
+        return [Try(**{"value": np.nan, **told}) for told in self._read(TRY, True)]
+
+    def done(self) -> set[Unit]:
+        """Of the first round; see `units`."""
+        there: list[Fit | Try] = [fit for fit in self.fits() if METHODS[fit.method].linear]
+        return {Unit(one.method, one.setting, one.fold) for one in [*there, *self.tries()]}
+
+    def _read(self, fields: Fields, tries: bool) -> Iterator[dict[str, Any]]:
         for path in (self.path / self.parts).glob("[!.]*.json"):
-            found.append(Fit(**read_objects(path, FIT, f"Remove {path}, and it is fitted anew")[0]))
-        return found
+            if ("_try" in path.name) == tries:
+                told = read_objects(path, fields, f"Remove {path}, and it is fitted anew")[0]
+                yield {name: value for name, value in told.items() if value is not None}
 
     def scores(self, fit: Fit) -> Floats:
         """The scores that a fit gave its fold's rows, (n_fold,)."""
@@ -109,8 +139,9 @@ class Folder(Resumable):
                 f"{path}: cannot be read: {error}. Remove the .json beside it; it is fitted anew"
             ) from error
 
-    def _file(self, fit: Unit | Fit, kind: str) -> Path:
-        return self.path / self.parts / f"{fit.method}_{fit.setting!r}_fold{fit.fold}.{kind}"
+    def _file(self, one: Fit | Try, kind: str) -> Path:
+        setting = f"try{one.setting:g}" if isinstance(one, Try) else repr(one.setting)
+        return self.path / self.parts / f"{one.method}_{setting}_fold{one.fold}.{kind}"
 
 
 FIT: Fields = {
@@ -118,15 +149,32 @@ FIT: Fields = {
     **dict.fromkeys(("setting", "fold", "seconds", *RANKING), number),
     "note": lambda value: isinstance(value, str),
 }
+TRY: Fields = {
+    "method": METHODS.__contains__,
+    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), number),
+    "value": number_or_null,
+}
 
 
-def units(methods: Sequence[str], lambdas: Sequence[float], folds: int) -> list[Unit]:
-    """All fits of a baseline."""
+def units(methods: Sequence[str], lambdas: Sequence[float], folds: int, budget: int) -> list[Unit]:
+    """The fits of a baseline, and of methods that are searched the tries, `budget` for each fold: the first round."""
     return [
         Unit(name, setting, fold)
         for name in methods
-        for setting, fold in product(METHODS[name].settings(lambdas), range(1, folds + 1))
+        for setting, fold in product(METHODS[name].settings(lambdas, budget), range(1, folds + 1))
     ]
+
+
+def searched(tries: Sequence[Try], budget: int) -> list[Unit]:
+    """The second round: for each fold whose tries are all there, the best of them on its inner rows, of several the
+    first. Its seconds are those of all."""
+    found = []
+    for name, fold in sorted({(one.method, one.fold) for one in tries}):
+        own = sorted(one for one in tries if (one.method, one.fold) == (name, fold) and one.setting < budget)
+        if len(own) == budget:
+            best = max(own, key=lambda one: -np.inf if np.isnan(one.value) else round(one.value, 12))
+            found.append(Unit(name, float(budget), fold, best._replace(seconds=sum(one.seconds for one in own))))
+    return found
 
 
 def run(
@@ -134,27 +182,38 @@ def run(
     these: Sequence[Unit],
     measure: str,
     settings: Settings,
-    keep: Callable[[Fit, Floats], None],
+    keep: Callable[..., None],
     stop_wanted: Callable[[], bool] = lambda: False,
+    begin: Callable[[Unit], None] = lambda unit: None,
 ) -> bool:
-    """Fit these, and hand each to `keep`, with its scores of the fold's rows; whether it was stopped before. Local."""
-    for method, setting, fold in these:
+    """Fit these, telling `begin` of each, and hand each to `keep`: a try, or a fit and its scores of the fold's rows;
+    whether it was stopped before. Local."""
+    for unit in these:
         if stop_wanted():
             return True
-        inside, task = rows.folds.judged(fold), rows.task(fold, measure, settings)
-        begun = time.perf_counter()
-        fitted = METHODS[method].fit(task, setting)
+        begin(unit)
+        method, setting, inside = METHODS[unit.method], unit.setting, rows.folds.judged(unit.fold)
+        task, begun = rows.task(unit.fold, measure, settings), time.perf_counter()
+        if method.search and unit.best is None:
+            tried = method.search(task, setting)
+            keep(Try(*unit[:3], time.perf_counter() - begun, *tried))
+            continue
+        if unit.best:
+            task, setting, begun = task._replace(rounds=unit.best.rounds), unit.best.setting, begun - unit.best.seconds
+        fitted = method.fit(task, setting)
         seconds = time.perf_counter() - begun
         scores = np.asarray(fitted.score(rows.X[inside]), float)
         if not np.isfinite(scores).all():
-            raise InputError(f"{method} with {setting:g} gives scores that are not finite; are columns of like size?")
+            raise InputError(
+                f"{method.name} with {setting:g} gives scores that are not finite; are columns of like size?"
+            )
         found = measures.ranking(scores, rows.y[inside], ALONE)
-        keep(Fit(method, setting, fold, seconds, found.rocarea, found.prbep, fitted.note), scores)
+        keep(Fit(*unit[:3], seconds, found.rocarea, found.prbep, fitted.note), scores)
     return False
 
 
 class Standing(NamedTuple):
-    """A method's place in the table."""
+    """A method's place in the table; of `BEST`, notes say which methods it is."""
 
     method: str
     chosen: list[float]  # the setting of each fold
@@ -197,61 +256,93 @@ def read_standing(told: Mapping[str, Any], where: object) -> Standing:
 
 
 def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> list[Standing]:
-    """The methods that have fits of a setting on all folds. For the root; memory: their scores of all rows."""
-    folds, n_pos = int(rows.fold.max()), int(np.sum(rows.y[rows.fold > 0] > 0))
-    judged = [_Judged(folder, own, rows, measure) for name in METHODS if (own := complete(fits, name, folds))]
-    ours = next((one for one in judged if one.method == OURS), None)
+    """The methods that have fits of a setting on all folds, and then the best of the other linear ones. For the root;
+    memory: their scores of all rows."""
+    folds = int(rows.fold.max())
+    of_each = {name: own for name in METHODS if (own := complete(fits, name, folds))}
+    ours = _Judged(folder, chosen(of_each[OURS], measure), rows) if OURS in of_each else None
     found = []
-    for one in judged:
-        area = intervals.of_rocarea(intervals.mean_of_folds([*one.delong(one.placed)]), LEVEL)
-        sure = {"rocarea": area, "prbep": intervals.of_prbep(one.prbep, one.replicates, LEVEL, n_pos)}
-        less = {}
-        if ours and one is not ours:
-            pairs = [a - b for a, b in zip(ours.placed, one.placed, strict=True)]
-            less["rocarea"] = intervals.of_rocarea_difference(intervals.mean_of_folds([*one.delong(pairs)]), LEVEL)
-            both = ours.replicates, one.replicates
-            less["prbep"] = intervals.of_prbep_difference(ours.prbep, one.prbep, *both, LEVEL, n_pos)
-        found.append(Standing(one.method, one.chosen, one.at_end, one.seconds, one.notes, sure, less))
+    for name, own in of_each.items():
+        these = chosen(own, measure)
+        judged = ours if ours and name == OURS else _Judged(folder, these, rows)
+        settings = [one.setting for one in these]
+        ends = [extreme(setting for setting, _ in own) for extreme in (min, max)]
+        at_end = METHODS[name].linear and ends[0] < ends[1] and 2 * sum(one in ends for one in settings) > folds
+        notes = _counted(one.note for one in own.values() if one.note)
+        seconds, told = sum(one.seconds for one in own.values()), [f"{n} fits {note}" for note, n in notes]
+        found.append(Standing(name, settings, at_end, seconds, ", ".join(told), judged.sure(), judged.less(ours)))
+    others = {
+        ((name, setting), fold): fit
+        for name, own in of_each.items()
+        for (setting, fold), fit in own.items()
+        if name != OURS and METHODS[name].linear
+    }
+    if ours and others:
+        these = chosen(others, measure)
+        judged, settings = _Judged(folder, these, rows), [one.setting for one in these]
+        told = [f"{name} ({METHODS[name].about}) in {n}" for name, n in _counted(one.method for one in these)]
+        found.append(Standing(BEST, settings, False, 0.0, ", ".join(told), judged.sure(), judged.less(ours)))
     return found
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """A method's fits by setting and fold, of the settings that all folds have."""
+    """A method's fits by falling setting and fold, of the settings that all folds have; of a search the most tries."""
     own = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
-    return {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
+    there = {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
+    most = 0.0 if METHODS[method].linear else max((setting for setting, _ in there), default=0.0)
+    return dict(sorted(((key, fit) for key, fit in there.items() if key[0] >= most), reverse=True))
 
 
-def chosen(fits: Mapping[tuple[float, int], Fit], measure: str) -> list[float]:
-    """For each fold the setting of the best mean measure on the others, of several the largest. See `complete`."""
-    settings, folds = sorted({one for one, _ in fits}, reverse=True), sorted({fold for _, fold in fits})
-    values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in settings])
-    others = values.sum(axis=1, keepdims=True) - values
-    return [settings[int(np.argmax(column))] for column in np.round(others, 12).T]
+def chosen(fits: Mapping[tuple[Any, int], Fit], measure: str) -> list[Fit]:
+    """For each fold its fit of the candidate with the best mean measure on the others, of several the first.
+
+    fits : by candidate, which is a setting or method and setting, and fold, from 1 on; each candidate has all folds.
+    """
+    candidates, folds = list(dict.fromkeys(one for one, _ in fits)), sorted({fold for _, fold in fits})
+    values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in candidates])
+    return [fits[candidates[at], fold] for fold, at in zip(folds, best_of_others(values), strict=True)]
+
+
+def _counted(words: Iterable[str]) -> list[tuple[str, int]]:
+    return sorted(Counter(words).items())
 
 
 class _Judged:
-    """A method's chosen fits: placements of each fold's rows, replicates of the mean PRBEP."""
+    """A fit for each fold: placements and shares (`measures.among`) of its rows, and replicates of the mean PRBEP."""
 
-    def __init__(self, folder: Folder, fits: Mapping[tuple[float, int], Fit], rows: Rows, measure: str) -> None:
-        self.chosen = chosen(fits, measure)
-        folds = range(1, len(self.chosen) + 1)
-        own = [fits[setting, fold] for setting, fold in zip(self.chosen, folds, strict=True)]
-        self.method, self.prbep = own[0].method, float(np.mean([one.prbep for one in own]))
-        self.seconds = sum(one.seconds for one in fits.values())
-        notes = Counter(one.note for one in fits.values() if one.note)
-        self.notes = ", ".join(f"{count} fits {note}" for note, count in sorted(notes.items()))
-        ends = [extreme(setting for setting, _ in fits) for extreme in (min, max)]
-        at_ends = sum(one in ends for one in self.chosen)
-        self.at_end = METHODS[self.method].linear and ends[0] < ends[1] and 2 * at_ends > len(self.chosen)
-        self._labels = [rows.y[rows.fold == fold] for fold in folds]
-        scores = [folder.scores(one) for one in own]
-        self.placed = [measures.placements(s, y, ALONE) for s, y in zip(scores, self._labels, strict=True)]
+    def __init__(self, folder: Folder, fits: Sequence[Fit], rows: Rows) -> None:
+        inside = [rows.fold == one.fold for one in fits]
+        self._labels = [rows.y[one] for one in inside]
+        scored = [(folder.scores(fit), y) for fit, y in zip(fits, self._labels, strict=True)]
+        self._placed = [measures.placements(s, y, ALONE) for s, y in scored]
+        self._shares = [measures.among(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
         drawn = [
-            bootstrap.prbep(s, y, np.flatnonzero(rows.fold == fold), REPLICATES, 0, ALONE)
-            for s, y, fold in zip(scores, self._labels, folds, strict=True)
+            bootstrap.prbep(s, y, np.flatnonzero(one), REPLICATES, 0, ALONE)
+            for (s, y), one in zip(scored, inside, strict=True)
         ]
-        self.replicates = np.mean(drawn, axis=0)
+        self._replicates = np.mean(drawn, axis=0)
 
-    def delong(self, placed: Sequence[NDArray[np.int64]]) -> Iterator[tuple[float, float, str]]:
-        """Of each fold."""
-        return (intervals.delong(one, y, ALONE) for one, y in zip(placed, self._labels, strict=True))
+    def sure(self) -> dict[str, Interval]:
+        """The measures."""
+        area, prbep = self._spreads(self._placed, self._shares)
+        return {
+            "rocarea": intervals.of_rocarea(area, LEVEL),
+            "prbep": intervals.of_prbep(prbep, self._replicates, LEVEL),
+        }
+
+    def less(self, ours: _Judged | None) -> dict[str, Interval]:
+        """By how much ours is better; empty for ours."""
+        if ours is None or ours is self:
+            return {}
+        placed = [a - b for a, b in zip(ours._placed, self._placed, strict=True)]
+        area, prbep = self._spreads(placed, [a - b for a, b in zip(ours._shares, self._shares, strict=True)])
+        return {
+            "rocarea": intervals.of_rocarea_difference(area, LEVEL),
+            "prbep": intervals.of_prbep_difference(prbep, ours._replicates - self._replicates, LEVEL),
+        }
+
+    def _spreads(self, placed: Sequence[NDArray[np.int64]], shares: Sequence[Floats]) -> tuple[Spread, Spread]:
+        """Of both measures, over the folds."""
+        area = [intervals.delong(one, y, ALONE) for one, y in zip(placed, self._labels, strict=True)]
+        prbep = [intervals.recall(one, y, ALONE) for one, y in zip(shares, self._labels, strict=True)]
+        return intervals.of_folds(area), intervals.of_folds(prbep)

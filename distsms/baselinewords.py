@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distsms import report
-from distsms.baseline import LEVEL, Standing
-from distsms.competitors import METHODS, OURS
-from distsms.intervals import Interval
+from distsms.baseline import BEST, Standing
+from distsms.competitors import METHODS
+from distsms.intervals import LEVEL, METHOD, Interval
 from distsms.measure_names import SHOWN
+
+TRAINED = {
+    "prbep": "a linear SVM, with hinge loss, an intercept that is not regularized, and C = 8 n+ / (lambda n^2)",
+    "rocarea": "a ranking SVM, with hinge loss over all pairs of a positive and a negative row",
+}
+"""What minimizes J, for each measure; see README."""
 
 HEADER = ("method", "ROCArea [%]", "interval", "PRBEP [%]", "interval", "lambda", "s")
 
@@ -35,8 +41,10 @@ def between(one: Interval, form: str = ".2f") -> str:
 
 def setting(one: Standing) -> str:
     """What most folds were given; a star where most of them are at an end of the grid."""
+    if one.method == BEST:
+        return ""
     most = max(sorted(set(one.chosen)), key=one.chosen.count)
-    return (f"{most:g}" if METHODS[one.method].linear else f"depth {most:g}") + "*" * one.at_end
+    return (f"{most:g}" if METHODS[one.method].linear else f"best of {most:g}") + "*" * one.at_end
 
 
 def table(found: Sequence[Standing], measure: str) -> str:
@@ -46,45 +54,45 @@ def table(found: Sequence[Standing], measure: str) -> str:
 
 def sentences(found: Sequence[Standing], measure: str) -> list[str]:
     """Whether direct optimization pays, and what to know of the table."""
-    name, ours = SHOWN[measure], next((one for one in found if one.method == OURS), None)
-    linear = [one for one in found if one is not ours and METHODS[one.method].linear]
-    words = []
-    if ours and linear:
-        best = max(linear, key=lambda one: one.sure[measure].value)
-        words.append(_pays(best, best.less[measure], name))
-    for one in found:
-        if ours and not METHODS[one.method].linear:
+    name, words = SHOWN[measure], []
+    for one in sorted(found, key=lambda one: one.method != BEST):
+        if one.method == BEST:
+            words.append(_pays(one, one.less[measure], name))
+            words.append(f"What distsms trains for {name} is itself {TRAINED[measure]}.")
+        elif one.less and not METHODS[one.method].linear:
             words.append(_ceiling(one, one.less[measure], name))
     if any(one.at_end for one in found):
         words.append("* the lambda of most folds is at an end of the grid: there may be a better one beyond it.")
-    words += [f"{one.method}: {one.notes}." for one in found if one.notes]
+    words += [f"{one.method}: {one.notes}." for one in found if one.notes and one.method != BEST]
     words.append(
-        f"Intervals of {100 * LEVEL:g} %: how much a value would move on other rows, the models given; what other "
-        "training rows would change is not in them. Each is of its pair alone."
+        f"Intervals of {100 * LEVEL:g} % are of {METHOD}: how much a value would move with other rows to train on, as "
+        "many as outside of a fold, and others to judge by. Each is of its pair alone."
     )
     return words
 
 
 def _pays(best: Standing, less: Interval, name: str) -> str:
-    over = f"{best.method}, the best of the other linear models"
+    over = f"the best of the other linear models, chosen for each fold by the other folds ({best.notes})"
     if less.why:
-        return f"Whether direct optimization pays is not to be told: {less.why}."
+        return f"No verdict on whether direct optimization pays: {less.why}."
     if less.low > 0:
         return f"Direct optimization is ahead of {over}, by {_points(less, name)}."
     if less.high < 0:
         return f"Direct optimization does not pay here: it is behind {over}, by {_points(less, name)}."
-    told = f"{over}: {_points(less, name)}"
-    return f"Direct optimization makes no difference that these rows show to {told}. Take either."
+    return (
+        f"Direct optimization makes no difference that these rows show to {over}: {_points(less, name)}. Take either."
+    )
 
 
 def _ceiling(trees: Standing, less: Interval, name: str) -> str:
+    about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings by a fifth of the training rows"
     if less.why:
-        return f"How {trees.method} compare is not to be told: {less.why}."
+        return f"No verdict on trees ({about}): {less.why}."
     if less.high < 0:
-        return f"Trees are ahead by {_points(less, name)}: where a model need not be linear, take them."
+        return f"Trees ({about}) are ahead by {_points(less, name)}: where a model need not be linear, take them."
     if less.low > 0:
-        return f"Trees are behind by {_points(less, name)}: nothing here wants more than a linear model."
-    return f"Trees and distsms are not told apart: {_points(less, name)}."
+        return f"Trees ({about}) are behind by {_points(less, name)}: nothing here wants more than a linear model."
+    return f"Trees ({about}) and distsms are not told apart: {_points(less, name)}."
 
 
 def _points(less: Interval, name: str) -> str:

@@ -1,8 +1,8 @@
-"""The obvious alternatives, and ours, behind one function each; what imports scikit-learn's models and XGBoost.
+"""The obvious alternatives, and ours, behind one function each; what imports scikit-learn's models.
 
 lambda of ours weighs ||w||^2 / 2 against a mean over rows or pairs; scikit-learn's C weighs a sum over rows against
 ||w||^2 / 2. So the same lambda is C = 1 / (lambda n), n being the rows trained on, whether classes are balanced (the
-weights n / (2 n_class) are 1 in the mean) or not. Trees have depths in lambda's place.
+weights n / (2 n_class) are 1 in the mean) or not.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms import trees
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.features import rows_of
 from distsms.fit import fit
-from distsms.parts import threads_wanted
 from distsms.result import Status
 from distsms.settings import Settings
 
 Floats = NDArray[np.float64]
 ALONE = Communicator()
 
-DEPTHS = (3.0, 6.0, 9.0)
-ETA, MOST_ROUNDS, PATIENCE, HELD = 0.1, 1000, 20, 5
-"""Of trees: as many rounds as serve best a `HELD`-th of the training rows, which is then trained on, too."""
+HELD = 5
+"""One of so many parts of the training rows is held out of a search."""
 
 
 class Task(NamedTuple):
@@ -39,6 +38,7 @@ class Task(NamedTuple):
     measure: str
     settings: Settings  # of ours, but for lambda
     held: NDArray[np.bool_] | None = None  # (n,): rows that say when to stop, where a method wants some
+    rounds: int = 0  # of trees, as the search found them
 
 
 class Fitted(NamedTuple):
@@ -49,16 +49,26 @@ class Fitted(NamedTuple):
 
 
 class Method(NamedTuple):
-    """How to fit with a setting, lambda or, where `linear` is not, a depth; which package it is from."""
+    """How to fit with a setting, and what it is, for people.
+
+    A setting is a lambda or, for a method that has a `search`, a number of `trees.setting`: all are tried on the rows
+    to train on, the best is fitted.
+    """
 
     name: str
     fit: Callable[[Task, float], Fitted]
+    about: str
     package: str = ""
-    linear: bool = True
+    search: Callable[[Task, float], trees.Tried] | None = None
 
-    def settings(self, lambdas: Sequence[float]) -> Sequence[float]:
+    @property
+    def linear(self) -> bool:
+        """Whether lambdas tune it."""
+        return self.search is None
+
+    def settings(self, lambdas: Sequence[float], budget: int) -> Sequence[float]:
         """What is tried."""
-        return lambdas if self.linear else DEPTHS
+        return lambdas if self.linear else [float(number) for number in range(budget)]
 
 
 def _ours(task: Task, lam: float) -> Fitted:
@@ -86,42 +96,32 @@ def _scikit(module: str, name: str, balanced: bool) -> Callable[[Task, float], F
     return fitted
 
 
-def _trees(task: Task, depth: float) -> Fitted:
-    import xgboost
+def _trees(task: Task, number: float) -> Fitted:
+    return Fitted(trees.grow(task.X, task.y, int(number), task.rounds))
 
-    words = {
-        "objective": "binary:logistic",
-        "eval_metric": "auc" if task.measure == "rocarea" else "aucpr",
-        "tree_method": "hist",
-        "max_depth": int(depth),
-        "eta": ETA,
-        "nthread": threads_wanted(),
-        "verbosity": 0,
-        "seed": 0,
-    }
 
-    def rows(some: NDArray[np.bool_] | slice) -> Any:
-        return xgboost.DMatrix(task.X[some], label=task.y[some] > 0)
-
-    rounds, held = MOST_ROUNDS // 10, task.held
-    if held is not None:
-        stopping: dict[str, Any] = {"evals": [(rows(held), "held")], "early_stopping_rounds": PATIENCE}
-        watched = xgboost.train(words, rows(~held), MOST_ROUNDS, verbose_eval=False, **stopping)
-        rounds = watched.best_iteration + 1
-    booster = xgboost.train(words, rows(slice(None)), rounds)
-    return Fitted(lambda X: booster.predict(xgboost.DMatrix(X), output_margin=True).astype(float))
+def _attempt(task: Task, number: float) -> trees.Tried:
+    return trees.attempt(task.X, task.y, task.held, task.measure, int(number))
 
 
 OURS = "distsms"
+LOGISTIC = "logistic regression"
+SQUARED = "linear SVM with squared hinge loss and a regularized intercept"
+BALANCED = ", classes balanced"
 METHODS = {
     one.name: one
     for one in (
-        Method(OURS, _ours),
-        Method("logistic", _scikit("linear_model", "LogisticRegression", False), "sklearn"),
-        Method("logistic-balanced", _scikit("linear_model", "LogisticRegression", True), "sklearn"),
-        Method("svm", _scikit("svm", "LinearSVC", False), "sklearn"),
-        Method("svm-balanced", _scikit("svm", "LinearSVC", True), "sklearn"),
-        Method("trees", _trees, "xgboost", linear=False),
+        Method(OURS, _ours, "linear model, trained for the measure"),
+        Method("logistic", _scikit("linear_model", "LogisticRegression", False), LOGISTIC, "sklearn"),
+        Method(
+            "logistic-balanced",
+            _scikit("linear_model", "LogisticRegression", True),
+            LOGISTIC + BALANCED,
+            "sklearn",
+        ),
+        Method("svm", _scikit("svm", "LinearSVC", False), SQUARED, "sklearn"),
+        Method("svm-balanced", _scikit("svm", "LinearSVC", True), SQUARED + BALANCED, "sklearn"),
+        Method("trees", _trees, "XGBoost", "xgboost", _attempt),
     )
 }
 

@@ -89,27 +89,23 @@ def judge(
     rows, scores = _scored(paths, models, on, comm, how)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
-    placed = [measures.placements(one, rows.labels, comm) for one in scores]
-    drawn = [bootstrap.prbep(one, rows.labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
+    labels, n_pos = rows.labels, int(comm.sum(np.array([np.count_nonzero(rows.labels > 0)]))[0])
+    placed = [measures.placements(one, labels, comm) for one in scores]
+    shares = [measures.among(one, n_pos, comm) for one in scores]
+    drawn = [bootstrap.prbep(one, labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
     judged = []
-    for path, model, own, places, draws in zip(paths, models, scores, placed, drawn, strict=True):
-        area = intervals.of_rocarea(intervals.delong(places, rows.labels, comm), asked.level)
-        found = measured(model, own, rows.labels, comm, asked.threshold, asked.k, area.value)
-        prbep = intervals.of_prbep(found["prbep"], draws, asked.level, found["n_pos"])
+    for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
+        area = intervals.of_rocarea(intervals.delong(places, labels, comm), asked.level)
+        prbep = intervals.of_prbep(intervals.recall(share, labels, comm), draws, asked.level)
+        found = measured(model, own, labels, comm, asked.threshold, asked.k, area.value)
         more = more_measures(model.info, asked.k)
         judged.append(Judged(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
-        found, other = judged[a].found, judged[b].found
-        differences = {
-            "rocarea": intervals.of_rocarea_difference(
-                intervals.delong(placed[a] - placed[b], rows.labels, comm), asked.level
-            ),
-            "prbep": intervals.of_prbep_difference(
-                found["prbep"], other["prbep"], drawn[a], drawn[b], asked.level, found["n_pos"]
-            ),
-        }
-        pairs.append(Pair(paths[a], paths[b], differences))
+        area = intervals.of_rocarea_difference(intervals.delong(placed[a] - placed[b], labels, comm), asked.level)
+        less = intervals.recall(shares[a] - shares[b], labels, comm)
+        prbep = intervals.of_prbep_difference(less, drawn[a] - drawn[b], asked.level)
+        pairs.append(Pair(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
     return rows, judged, pairs
 
 

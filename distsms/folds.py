@@ -1,4 +1,4 @@
-"""Rows dealt out to folds: as even in each class as can be, and the same on any number of ranks.
+"""Rows dealt out to folds: as even in each class as can be, and the same on any number of ranks; what folds choose.
 
 By rows, each class is numbered in the order of the data set, and cut into runs of as many rows as there are folds; the
 rows of a run go to the folds in an order that is a hash of seed, class and numbers. So the sizes of a class's folds
@@ -101,6 +101,15 @@ def dealt(
     else:
         some[counted] = deal_groups(marks[counted], labels[counted], folds, seed, by, comm)
     return Folds(some, counted, by == "time")
+
+
+def best_of_others(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """For each fold the candidate of the best mean over the *other* folds, of several the first, (folds,). Local.
+
+    values : (candidates, folds).  So no fold is measured by what it has helped to choose.
+    """
+    others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
+    return np.argmax(others, axis=0)
 
 
 def deal(

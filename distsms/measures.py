@@ -118,6 +118,17 @@ def at_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -
     return Head(tp / k, _ratio(tp, n_pos), threshold)
 
 
+def among(scores: Floats, k: int, comm: Communicator) -> Floats:
+    """How much of each of this rank's rows is among the k highest: 1 above the k-th score, 0 below, and of the rows
+    tied there as many as are wanted, in equal shares. (n_local,); all 0 where there are less than k rows. Collective.
+    """
+    n = int(comm.sum(np.array([len(scores)]))[0])
+    at = select(scores, k, comm) if 1 <= k <= n else np.nan
+    above, tied = scores > at, scores == at
+    above_all, tied_all = map(int, comm.sum(np.array([np.count_nonzero(above), np.count_nonzero(tied)])))
+    return above + tied * ((k - above_all) / max(tied_all, 1))
+
+
 def value(measure: str, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> float:
     """The measure called `measure`, on every rank; NaN where it is not defined. Collective.
 

@@ -9,17 +9,18 @@ is kept on the disk at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import fit
+from distsms import fit, intervals
 from distsms.clock import Clock
 from distsms.comm import Communicator
-from distsms.folds import Folds, dealt
+from distsms.folds import Folds, best_of_others, dealt
+from distsms.intervals import Interval, Spread
 from distsms.losses import choose_ordering, make_loss
 from distsms.meeting import Seat, together
 from distsms.objective import Floats, Objective
@@ -38,10 +39,10 @@ class Point(NamedTuple):
 
     lam: float
     lane: int
-    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous`
+    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous` and `idle`
     threshold: float
     training: Mapping[str, float]  # on the lane's own rows
-    held_out: Mapping[str, float] | None  # on the fold's rows; lane 0 has none
+    held_out: Mapping[str, Any] | None  # on the fold's rows, and `squares` and `counts` of `Spread`; lane 0 has none
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Lanes:
                 if result.status is Status.STOPPED:
                     return
                 w = result.w
-                numbers = result.numbers() | {"vacuous": result.vacuous}
+                numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
                 points.append(Point(lam, number, numbers, *seat.judged(w)))
                 whole = vectors.at_root(w)
                 if whole is not None:
@@ -159,7 +160,7 @@ class Lanes:
         given = self.comm.bcast(whole is not None)
         return self.vectors.dealt(whole) if given else np.zeros(self.vectors.length)
 
-    def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, float] | None]:
+    def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
         """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""
         measure, labels, own, comm = self.problem.measure, self.block.labels, self.folds.training(lane), self.comm
         threshold = fit.threshold_of(self.objective.losses[lane].calls_positive, scores[own], labels[own], comm)
@@ -167,7 +168,9 @@ class Lanes:
         if not lane:
             return threshold, training, None
         out = self.folds.judged(lane)
-        return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm)
+        spread = intervals.spread_of(measure, scores[out], labels[out], comm)
+        told = {"squares": list(spread.squares), "counts": list(spread.counts)}
+        return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm) | told
 
 
 class Mean(NamedTuple):
@@ -180,12 +183,16 @@ class Mean(NamedTuple):
 
 class Choice(NamedTuple):
     """Which lambda, and how flat the optimum is: `low` to `high` is the run of lambdas around the best one whose means
-    are within the best one's standard error of its own."""
+    are within the best one's standard error of its own.
+
+    instead_of : what the rule alone would have chosen, where that says nothing (see `faults`).
+    """
 
     best: Mean
     chosen: Mean
     low: Mean
     high: Mean
+    instead_of: Mean | None = None
 
 
 def means(points: Sequence[Point], measure: str) -> list[Mean]:
@@ -193,21 +200,55 @@ def means(points: Sequence[Point], measure: str) -> list[Mean]:
     folds = max((one.lane for one in points), default=0)
     found = []
     for lam in sorted({one.lam for one in points}, reverse=True):
-        values = [one.held_out[measure] for one in points if one.lam == lam and one.held_out is not None]
+        values: list[Any] = [one.held_out.get(measure) for one in points if one.lam == lam and one.held_out is not None]
         if folds and len(values) == folds and None not in values:
             found.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
     return found
 
 
-def choose(curve: Sequence[Mean], rule: str) -> Choice:
+def expected(points: Sequence[Point], measure: str) -> Interval | None:
+    """What the method reaches: the mean over folds, each at the lambda of the best mean on the others.
+
+    None without a lambda that all folds have, or where points were kept without `squares`.
+    """
+    held = {(one.lam, one.lane): one.held_out for one in points if one.held_out}
+    lams, folds = [one.lam for one in means(points, measure)], sorted({lane for _, lane in held})
+    if not lams or any("squares" not in one for one in held.values()):
+        return None
+    at = best_of_others(np.array([[held[lam, fold][measure] for fold in folds] for lam in lams]))
+    these = [held[lams[k], fold] for k, fold in zip(at, folds, strict=True)]
+    found = intervals.of_folds([Spread(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these])
+    if measure == "rocarea":
+        return intervals.of_rocarea(found, intervals.LEVEL)
+    return intervals.of_prbep(found, np.empty(0), intervals.LEVEL)
+
+
+def faults(points: Sequence[Point]) -> dict[float, str]:
+    """By lambda, why its model says nothing, if so: w is hardly better than w = 0, or the mean of the folds' ROCArea is
+    less than a standard error above that of chance."""
+    found = {}
+    for one in points:
+        if not one.lane and (one.result["vacuous"] or one.result.get("idle")):
+            found[one.lam] = "no better than w = 0"
+    for mean in means(points, "rocarea"):
+        if mean.mean - mean.error <= 0.5:
+            found.setdefault(mean.lam, "ROCArea of the folds not above chance")
+    return found
+
+
+def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) -> Choice:
     """The lambda of the best mean (of several, the largest), or by `one-se` the largest in the run around it.
 
-    curve : falling lambdas, at least one.  Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
+    curve : falling lambdas, at least one.  without : lambdas that are not chosen while there are others.
+    Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
     """
-    at = max(range(len(curve)), key=lambda i: curve[i].mean)
+    able = [i for i, one in enumerate(curve) if one.lam not in without] or range(len(curve))
+    at = max(able, key=lambda i: curve[i].mean)
     least, first, last = curve[at].mean - curve[at].error, at, at
-    while first > 0 and curve[first - 1].mean >= least:
+    while first - 1 in able and curve[first - 1].mean >= least:
         first -= 1
-    while last + 1 < len(curve) and curve[last + 1].mean >= least:
+    while last + 1 in able and curve[last + 1].mean >= least:
         last += 1
-    return Choice(curve[at], curve[first if rule == "one-se" else at], curve[last], curve[first])
+    chosen = curve[first if rule == "one-se" else at]
+    alone = choose(curve, rule).chosen if without else chosen
+    return Choice(curve[at], chosen, curve[last], curve[first], None if alone == chosen else alone)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distsms.intervals import LEVEL
 from distsms.measure_names import SHOWN
-from distsms.path import Choice, Mean, Point, means
+from distsms.path import Choice, Mean, Point, expected, faults, means
 
 
 def line(point: Point, measure: str) -> str:
@@ -22,6 +23,7 @@ def line(point: Point, measure: str) -> str:
 def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple[list[str], list[list[str]]]:
     """Header and a row for each lambda: of all rows J, gap, evaluations; of the folds evaluations, mean and s.e."""
     name, curve, rows = SHOWN[measure], {one.lam: one for one in means(points, measure)}, []
+    wrong = faults(points)
     for lam in dict.fromkeys(one.lam for one in points):
         here = [one for one in points if one.lam == lam]
         own, mean = next((one for one in here if not one.lane), None), curve.get(lam)
@@ -36,7 +38,7 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
                 _number(own and own.training[measure], ".6f"),
                 _number(mean and mean.mean, ".6f"),
                 _number(mean and mean.error, ".6f"),
-                _remark(own, mean, chosen),
+                _remark(own, mean, chosen, wrong.get(lam)),
             ]
         )
     header = ["lambda", "J", "gap", "evaluations", "of the folds", f"training {name}", f"held out {name}", "s.e.", ""]
@@ -45,22 +47,30 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
 
 def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[Point] = ()) -> str:
     """Which lambda, and how flat the optimum is, in lines. points : to see whether the chosen one says anything."""
-    best, chosen = found.best, found.chosen
+    best, chosen, wrong = found.best, found.chosen, faults(points)
     text = f"\nchosen    lambda {chosen.lam:g}: held-out {SHOWN[measure]} {chosen.mean:.6f}"
     text += f", standard error {chosen.error:.6f}"
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
+    if sure := expected(points, measure):
+        text += (
+            f"\n  interval  {sure.low:.6f} to {sure.high:.6f} ({100 * LEVEL:g} %) about {sure.value:.6f}: of {sure.of}"
+        )
+        text += ";\n            each fold's lambda is chosen by the others"
     text += "\n  flatness  "
     if len(curve) == 1:
         text += "there is one lambda alone"
     elif found.low == found.high:
-        text += "no neighbour of the best lambda is within its standard error"
+        text += f"no neighbour of the best lambda{' that says anything' * bool(wrong)} is within its standard error"
     else:
         ends = [f"{one.mean - best.mean:+.6f} at {one.lam:g}" for one in (found.low, found.high) if one != best]
         text += f"lambda {found.low.lam:g} to {found.high.lam:g} within one standard error of the best mean: "
         text += ", ".join(ends)
-    if any(one.result["vacuous"] for one in points if one.lam == chosen.lam and not one.lane):
-        text += "\n  warning   no better than w = 0: at this lambda the convex risk sees next to nothing in these data"
+    if found.instead_of:
+        lam = found.instead_of.lam
+        text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {wrong[lam]}"
+    if chosen.lam in wrong:
+        text += f"\n  warning   {wrong[chosen.lam]}: at this lambda the convex risk sees next to nothing in these data"
     elif len(curve) > 1 and best in (curve[0], curve[-1]):
         end = "largest" if best == curve[0] else "smallest"
         text += f"\n  warning   the best lambda is the {end} one: there may be better ones beyond it"
@@ -75,14 +85,14 @@ def nothing(measure: str, points: Sequence[Point]) -> str:
     return f"  warning   no lambda of these does better than w = 0: {advice}"
 
 
-def _remark(own: Point | None, mean: Mean | None, chosen: Choice | None) -> str:
+def _remark(own: Point | None, mean: Mean | None, chosen: Choice | None, fault: str | None) -> str:
     words = []
     if chosen and mean:
         words += ["chosen"] if mean == chosen.chosen else ["best"] if mean == chosen.best else []
     if own and own.result["status"] != "proved":
         words.append(own.result["status"])
-    if own and own.result["vacuous"]:
-        words.append("no better than w = 0")
+    if fault:
+        words.append(fault)
     return ", ".join(words)
 
 

@@ -27,7 +27,8 @@ class Settings:
     checkpoint_every : seconds between two snapshots of the run; None takes none, and the solver remembers no more for
     them than its own history.
     zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
-    bundle_steps : whether the certificate's planes also say where to evaluate, where that pays: see `distsms.pace`.
+    bundle_steps : whether the certificate's planes also say where to evaluate, where that pays or the solver is stuck;
+    see `distsms.pace`.
     """
 
     lam: float

@@ -26,7 +26,7 @@ Keeper = Callable[[Snapshot], None]
 LEVEL = 0.3  # a step of the bundle aims at this share of the gap above the lower bound
 STUCK = 50  # so many evaluations without that, and the bundle takes over for a while
 PATIENCE, LITTLE = 500, 1e-3  # a run whose gap has not narrowed by this share in so many evaluations is at its end
-KEPT = ("starts", "count", "count_then", "gap_then", "seconds")
+KEPT = ("starts", "count", "count_then", "gap_then", "patience", "seconds")
 """What a snapshot has of a run itself."""
 
 

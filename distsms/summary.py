@@ -113,11 +113,11 @@ def _measured(material: Material, drawn: list[Drawing]) -> Html:
 
 
 def _sure(material: Material) -> str:
-    of_area, of_prbep = material.judged.sure["rocarea"].method, material.judged.sure["prbep"].method
+    sure = material.judged.sure
     return (
-        f"Intervals of {100 * material.level:g} % ({of_area} for ROCArea, {of_prbep} for PRBEP) say how much a measure "
-        "would move on other rows of the same kind, not what another training would give. Curves are exact at every "
-        "point drawn."
+        f"Intervals of {100 * material.level:g} % ({sure['rocarea'].method} for ROCArea, {sure['prbep'].method} for "
+        f"PRBEP) are of {sure['rocarea'].of}, drawn as these were, not of what another training would give. Curves are "
+        "exact at every point drawn."
     )
 
 

@@ -10,6 +10,7 @@ from distsms import baseline, baselinewords, drawings, page, path, pathfolder, p
 from distsms.drawings import Drawing
 from distsms.errors import InputError
 from distsms.figures import as_svg
+from distsms.intervals import LEVEL, METHOD
 from distsms.measure_names import SHOWN
 from distsms.page import Html, element
 from distsms.path import Point
@@ -64,7 +65,7 @@ def path_section(found: OnPath | None, drawn: list[Drawing]) -> str:
         return ""
     measure = found.problem["measure"]
     curve = path.means(found.points, measure)
-    chosen = path.choose(curve, found.rule) if curve else None
+    chosen = path.choose(curve, found.rule, path.faults(found.points)) if curve else None
     header, rows = pathwords.table(found.points, measure, chosen)
     warned = [element("p", f"Warning: {one}.") for one in found.warnings]
     parts = [page.table("Each lambda", [one or "remark" for one in header], rows)]
@@ -95,7 +96,7 @@ def baseline_section(found: Beside | None, drawn: list[Drawing]) -> str:
         these.append(drawings.methods("differences", "By how much distsms is ahead", label, less, True))
     drawn += these
     header, rows = baselinewords.header(measure), [baselinewords.cells(one, measure) for one in found.found]
-    caption = f"Means over {_folds(found.problem)}, intervals of {100 * baseline.LEVEL:g} %"
+    caption = f"Means over {_folds(found.problem)}, intervals of {100 * LEVEL:g} %: of {METHOD}"
     told = (element("p", one) for one in found.sentences)
     return page.section(
         "Beside other methods", *told, page.beside(*map(figure_of, these)), page.table(caption, header, rows)

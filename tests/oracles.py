@@ -61,6 +61,22 @@ def prbep_risk_by_labelings(positive, negative):
     return best
 
 
+def prbep_risk_as_svm(positive, negative):
+    """R as the hinge loss of a support vector machine: min over b of 1/(2 n+) sum max(0, 1 - y_i (4 n+/n)(s_i - b)).
+
+    Convex and piecewise linear in b, so that the least value is at a kink.
+    """
+    n_pos, n = len(positive), len(positive) + len(negative)
+    one = positive[0] * 0 + 1
+    slope = one * 4 * n_pos / n
+    signed = [(1, s) for s in positive] + [(-1, s) for s in negative]
+
+    def loss(b):
+        return sum(max(0 * one, 1 - y * slope * (s - b)) for y, s in signed) / (2 * n_pos)
+
+    return min(loss(s - y / slope) for y, s in signed)
+
+
 def prbep_smoothed(positive, negative, nu):
     """(R_mu, d, coefficients of P, coefficients of N): the concave problem in beta, solved by bisection on its dual.
 

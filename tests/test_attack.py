@@ -25,7 +25,12 @@ FALSE = [
     "offset:1000022",
     "offset:1000032",
     "offset:1000037",
+    "offset:1000156",
+    "offset:1000162",
+    "offset:1000168",
+    "offset:1000189",
     "column-scales:1000058",
+    "column-scales:2000014",
 ]
 """Each of these once had a lower bound above the J of a vector, most of them from planes that were merged."""
 
@@ -80,7 +85,7 @@ def test_the_judge_agrees_with_the_definitions(kind):
         problem = problems.problem(kind, seed)
         rng = np.random.default_rng(seed)
         w = rng.normal(size=problem.X.shape[1]) * 10.0 ** rng.integers(-6, 7)
-        exact = oracle.Exact(problem.X, problem.y, problem.measure, problem.lam)
+        exact = oracle.Exact(oracle.whole(problem.X), problem.y, problem.measure, problem.lam)
         J, W = exact.J(w), oracles.rational(w)
         scores = np.array([sum(oracles.rational(row) * W) for row in problem.X], object)
         assert Fraction(problem.lam) / 2 * sum(W * W) + risk(problem, scores) == J
@@ -117,6 +122,6 @@ def test_an_independent_solver_finds_the_same_least_J(measure):
     way = problems.Way({"solver": "bmrm"}, "gather", "root", (4,), ())
     given = named("plain:1")._replace(X=X, y=y, measure=measure, lam=1e-2, bias=None, normalization="none", ways=(way,))
     (verdict,) = judgement.verdicts(given._replace(epsilon=1e-9, relative=None), Communicator())
-    exact = oracle.Exact(X, y, measure, 1e-2)
+    exact = oracle.Exact(oracle.whole(X), y, measure, 1e-2)
     least, _ = oracle.least(exact, independent.minimizers(X, y, measure, 1e-2))
     assert verdict.proved and verdict.lower_bound <= float(least) <= verdict.lower_bound + 2e-9

@@ -122,6 +122,7 @@ def typed(lines, folder):
     lines = re.sub(r"mpirun -n \d+", "mpirun -n 2", lines)
     lines = re.sub(r"--rows \S+", "--rows 2000", lines)
     lines = re.sub(r"(distsms path .*)", r"\1 --epsilon 1e-2", lines)
+    lines = re.sub(r"(distsms baseline \S+)", r"\1 --tree-fits 2", lines)
     folder.mkdir(exist_ok=True)
     for name in ("scripts", ".venv", "setup.cfg"):
         if (ROOT / name).exists() and not (folder / name).exists():

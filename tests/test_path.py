@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from distsms import pathwords, report
+from distsms import intervals, pathwords, report
 from distsms.comm import Communicator
 from distsms.errors import InputError
 from distsms.folds import dealt
 from distsms.losses import MEASURES
 from distsms.meeting import together
 from distsms.objective import Request
-from distsms.path import Lanes, Mean, Point, Problem, choose, means, run
+from distsms.path import Lanes, Mean, Point, Problem, choose, expected, faults, means, run
 from distsms.pathfolder import Folder, finished
 from distsms.regularizer import SquaredNorm
 from distsms.result import Status
@@ -109,6 +109,9 @@ def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
             assert np.sum(scores[mine] >= threshold) == np.sum(y[mine] > 0)
             if lane:
                 assert held_out["rocarea"] == pytest.approx(roc_auc_score(y[~mine], scores[~mine]), abs=1e-12)
+                spread = intervals.spread_of(measure, scores[~mine], y[~mine], Communicator())
+                assert tuple(held_out["squares"]) == pytest.approx(spread.squares)
+                assert tuple(held_out["counts"]) == spread.counts == (np.sum(y[~mine] > 0), np.sum(y[~mine] < 0))
     assert all(one.held_out is None for one in found.points if not one.lane)
 
 
@@ -230,10 +233,44 @@ def test_the_choice_and_how_flat_it_is():
     assert (best.best, best.chosen, best.low, best.high) == (some[3], some[3], some[4], some[2])
     assert choose(some, "one-se").chosen == some[2]  # the first one is within, too, but on another hill
     sharp = curve(0.8, 0.9, 0.8)
-    assert choose(sharp, "one-se") == (sharp[1],) * 4
+    assert choose(sharp, "one-se") == (*(sharp[1],) * 4, None)
     assert choose(curve(0.5), "one-se").chosen.mean == 0.5
     flat = curve(0.5, 0.5, 0.5)
     assert choose(flat, "best").chosen == flat[0]
+
+
+@pytest.mark.serial
+def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
+    """Both rules pass it over, as long as there is another; the run around the best one ends there."""
+
+    def points(*lines):
+        for k, (idle, *areas) in enumerate(lines):
+            lam = 10.0**-k
+            yield Point(lam, 0, {"vacuous": False, "idle": idle, "status": "proved"}, 0.0, {}, None)
+            yield from (
+                Point(lam, f, {"vacuous": False}, 0.0, {}, {"rocarea": a, "prbep": a}) for f, a in enumerate(areas, 1)
+            )
+
+    some = [*points((True, 0.80, 0.90), (False, 0.74, 0.90), (False, 0.72, 0.90), (False, 0.40, 0.55))]
+    curve, wrong = means(some, "prbep"), faults(some)
+    assert wrong == {1.0: "no better than w = 0", 0.001: "ROCArea of the folds not above chance"}
+    for rule in ("best", "one-se"):
+        assert choose(curve, rule).chosen.lam == 1.0  # the rule alone
+        found = choose(curve, rule, wrong)
+        assert (found.chosen.lam, found.best.lam, found.high.lam, found.instead_of.lam) == (0.1, 0.1, 0.1, 1.0)
+        assert "lambda 1, which the rule would choose by its mean: no better than w = 0" in pathwords.choice(
+            "prbep", found, curve, some
+        )
+    one_se = [*points((True, 0.70, 0.90), (False, 0.74, 0.90), (False, 0.75, 0.90))]
+    curve = means(one_se, "prbep")
+    assert choose(curve, "best", faults(one_se)).instead_of is None
+    found = choose(curve, "one-se", faults(one_se))
+    assert (found.chosen.lam, found.instead_of.lam) == (0.1, 1.0)
+    nothing = [*points((True, 0.8, 0.9), (True, 0.7, 0.9))]
+    curve = means(nothing, "prbep")
+    found = choose(curve, "best", faults(nothing))
+    assert found.chosen.lam == 1.0 and found.instead_of is None
+    assert "warning   no better than w = 0" in pathwords.choice("prbep", found, curve, nothing)
 
 
 @pytest.mark.serial
@@ -250,6 +287,25 @@ def test_means_are_of_the_lambdas_that_all_folds_have():
 
 
 @pytest.mark.serial
+def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
+    """By hand: of three folds, one would choose another lambda than the others do for it."""
+    values = {(1.0, 1): 0.9, (1.0, 2): 0.6, (1.0, 3): 0.6, (0.1, 1): 0.5, (0.1, 2): 0.7, (0.1, 3): 0.8}
+    told = {"prbep": None, "squares": [2.0, 3.0], "counts": [40, 60]}
+    result = {"status": "proved", "vacuous": False}
+    points = [
+        Point(lam, lane, result, 0.0, {}, {"rocarea": value, **told}) for (lam, lane), value in values.items()
+    ] + [Point(1.0, 0, result, 0.0, {}, None)]
+    found = expected(points, "rocarea")
+    assert found.value == pytest.approx((0.5 + 0.6 + 0.6) / 3)  # 0.1 for the first, by 1.5 to 1.2; 1.0 for the others
+    about = np.array([0.5, 0.6, 0.6]) - found.value
+    squares = [6 + 40 * about @ about, 9 + 60 * about @ about]
+    assert found.standard_error == pytest.approx(np.sqrt(2.5 * (squares[0] / 120 / 119 + squares[1] / 180 / 179)))
+    assert found.low < found.value < found.high and found.of == intervals.METHOD
+    assert "of the method" in pathwords.choice("rocarea", choose(means(points, "rocarea"), "best"), curve(0.5), points)
+    older = [one._replace(held_out=one.held_out and {"rocarea": one.held_out["rocarea"]}) for one in points]
+    assert expected(older, "rocarea") is None and expected(points[-1:], "rocarea") is None
+
+
 def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
     def point(status, evaluations):
         result = {"status": status.name.lower(), "evaluations": evaluations}

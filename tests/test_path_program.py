@@ -100,6 +100,16 @@ def test_grown_refused_and_limited(words, tmp_path):
     assert "not a path" in run(*words[:-1], tmp_path, code=1)
 
 
+def test_a_lambda_that_says_nothing_is_passed_over_and_named(words, tmp_path):
+    """At 1e3 w is next to 0, though its direction ranks as well: the rule alone would take it, and did."""
+    out = run(*words, "--lambdas", 1e3, 1e-1, "--folds", 3, "--rule", "one-se", "--epsilon", 1e-6)
+    assert "not       lambda 1000, which the rule would choose by its mean: no better than w = 0" in out
+    found = json.loads((tmp_path / "out" / "path.json").read_text())
+    assert (found["chosen"]["lam"], found["instead_of"]["lam"]) == (0.1, 1e3)
+    assert found["faults"] == [{"lam": 1e3, "why": "no better than w = 0"}]
+    assert Folder(tmp_path / "out").model(0.1).info["J"] < 0.9
+
+
 def test_too_few_positives_for_the_folds(words, tmp_path):
     write_svmlight(tmp_path / "few.svm", positive=0.0)
     run("shard", tmp_path / "few.svm", tmp_path / "few")

@@ -108,7 +108,7 @@ def test_training_and_scoring_see_the_same_rows(seed, dtype, layout, kind, compr
             stored = np.full(len(mine), 6) if layout == "dense" else np.count_nonzero(mine, axis=1)
             terms = (stored + 2) * (np.abs(seen) @ np.abs(v))
             np.testing.assert_allclose(rows.largest_terms(v), float(terms.max(initial=0)), rtol=1e-12)
-        others, _ = shards.matrix(manifest)
+        others, *_ = shards.matrix(manifest)
         seen = dense(X).astype(EXACT) * factors / (lengths(X)[:, None] if kind == "l2" else 1)
         np.testing.assert_allclose(dense(others), seen.astype(float), rtol=1e-13)
         assert_scores(api.predict(model.trained(v, INFO, manifest), folder), X, how.fold(v), kind)

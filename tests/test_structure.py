@@ -34,7 +34,7 @@ def importers(library):
         ("pyarrow", {"arrow.py"}),
         ("matplotlib", {"figures.py"}),
         ("sklearn", {"estimator.py", "competitors.py"}),
-        ("xgboost", {"competitors.py"}),
+        ("xgboost", {"trees.py"}),
         ("onnx", {"export.py"}),
         ("greenlet", {"meeting.py"}),
     ],

@@ -119,8 +119,9 @@ def test_path_and_baseline(folds):
         for lane in range(folds + 1)
     ]
     of = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
-    sure = {"rocarea": intervals.of_rocarea((0.9, 0.01, ""), 0.95), "prbep": NOTHING}
-    less = {"rocarea": intervals.of_rocarea_difference((0.02, 0.01, ""), 0.95), "prbep": NOTHING}
+    many = intervals.Spread(0.9, (1e4, 0.0), (10**4, 10**6))
+    sure = {"rocarea": intervals.of_rocarea(many, 0.95), "prbep": NOTHING}
+    less = {"rocarea": intervals.of_rocarea_difference(many._replace(value=0.02), 0.95), "prbep": NOTHING}
     found = [Standing(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")]
     beside = summary_choice.Beside(of, found, [EVIL])
     made = replace(material([1, -1, 1, -1]), path=summary_choice.OnPath(of, points, "best"), baseline=beside)
@@ -265,7 +266,7 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
 def test_models_are_compared_on_the_same_rows(trained):
     models = [trained / "a.h5", trained / "b.h5"]
     told = run("evaluate", *models, "--on", trained / "test.svm")
-    assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told
+    assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told and intervals.MODEL in told
     alone, found = (run_json("evaluate", *models, "--on", trained / "test.svm", ranks=ranks) for ranks in (None, 3))
     assert json.dumps(found["pairs"][0]["prbep"]) == json.dumps(alone["pairs"][0]["prbep"])
     for name in ("low", "high", "p"):
@@ -276,7 +277,7 @@ def test_models_are_compared_on_the_same_rows(trained):
     wide, narrow = (one["intervals"]["prbep"], other["intervals"]["prbep"])
     assert narrow["high"] - narrow["low"] < wide["high"] - wide["low"]
     none = run_json("evaluate", models[0], trained / "test.svm", "--bootstrap", 0)
-    assert none["intervals"]["prbep"]["why"] == "there are no replicates" and none["intervals"]["prbep"]["low"] is None
+    assert none["intervals"]["prbep"]["method"] == "binomial" and none["intervals"]["prbep"]["of"] == intervals.MODEL
 
 
 @pytest.mark.serial

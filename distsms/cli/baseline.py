@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_run
 from distsms.cli.path import add_grid
-from distsms.cli.types import add_threads
+from distsms.cli.types import add_threads, count
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
+from distsms.measure_names import SHOWN
 from distsms.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distsms.baseline import Fit, Folder, Rows, Unit
+    from distsms.baseline import Fit, Folder, Rows, Try, Unit
     from distsms.comm import Communicator
     from distsms.interrupts import StopSignals
     from distsms.manifest import Manifest
@@ -28,9 +29,16 @@ METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "t
 EPILOG = """\
 distsms, scikit-learn's LogisticRegression and LinearSVC (classes as they are, and balanced), and XGBoost's trees, each
 on the folds that `distsms path` deals with the same --folds, --folds-by and --seed. The linear ones are tuned on the
-same lambdas (scikit-learn's C is 1 / (lambda n)), trees on their depth and, in each training, on the number of rounds
-by a fifth of its rows. A fold is measured at the setting that is best on the other folds. Differences are paired by
-row.
+same lambdas (scikit-learn's C is 1 / (lambda n)), and a fold is measured at the lambda that is best on the other
+folds. Differences are paired by row. Trees are searched for each fold on its training rows alone: --tree-fits settings
+(leaves, learning rate, minimum child weight, regularization, shares of columns and rows; the first one is XGBoost's
+own, depth 6), each tried on four fifths of these rows, with early stopping by the measure on the other fifth, which
+also chooses. The best is then fitted to all of them. So trees take --folds x (--tree-fits + 1) fits, each as long as
+its rounds take.
+
+Intervals are of the method, trained on new rows, on new rows: the variance of the rows is enlarged for what other
+training rows would change (Nadeau & Bengio). The other folds choose for each fold, too, which of the other linear
+models is the best one there. With fewer than 10 rows of a class there is no verdict.
 
 Fits are dealt out to the ranks. Each rank holds all rows, since other libraries know no other way: data that do not fit
 one process want a sample. It needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
@@ -59,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--path", metavar="FOLDER", help="of `distsms path`: take its measure, lambdas, folds, seed and target"
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="which ones (all)")
+    parser.add_argument(
+        "--tree-fits",
+        type=count,
+        default=20,
+        metavar="N",
+        help="the budget of the search for trees: how many settings are tried for each fold (%(default)s)",
+    )
     parser.add_argument("--output", default="baseline", metavar="FOLDER", help="where fits and table go (%(default)s)")
     parser.add_argument("--solver", choices=tuple(SOLVERS), help=f"of distsms's fits: {SOLVERS_HELP} ({USUAL_SOLVER})")
     add_stopping(parser, float("inf"))
@@ -97,16 +112,19 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.check()
             held.enter_context(files.exclusive(folder.path))
             folder.open(identity)
-            known = {(one.method, one.setting, one.fold) for one in folder.fits()}
+            known = folder.done()
     known = comm.bcast(known)
-    wanted = baseline.units(args.methods, lambdas, identity["folds"])
+    wanted = baseline.units(args.methods, lambdas, identity["folds"], args.tree_fits)
     missing = [one for one in wanted if one not in known]
     say(f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
     say(
         f"problem   {identity['measure']}; {identity['folds']} folds by {identity['folds_by']}; lambda "
         + ", ".join(f"{one:g}" for one in lambdas)
     )
-    say(f"fits      {len(wanted)}, of which {len(wanted) - len(missing)} are there\n")
+    say(f"fits      {len(wanted)}, of which {len(wanted) - len(missing)} are there")
+    if "trees" in args.methods:
+        say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
+    say("")
     with comm.together():
         X, y, counted = shards.matrix(manifest)
         belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
@@ -114,23 +132,33 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         by = identity["folds_by"]
         rows = baseline.Rows(X, y, folds.dealt(by, belonging, y, np.ones(len(y), bool), *how), by, belonging)
     end = time.monotonic() + args.time_limit
-    own = missing[comm.rank :: comm.size]
-    stopped = baseline.run(
-        rows,
-        own,
-        identity["measure"],
-        settings,
-        _keeper(folder, len(own), comm.size, say),
-        lambda: signals.wanted() or time.monotonic() > end,
-    )
-    if any(comm.allgather(stopped)):
+
+    def enough() -> bool:
+        return signals.wanted() or time.monotonic() > end
+
+    def run(these: list[Unit]) -> bool:
+        """Fit what is this rank's of these; whether any rank was stopped before. Collective."""
+        own = these[comm.rank :: comm.size]
+        told = Teller(folder, identity["measure"], len(own), comm.size, say)
+        stopped = baseline.run(rows, own, identity["measure"], settings, told.keep, enough, told.begin)
+        return any(comm.allgather(stopped))
+
+    stopped = run(missing)
+    if not stopped:
+        with comm.together():
+            if comm.is_root:
+                there = {(one.method, one.setting, one.fold) for one in folder.fits()}
+                best = baseline.searched(folder.tries(), args.tree_fits) if "trees" in args.methods else []
+                missing = [one for one in best if one[:3] not in there]
+        stopped = run(comm.bcast(missing))
+    if stopped:
         say("\nstopped; finished fits are kept, and the same line again goes on")
         code = EXIT_REQUEUE
     else:
         code = EXIT_OK
         with comm.together():
             if comm.is_root:
-                _conclude(folder, identity, wanted, rows, solver, _notes(identity, manifest), say)
+                _conclude(folder, identity, rows, solver, _notes(identity, manifest), say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
@@ -181,19 +209,35 @@ def _require_memory(manifest: Manifest, here: int) -> None:
         )
 
 
-def _keeper(folder: Folder, count: int, ranks: int, say: Callable[[str], None]) -> Callable[[Fit, Any], None]:
-    """What keeps a fit, and says a line for it."""
-    done = 0
+class Teller:
+    """Keeps this rank's fits, and says a line for each: what is being fitted, then what came of it."""
 
-    def keep(fit: Fit, scores: Any) -> None:
-        nonlocal done
-        folder.keep(fit, scores)
-        done += 1
-        where = f"[{done:{len(str(count))}d}/{count}{' of this rank' if ranks > 1 else ''}]"
-        measured = f"ROCArea {fit.rocarea:.6f}  PRBEP {fit.prbep:.6f}  {fit.seconds:8.2f} s"
-        say(f"{where} {fit.method:17s} {fit.setting:<8g} fold {fit.fold}  {measured}  {fit.note}")
+    def __init__(self, folder: Folder, measure: str, count: int, ranks: int, say: Callable[..., None]) -> None:
+        self._folder, self._measure, self._say = folder, measure, say
+        self._done, self._count, self._of = 0, count, f"/{count}{' of this rank' if ranks > 1 else ''}]"
+        self._what = ""
 
-    return keep
+    def begin(self, unit: Unit) -> None:
+        """Before a fit."""
+        from distsms import trees
+
+        self._done += 1
+        number, setting, self._what = f"[{self._done:{len(str(self._count))}d}{self._of}", f"{unit.setting:g}", ""
+        if unit.method == "trees":
+            setting = f"best of {setting}" if unit.best else f"try {setting}"
+            self._what = trees.words(int(unit.best.setting if unit.best else unit.setting))
+        self._say(f"{number} {unit.method:17s} {setting:<10s} fold {unit.fold}  ", end="")
+
+    def keep(self, found: Fit | Try, scores: Any = None) -> None:
+        """After it."""
+        from distsms.baseline import Try
+
+        self._folder.keep(found, scores)
+        if isinstance(found, Try):
+            said, note = f"inner rows' {SHOWN[self._measure]} {found.value:.6f}, {found.rounds} rounds", self._what
+        else:
+            said, note = f"ROCArea {found.rocarea:.6f}  PRBEP {found.prbep:.6f}", found.note or self._what
+        self._say(f"{said}  {found.seconds:8.2f} s  {note}")
 
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
@@ -201,19 +245,16 @@ def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
     from distsms import doubles
 
     by = identity["folds_by"]
-    notes = ["Intervals count each row by itself: where rows of a group are alike, they are too narrow."]
+    notes = {
+        "groups": "Intervals count each row by itself: where rows of a group are alike, they are too narrow.",
+        "time": "Intervals are those of folds by rows: where models have earlier rows only, they are a rough guide.",
+    }
     warning = "" if by == "doubles" else doubles.warning(manifest.doubles, manifest.n)
-    return notes * (by == "groups") + [f"Warning: {warning}."] * bool(warning)
+    return [notes[by]] * (by in notes) + [f"Warning: {warning}."] * bool(warning)
 
 
 def _conclude(
-    folder: Folder,
-    identity: dict[str, Any],
-    wanted: list[Unit],
-    rows: Rows,
-    solver: str,
-    notes: list[str],
-    say: Callable[[str], None],
+    folder: Folder, identity: dict[str, Any], rows: Rows, solver: str, notes: list[str], say: Callable[[str], None]
 ) -> None:
     """The table and baseline.json, of all fits in the folder that are complete. On the root."""
     from distsms import baseline, baselinewords

@@ -23,8 +23,11 @@ n+ highest scores, its expected value where scores tie there; average precision 
 positive where its score is at least the threshold stored with the model, or --threshold. --k adds precision and recall
 among the K highest scores.
 
-Intervals: DeLong's for ROCArea, and the bootstrap's for PRBEP, both of the rows and not of the training. Several models
-on the same rows are compared two by two, with the interval of their difference.
+Intervals are of this model on new rows, drawn as these were; what another training would give is not in them.
+ROCArea's come from DeLong's variance, PRBEP's are the wider ones of the binomial's and the bootstrap's, and both allow
+for one more row of each class, so that few rows and measures of 0 or 1 have intervals, too. Several models on the same
+rows are compared two by two, with the interval of their difference; with fewer than 10 rows of a class there is no
+verdict.
 
 examples:
   distsms evaluate model.h5 data/test
@@ -58,7 +61,11 @@ def add_intervals(parser: argparse.ArgumentParser) -> None:
     """How sure: of `evaluate` and `report`."""
     parser.add_argument("--level", type=share, default=0.95, help="of the intervals (%(default)s)")
     parser.add_argument(
-        "--bootstrap", type=whole, default=1000, metavar="N", help="replicates for PRBEP; 0: none (%(default)s)"
+        "--bootstrap",
+        type=whole,
+        default=1000,
+        metavar="N",
+        help="replicates for PRBEP; 0: the binomial alone (%(default)s)",
     )
     parser.add_argument("--seed", type=whole, default=0, help="of the bootstrap (%(default)s)")
 
@@ -132,7 +139,7 @@ def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
     sure = {SHOWN[name]: f"   {_interval(one)}" for name, one in judged.sure.items()}
     for name, one in of_order.items():
         print(f"  {name:<{width}} {one:.6f}{sure.get(name, '')}")
-    print(f"  intervals of {100 * asked.level:g} %: how much a measure would move on other rows of the same kind")
+    print(f"  intervals of {100 * asked.level:g} % are of {judged.sure['rocarea'].of}, drawn as these were")
     print(f"at the threshold {found['threshold']:.6g}")
     print("".join(f"  {name:<{width}} {one:.6f}\n" for name, one in at_threshold.items()))
     lines = [
@@ -146,7 +153,7 @@ def _print_several(on: str, judged: list[Judged], pairs: list[Pair], level: floa
     """A line for each model, then one for each difference."""
     from distsms import intervals, report
 
-    print(f"on {_size(on, judged[0].found)}; intervals of {100 * level:g} %")
+    print(f"on {_size(on, judged[0].found)}; intervals of {100 * level:g} % are of {intervals.MODEL}")
     for line in _warnings(judged[0]):
         print(f"  {line}")
     header, lines = ["model"], [[one.path] for one in judged]

@@ -219,14 +219,14 @@ def fitting(
     return ordering, step, words, lambda root: memory.room(needs, allowed, root) if allowed else None
 
 
-def speaker(speaks: bool) -> Callable[[str], None]:
+def speaker(speaks: bool) -> Callable[..., None]:
     """Prints, as long as somebody reads: a reader that has gone, or a full disk, costs the words, not the run."""
 
-    def say(text: str) -> None:
+    def say(text: str, end: str = "\n") -> None:
         nonlocal speaks
         if speaks:
             try:
-                print(text, flush=True)
+                print(text, end=end, flush=True)
             except OSError:
                 speaks = False
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -25,12 +25,14 @@ NAME = "path"
 USAGE = "DATA [options]"
 EPILOG = """\
 Every lambda is solved on all rows and, for each fold, on the rows outside of it, each point from where the last one
-ended and proved as `distsms train` proves it. Folds by rows hold each class in equal shares (to one row), by --seed and
-the rows' order; those by groups or doubles are as even as these allow. For K folds by time the rows are cut into K + 1
-blocks in their order; each judges the models of all blocks before it, and the first judges none. Folds are the same on
-any number of ranks. All rows and all folds advance in the same passes over one copy of the data. The measure of each
-fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there already. --rule one-se
-takes the largest lambda around the best one whose mean is within the best one's standard error.
+ended and proved as `distsms train` proves it. Folds by rows hold each class in equal shares (to one row), by --seed
+and the rows' order; those by groups or doubles are as even as these allow. For K folds by time the rows are cut into K
++ 1 blocks in their order; each judges the models of all blocks before it, and the first judges none. Folds are the
+same on any number of ranks. All rows and all folds advance in the same passes over one copy of the data. The measure
+of each fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there already. --rule
+one-se takes the largest lambda around the best one whose mean is within the best one's standard error. Neither rule
+takes a lambda whose model is no better than w = 0, or whose folds' ROCArea is not above chance, as long as there is
+another; the output says which one it would have been, and why not.
 
 OUTPUT gets model.h5, path.json and a folder with each point, and the model of all rows at each lambda. The same line
 again keeps finished points and makes the others; more lambdas add points.
@@ -266,7 +268,8 @@ def _conclude(
     points = folder.points()
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
     curve = path.means(points, args.measure)
-    chosen = path.choose(curve, args.rule) if curve and not found.stopped else None
+    faults = path.faults(points)
+    chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
     say(report.table(*pathwords.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
@@ -274,7 +277,10 @@ def _conclude(
     words: dict[str, Any] = {"points": [one._asdict() for one in points], "warnings": warnings}
     if chosen:
         words |= {"means": [one._asdict() for one in curve], "rule": args.rule}
-        words |= {name: one._asdict() for name, one in chosen._asdict().items()}
+        words |= {name: one and one._asdict() for name, one in chosen._asdict().items()}
+        words["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
+        if sure := path.expected(points, args.measure):
+            words |= {"interval": sure.as_json()}
         best = folder.model(chosen.chosen.lam)
         told = {name: identity[name] for name in ("folds", "folds_by", "seed")}
         told |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}

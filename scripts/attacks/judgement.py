@@ -12,10 +12,10 @@ false if
 with the allowance for rounding that distsms claims for J (`Objective.rounding`), eps (2 (p + 2) max_i sum_j |x_ij w_j|
 + n (R + 4)). The first three have no allowance at all.
 
-The floor of a problem is the size of the terms of J and d at its solution times eps, eps (sum_j max_i |x_ij| |w_j| +
-lambda/2 ||w||^2 + R + 1), and what a plane's r does to its bound when each r_j is rounded once among terms of the size
-of its column: sum_j (eps max_i |x_ij|)^2 / (2 lambda). What nobody can prove in float64 is no failure; what is asked
-for above `FLOORS` times the floor, and not proved, is one.
+The floor of a problem is the size of the terms of J and d at its solution times eps: eps (sum_j max_i |x_ij| |w_j| +
+lambda/2 ||w||^2 + R + 1). What nobody can prove there is no failure; what is asked for above `FLOORS` times it may be
+one. It is none where slopes r in doubles cannot prove it: an error e_j = eps max_i |x_ij| in each entry of r, one
+rounding of the largest term, lowers a bound by Omega*(e) = ||e||^2 / (2 lambda), the floor of slopes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ FLOORS = 1e3
 
 
 class Truth(NamedTuple):
-    """The least J found, the vector about there, and the problem's floor."""
+    """The least J found, the vector about there, the problem's floor, and that of slopes."""
 
     exact: oracle.Exact
     X: Floats
     least: Fraction
     w: Floats
     floor: float
+    slopes: float
 
 
 class Verdict(NamedTuple):
@@ -71,6 +72,7 @@ class Verdict(NamedTuple):
     gap: float
     target: float
     floor: float
+    slopes: float
     least: float
     excess: float
     false: dict[str, float]
@@ -86,6 +88,11 @@ class Verdict(NamedTuple):
         """Whether its target is well above the problem's floor."""
         return self.target > FLOORS * self.floor
 
+    @property
+    def provable_in_doubles(self) -> bool:
+        """Whether it is well above that of slopes, too."""
+        return self.target > FLOORS * (self.floor + self.slopes)
+
 
 def verdicts(problem: Problem, comm: Communicator) -> list[Verdict]:
     """Those on all runs of a problem, the same on every rank. Collective; the judging is the root's."""
@@ -99,8 +106,9 @@ def verdicts(problem: Problem, comm: Communicator) -> list[Verdict]:
 
 def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
     """The least J by all means, `found` (p,) among them."""
-    X = rows(problem)
-    exact = oracle.Exact(X, problem.y, problem.measure, problem.lam)
+    exact_rows = rows(problem)
+    X = exact_rows.floats()
+    exact = oracle.Exact(exact_rows, problem.y, problem.measure, problem.lam)
     # Where all rows have one direction, the least J is on its ray.
     with np.errstate(over="ignore"):
         difference = X[problem.y > 0].mean(axis=0) - X[problem.y < 0].mean(axis=0)
@@ -112,8 +120,8 @@ def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
     with np.errstate(over="ignore"):
         largest = np.max(np.abs(X), axis=0)
         terms = float(largest @ np.abs(w)) + omega + float(least) + 1.0
-        floor = EPS * terms + float(np.sum(np.square(EPS * largest))) / (2 * problem.lam)
-    return Truth(exact, X, least, w, floor)
+        slopes = float(np.sum((EPS * largest) ** 2)) / (2 * problem.lam)
+    return Truth(exact, X, least, w, EPS * terms, slopes)
 
 
 def judge(problem: Problem, number: int, one: Run, truth: Truth) -> Verdict:
@@ -151,6 +159,7 @@ def judge(problem: Problem, number: int, one: Run, truth: Truth) -> Verdict:
         result.gap,
         one.target,
         truth.floor,
+        truth.slopes,
         float(least),
         float(J - least) if J is not None else np.inf,
         false,

@@ -29,10 +29,14 @@ HALF = Fraction(1, 2)
 
 
 class Point(NamedTuple):
-    """w = whole * unit, (p,)."""
+    """Numbers, whole * unit; w (p,), or rows (n, p)."""
 
     whole: Whole
     unit: Fraction
+
+    def floats(self) -> Floats:
+        """Rounded, whatever the shape."""
+        return (self.whole * self.unit).astype(float)
 
 
 class Line(NamedTuple):
@@ -54,12 +58,12 @@ def whole(values: Any) -> Point:
 
 
 class Exact:
-    """The objective of rows X (n, p), labels y (n,) and lambda, all floats as they are; the measure by its name."""
+    """The objective of rows X (n, p), labels y (n,) and lambda; the measure by its name."""
 
-    def __init__(self, X: Floats, y: NDArray[np.int8], measure: str, lam: float) -> None:
-        self._X, self._lam = whole(X), Fraction(lam)
+    def __init__(self, X: Point, y: NDArray[np.int8], measure: str, lam: float) -> None:
+        self._X, self._lam = X, Fraction(lam)
         self._positive, self._negative = np.flatnonzero(y > 0), np.flatnonzero(y < 0)
-        self.n, self.p = X.shape
+        self.n, self.p = X.whole.shape
         self.n_pos, self.n_neg = len(self._positive), len(self._negative)
         self._table = None if measure == "rocarea" else self._tables(measure)
 

@@ -19,6 +19,7 @@ HEAD = [
     "proved",
     *(f"{status.name.lower()}" for status in Status if status is not Status.PROVED),
     "unproved above the floor",
+    "and above that of slopes",
     "median evaluations",
 ]
 
@@ -72,30 +73,45 @@ def _line(group: Sequence[Verdict]) -> list[str]:
         str(statuses[Status.PROVED.name]),
         *(str(statuses[status.name]) for status in Status if status is not Status.PROVED),
         f"{above} ({above / len(group):.1%})",
+        str(sum(not one.proved and one.provable_in_doubles for one in group)),
         f"{median(one.evaluations for one in group):g}",
     ]
 
 
 def _summary(verdicts: Sequence[Verdict]) -> str:
     problems = _grouped(verdicts, lambda one: (one.problem,))
-    provable = [group for group in problems.values() if any(one.provable for one in group)]
-    default = sum(any(not one.way and not one.proved and one.provable for one in group) for group in provable)
-    nobody = sum(not any(one.proved for one in group) for group in provable)
     false = [one for one in verdicts if one.false]
-    share = max(len(provable), 1)
-    return (
+    told = [
         f"{len(problems)} problems, {len(verdicts)} runs, of which {len(false)} are false on "
-        f"{len({one.problem for one in false})} problems.\n"
-        f"{len(provable)} problems have a target above {FLOORS:g} times their rounding floor: the default settings "
-        f"leave {default} unproved ({default / share:.2%}), every run of theirs {nobody} ({nobody / share:.2%})."
-    )
+        f"{len({one.problem for one in false})} problems."
+    ]
+    floors: dict[str, Callable[[Verdict], bool]] = {
+        "their rounding floor": lambda one: one.provable,
+        "both this and the floor of slopes": lambda one: one.provable_in_doubles,
+    }
+    for name, above in floors.items():
+        groups = [group for group in problems.values() if above(group[0])]
+        default = sum(not group[0].proved for group in groups)
+        nobody = sum(not any(one.proved for one in group) for group in groups)
+        share = max(len(groups), 1)
+        told.append(
+            f"{len(groups)} have a target above {FLOORS:g} times {name}: the default settings leave {default} of these "
+            f"unproved ({default / share:.2%}), all their runs together {nobody} ({nobody / share:.2%})."
+        )
+    return "\n".join(told)
 
 
 def _reasons(verdicts: Sequence[Verdict]) -> str:
     unproved = [one for one in verdicts if not one.proved]
     groups = _grouped(unproved, lambda one: (one.status.lower(), one.reason or "-"))
     lines = [
-        [*names, str(len(group)), str(sum(one.provable for one in group)), f"{max(one.excess for one in group):.2g}"]
+        [
+            *names,
+            str(len(group)),
+            str(sum(one.provable for one in group)),
+            str(sum(one.provable_in_doubles for one in group)),
+            f"{max(one.excess for one in group):.2g}",
+        ]
         for names, group in sorted(groups.items(), key=lambda item: -len(item[1]))
     ]
-    return markdown(["unproved", "reason", "runs", "above the floor", "largest J(w) - least"], lines)
+    return markdown(["unproved", "reason", "runs", "above the floor", "of slopes, too", "largest J(w) - least"], lines)

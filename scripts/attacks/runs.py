@@ -7,7 +7,7 @@ import warnings
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from distsms.result import Result, State, Status
 from distsms.settings import Settings
 from distsms.training import train
 from distsms.vectors import make_vectors
+from scripts.attacks import oracle
 from scripts.attacks.problems import Problem, Way
 
 Floats = NDArray[np.float64]
@@ -37,18 +38,30 @@ class Run(NamedTuple):
     warned: str
 
 
-def rows(problem: Problem) -> Floats:
-    """The rows that the problem's numbers are about: normalized, with the constant of a bias; (n, p) or (n, p + 1)."""
-    X = problem.X
-    if problem.normalization == "l2":
-        lengths = np.sqrt(np.sum(X * X, axis=1))
-        X = X / np.where(lengths > 0, lengths, 1.0)[:, None]
-    elif problem.normalization != "none":
-        entries = [(np.arange(X.shape[1]), row) for row in X]
-        how = normalization.measure(problem.normalization, lambda: entries, X.shape, Communicator())
-        assert how.scale is not None
-        X = X * how.scale
-    return X if problem.bias is None else np.column_stack([X, np.full(len(X), problem.bias)])
+def held(problem: Problem, mine: slice = slice(None)) -> Any:
+    """Some of the rows as distsms holds them, normalized by what all rows are like. Local."""
+    X = problem.X[mine]
+    features = rows_of(sparse.csr_matrix(X) if problem.seed % 2 else X)
+    if problem.normalization != "none":
+        entries = [(np.arange(len(row)), row) for row in problem.X]
+        how = normalization.measure(problem.normalization, lambda: entries, problem.X.shape, Communicator())
+        features.normalize(how)
+    return features
+
+
+def rows(problem: Problem) -> oracle.Point:
+    """The rows that J is of, exactly: x_ij times the factors of column and row, and the bias's constant."""
+    features, (n, p) = held(problem), problem.X.shape
+    by_column = oracle.whole(features.column_factors if len(features.column_factors) else np.ones(p))
+    by_row = oracle.whole(features.row_factors if len(features.row_factors) else np.ones(n))
+    X = oracle.whole(problem.X)
+    made = oracle.Point(X.whole * by_column.whole * by_row.whole[:, None], X.unit * by_column.unit * by_row.unit)
+    if problem.bias is None:
+        return made
+    constant = oracle.whole(np.full((n, 1), problem.bias))
+    unit = min(made.unit, constant.unit)
+    parts = [one.whole * int(one.unit / unit) for one in (made, constant)]
+    return oracle.Point(np.hstack(parts), unit)
 
 
 def run(problem: Problem, way: Way, comm: Communicator) -> Run:
@@ -85,8 +98,7 @@ def _started(
         told.append(state.lower_bound)
 
     mine = problem.share(comm.rank, comm.size)
-    X = rows(problem)[:, : problem.X.shape[1]][mine]
-    features = rows_of(sparse.csr_matrix(X) if problem.seed % 2 else X)
+    features = held(problem, mine)
     if problem.bias is not None:
         features = WithConstant(features, problem.bias)
     loss = losses.make_loss(problem.measure, way.ordering, problem.y[mine], None, comm)

@@ -1,0 +1,264 @@
+"""Simulated scores, models and folds whose true measures are known, and the intervals that are made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+from scipy.sparse import csr_matrix
+
+from distsms import baseline, bootstrap, intervals, measures
+from distsms.competitors import ALONE
+from distsms.features import rows_of
+from distsms.fit import fit, settings_for
+from distsms.folds import deal
+from distsms.intervals import Interval, Spread
+
+Floats = NDArray[np.float64]
+LEVEL, REPLICATES, BLOCK = 0.95, 500, 10
+COUNTS = {6: 400, 10: 400, 20: 400, 50: 1000, 200: 4000}
+"""Rows for each number of positives."""
+FEATURES = (
+    (400, 10, 5),
+    (400, 10, 50),
+    (400, 20, 10),
+    (1000, 50, 10),
+    (1000, 50, 200),
+    (4000, 200, 20),
+    (4000, 200, 200),
+)
+"""Of folds: rows, positives, columns of each method."""
+
+
+class Law(NamedTuple):
+    """Quantile functions of the scores of positive and of negative rows."""
+
+    name: str
+    pos: Callable[[Floats], Floats]
+    neg: Callable[[Floats], Floats]
+
+    def drawn(self, n_pos: int, n_neg: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.int8]]:
+        """Scores and labels, (n,)."""
+        scores = np.concatenate([self.pos(rng.random(n_pos)), self.neg(rng.random(n_neg))])
+        return scores, np.repeat(np.array([1, -1], np.int8), [n_pos, n_neg])
+
+    def truth(self, share: float) -> dict[str, float]:
+        """Both measures of infinitely many rows, of which a share is positive, on a fine grid."""
+        m = 20_000
+        u = (np.arange(m) + 0.5) / m
+        values, at = np.unique(-np.concatenate([self.pos(u), self.neg(u)]), return_inverse=True)
+        pos, neg = (np.bincount(at[part], minlength=len(values)) / m for part in (slice(m), slice(m, None)))
+        below = 1 - np.cumsum(neg) + neg / 2
+        called = np.cumsum(share * pos + (1 - share) * neg)
+        k = int(np.searchsorted(called, share))
+        tied = share * pos[k] + (1 - share) * neg[k]
+        prbep = np.cumsum(pos)[k] - pos[k] * (called[k] - share) / tied
+        return {"rocarea": float(pos @ below), "prbep": float(prbep)}
+
+
+def normal(area: float, wide: float = 1.0, decimals: int = 15) -> tuple[Callable[[Floats], Floats], ...]:
+    """Normal scores, those of positives `wide` times as wide."""
+    shift = float(special.ndtri(area)) * math.hypot(1, wide)
+    return lambda u: np.round(wide * special.ndtri(u) + shift, decimals), lambda u: np.round(special.ndtri(u), decimals)
+
+
+LAWS = (
+    *(Law(f"normal, {area:g}", *normal(area)) for area in (0.6, 0.8, 0.95, 0.99, 0.9995)),
+    *(Law(f"positives three times as wide, {area:g}", *normal(area, 3.0)) for area in (0.6, 0.95)),
+    *(Law(f"rounded to whole numbers, {area:g}", *normal(area, 1.0, 0)) for area in (0.6, 0.95)),
+    *(
+        Law(f"exponential, {area:g}", lambda u, a=area: -np.log1p(-u) * a / (1 - a), lambda u: -np.log1p(-u))
+        for area in (0.8, 0.99)
+    ),
+    *(
+        Law(f"{lost:.0%} of positives below all", lambda u, lost=lost: np.where(u < lost, -1.0, 2.0), lambda u: u)
+        for lost in (0.02, 0.2)
+    ),
+    Law("positives behind some negatives", lambda u: 1.5 + 0.6 * u, lambda u: np.where(u > 0.95, 20 * u - 17, u)),
+)
+
+
+def sampled(scores: Floats, labels: NDArray[np.int8], seed: int) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """What intervals are made of: placements, shares and replicates."""
+    placed = measures.placements(scores, labels, ALONE)
+    share = measures.among(scores, int(np.sum(labels > 0)), ALONE)
+    return placed, share, bootstrap.prbep(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
+
+
+def intervals_of(area: Spread, prbep: Spread, drawn: Floats, paired: bool = False) -> dict[str, Interval]:
+    """Ours."""
+    if paired:
+        return {
+            "rocarea": intervals.of_rocarea_difference(area, LEVEL),
+            "prbep": intervals.of_prbep_difference(prbep, drawn, LEVEL),
+        }
+    return {"rocarea": intervals.of_rocarea(area, LEVEL), "prbep": intervals.of_prbep(prbep, drawn, LEVEL)}
+
+
+def before(area: Spread, drawn: Floats, paired: bool = False) -> dict[str, tuple[float, float]]:
+    """The limits of others, models given; NaN where they have none."""
+    value, half = area.value, 1.959964 * math.sqrt(area.error**2 / area.factor)
+    if paired:
+        of_area = value - half, value + half
+    elif 0 < value < 1:
+        low, high = (
+            1 / (1 + math.exp(min(s * half / (value * (1 - value)), 700)) * (1 - value) / value) for s in (1, -1)
+        )
+        of_area = low, high
+    else:
+        of_area = math.nan, math.nan
+    there = drawn[np.isfinite(drawn)]
+    low, high = np.quantile(there, [0.025, 0.975]).tolist()
+    return {"rocarea": of_area, "prbep": (low, high) if low < high or paired else (math.nan, math.nan)}
+
+
+def told(ours: dict[str, Interval], others: dict[str, tuple[float, float]], truth: dict[str, Any]) -> list[float]:
+    """For each measure: truth, limits, limits before."""
+    return [x for name in ("rocarea", "prbep") for x in (truth[name], ours[name].low, ours[name].high, *others[name])]
+
+
+class Model(NamedTuple):
+    """A score on new rows."""
+
+    law: int
+    n_pos: int
+
+    def one(self, seed: tuple[int, ...]) -> list[float]:
+        """A simulation; see `told`."""
+        rng, n = np.random.default_rng(seed), COUNTS[self.n_pos]
+        n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
+        scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
+        placed, share, drawn = sampled(scores, labels, seed[-1])
+        area, prbep = intervals.delong(placed, labels, ALONE), intervals.recall(share, labels, ALONE)
+        return told(intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan})
+
+    def truth(self) -> dict[str, float]:
+        """Known."""
+        return LAWS[self.law].truth(self.n_pos / COUNTS[self.n_pos])
+
+    def row(self) -> list[str]:
+        """What it is, in words."""
+        return [LAWS[self.law].name, str(self.n_pos)]
+
+
+class Pair(NamedTuple):
+    """Two normal scores of the same rows; `less`: how much lower ROCArea of the second one is."""
+
+    area: float
+    correlation: float  # of their noise; 0: equal, but for one row in 30 of each, which is anywhere
+    n_pos: int
+    less: float
+
+    def one(self, seed: tuple[int, ...]) -> list[float]:
+        """A simulation; see `told`."""
+        rng, n = np.random.default_rng(seed), COUNTS[self.n_pos]
+        labels = np.where(np.arange(n) < self.n_pos, 1, -1).astype(np.int8)
+        common, own = rng.normal(size=n), rng.normal(size=(2, n))
+        if self.correlation:
+            noise = math.sqrt(self.correlation) * common + math.sqrt(1 - self.correlation) * own
+        else:
+            noise = np.where(rng.random((2, n)) < 1 / 30, 3 * own, common)
+        shifts = [math.sqrt(2) * float(special.ndtri(area)) for area in (self.area, self.area - self.less)]
+        both = [sampled(one + shift * (labels > 0), labels, seed[-1]) for one, shift in zip(noise, shifts, strict=True)]
+        placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
+        area, prbep = intervals.delong(placed, labels, ALONE), intervals.recall(share, labels, ALONE)
+        return told(intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0})
+
+    def row(self) -> list[str]:
+        """What it is, in words."""
+        return [f"{self.area:g}", f"{self.correlation:g}" if self.correlation else "few rows differ", str(self.n_pos)]
+
+
+class Folds(NamedTuple):
+    """A method on `columns` columns and its mirror image on as many others, which is worth less with `less` of them."""
+
+    n: int
+    n_pos: int
+    columns: int
+    folds: int
+    signal: float
+    less: float
+    own: bool = False  # whether the method is that of `distsms train`
+
+    def one(self, seed: tuple[int, ...]) -> list[float]:
+        """A simulation: of the method, then of the difference; then Nadeau & Bengio's limits of both. See `told`."""
+        rng, p = np.random.default_rng(seed), self.columns
+        labels = np.where(np.arange(self.n) < self.n_pos, 1, -1).astype(np.int8)
+        X = rng.normal(size=(self.n, 2 * p))
+        means = np.zeros(2 * p)
+        means[[*range(0, p, 4)]] = self.signal / math.sqrt(len(range(0, p, 4)))
+        means[p:] = means[:p] * (1 - self.less)
+        X[labels > 0] += means
+        fold = deal(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
+        results, truths = [], []
+        for half in (slice(p), slice(p, None)):
+            fits, kept = {}, {}
+            for f in range(1, self.folds + 1):
+                inside = fold == f
+                for lam, w in (trained if self.own else discriminants)(X[~inside, half], labels[~inside]):
+                    kept[lam, f] = scores, w = X[inside, half] @ w, w
+                    found = measures.ranking(scores, labels[inside], ALONE)
+                    fits[lam, f] = baseline.Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
+            chosen = baseline.chosen(fits, "rocarea")
+            these = [kept[one.setting, one.fold] for one in chosen]
+            results.append([sampled(s, labels[fold == f], seed[-1] + f) for f, (s, _) in enumerate(these, 1)])
+            distances = [float(w @ means[half]) / float(np.linalg.norm(w)) for _, w in these]
+            truths.append(np.mean([normal_measures(d, self.n_pos / self.n) for d in distances], axis=0))
+        words = []
+        for paired in (False, True):
+            parts = [
+                tuple(x - y for x, y in zip(a, b, strict=True)) if paired else a for a, b in zip(*results, strict=True)
+            ]
+            own = [labels[fold == f] for f in range(1, self.folds + 1)]
+            areas = [intervals.delong(one[0], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            prbeps = [intervals.recall(one[1], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            area, prbep = intervals.of_folds(areas), intervals.of_folds(prbeps)
+            drawn = np.mean([one[2] for one in parts], axis=0)
+            truth = truths[0] - truths[1] if paired else truths[0]
+            ours = intervals_of(area, prbep, drawn, paired)
+            words += told(ours, before(area, drawn, paired), dict(zip(("rocarea", "prbep"), truth, strict=True)))
+            words += [x for some in (areas, prbeps) for x in by_t([one.value for one in some])]
+        return words
+
+    def row(self) -> list[str]:
+        """What it is, in words."""
+        return [str(self.n), str(self.n_pos), str(self.columns), str(self.folds)]
+
+
+def by_t(values: list[float]) -> tuple[float, float]:
+    """Nadeau & Bengio's limits, by the folds' values alone."""
+    k, mean = len(values), float(np.mean(values))
+    half = float(special.stdtrit(k - 1, 0.975)) * float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))
+    return mean - half, mean + half
+
+
+def discriminants(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
+    """Fisher's discriminant for some ridges, the largest first."""
+    means = [X[y == sign].mean(axis=0) for sign in (1, -1)]
+    inner = X - np.where(y[:, None] > 0, *means)
+    values, vectors = np.linalg.eigh(inner.T @ inner / len(y))
+    along = vectors.T @ (means[0] - means[1])
+    return [(lam, vectors @ (along / (values + lam))) for lam in (10.0, 1.0, 0.1)]
+
+
+def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
+    """Models of `distsms train` for some lambdas, the largest first."""
+    settings = settings_for("rocarea", "lmvm", None, 0.01, lam=1.0)
+    rows = rows_of(csr_matrix(X))
+    each = [(lam, fit(rows, y, None, "rocarea", replace(settings, lam=lam), ALONE)) for lam in (0.1, 1e-3)]
+    return [(lam, one.w) for lam, one in each]
+
+
+def normal_measures(distance: float, share: float) -> tuple[float, float]:
+    """ROCArea and PRBEP of two normal laws at a distance, the share being positive."""
+    low, high = -20.0, 20.0
+    for _ in range(60):
+        cut = (low + high) / 2
+        called = share * special.ndtr(distance - cut) + (1 - share) * special.ndtr(-cut)
+        low, high = (cut, high) if called > share else (low, cut)
+    return float(special.ndtr(distance / math.sqrt(2))), float(special.ndtr(distance - low))
