@@ -163,7 +163,7 @@ class Certificate:
         products = self._gram[:k, :k] @ alpha
         square, size = max(0.0, float(alpha @ products)), float(alpha @ self._lengths[:k])
         slopes = self._d[:k] - products / lam
-        count = np.count_nonzero(alpha)
+        count = int(np.count_nonzero(alpha))
         noise = self._share(count) * size**2
         length = math.sqrt(square + noise)
         lost = max(self.regularizer.conjugate(USUAL * size**2), float(np.max(slopes) - alpha @ slopes))

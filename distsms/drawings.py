@@ -74,7 +74,7 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
     figure, (axes,) = figures.blank(WIDE)
     edges, width = histogram.edges, histogram.edges[1] - histogram.edges[0]
     for name, counts, colour in (("negative", histogram.negative, BLUE), ("positive", histogram.positive, VERMILION)):
-        density = counts / max(counts.sum(), 1) / width
+        density = counts / max(int(counts.sum()), 1) / width
         axes.stairs(density, edges, fill=True, color=colour, alpha=0.25)
         axes.stairs(density, edges, color=colour, linewidth=1.4, label=f"{name} rows")
     beyond = not edges[0] <= threshold <= edges[-1]
@@ -84,7 +84,7 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
     axes.set_ylim(bottom=0)
     _legend(figure, 2)
     below = [
-        float(np.sum(one[edges[1:] <= threshold]) / max(one.sum(), 1))
+        float(np.sum(one[edges[1:] <= threshold]) / max(int(one.sum()), 1))
         for one in (histogram.positive, histogram.negative)
     ]
     words = (

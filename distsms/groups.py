@@ -73,7 +73,7 @@ def census(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> Census
         found = Groups(keys[some], labels[some], 0, comm)
         sizes = found.positive + found.negative
         both = (found.positive > 0) & (found.negative > 0)
-        sums += [len(sizes), sizes[sizes > 1].sum(), sizes[both].sum()]
+        sums += np.array([len(sizes), sizes[sizes > 1].sum(), sizes[both].sum()])
         largest[0] = max(largest[0], sizes.max(initial=0))
     n_groups, shared, mixed = comm.sum(sums).tolist()
     return Census(n_groups, shared, int(comm.maximum(largest)[0]), mixed)

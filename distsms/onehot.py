@@ -159,7 +159,9 @@ class TableReader:
         place: NDArray[np.int64] = arrow.codes(found, column.categories)
         unknown = (place < 0) & ~missing
         if unknown.any():
-            self.notes[f"column {column.name!r}: categories that training had not; they count as 0"] += unknown.sum()
+            self.notes[f"column {column.name!r}: categories that training had not; they count as 0"] += int(
+                unknown.sum()
+            )
         return place
 
     def _signs(self, batch: arrow.Batch) -> NDArray[np.float64]:

@@ -5,6 +5,8 @@ Texts end in a newline, at which every loop over a field stops, so that no loop 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,6 +75,12 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
 
 
 @njit()
+def _digit(text: NDArray[np.uint8], i: int) -> Any:
+    """The digit at i, below 0 or above 9 where there is none. Not a byte, which numpy 2 would make it without Numba."""
+    return np.int64(text[i]) - _ZERO
+
+
+@njit()
 def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
     """Read the number at `start`: (whether that could be done here, exactly as `float` does; value; end of field)."""
     i = start
@@ -83,21 +91,21 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
         byte = text[i]
     mantissa = 0
     digits_at = i
-    digit = byte - _ZERO
+    digit = _digit(text, i)
     while 0 <= digit <= 9:
         mantissa = mantissa * 10 + digit
         i += 1
-        digit = text[i] - _ZERO
+        digit = _digit(text, i)
     n_digits = i - digits_at
     exponent = 0
     if text[i] == _POINT:
         i += 1
         point_at = i
-        digit = text[i] - _ZERO
+        digit = _digit(text, i)
         while 0 <= digit <= 9:
             mantissa = mantissa * 10 + digit
             i += 1
-            digit = text[i] - _ZERO
+            digit = _digit(text, i)
         exponent = point_at - i
         n_digits -= exponent
     easy = n_digits > 0
@@ -108,11 +116,11 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
             i += 1
         power_at = i
         power = 0
-        digit = text[i] - _ZERO
+        digit = _digit(text, i)
         while 0 <= digit <= 9:
             power = min(power * 10 + digit, 10000)  # out of reach of the fast path, and no overflow
             i += 1
-            digit = text[i] - _ZERO
+            digit = _digit(text, i)
         easy = easy and i > power_at
         exponent += -power if sinks else power
     while not _ends_field(text[i]):
@@ -145,11 +153,11 @@ def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
         return start, -1
     i = start + 4
     number = 0
-    digit = text[i] - _ZERO
+    digit = _digit(text, i)
     while 0 <= digit <= 9:
         number = number * 10 + digit if number <= MAX_INDEX // 10 else MAX_INDEX + 1
         i += 1
-        digit = text[i] - _ZERO
+        digit = _digit(text, i)
     return (i if i > start + 4 and _ends_field(text[i]) else start), number
 
 
@@ -205,13 +213,13 @@ def scan(
                         n_queries += 1
                         continue
                 index = 0
-                digit = text[i] - _ZERO
+                digit = _digit(text, i)
                 while 0 <= digit <= 9:
                     if index > MAX_INDEX // 10:
                         return LARGE, at, n, nnz, n_hard, 0, n_queries
                     index = index * 10 + digit
                     i += 1
-                    digit = text[i] - _ZERO
+                    digit = _digit(text, i)
                 if index > MAX_INDEX:
                     return LARGE, at, n, nnz, n_hard, 0, n_queries
                 if i == at or text[i] != _COLON:
