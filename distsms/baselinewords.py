@@ -65,8 +65,8 @@ def sentences(found: Sequence[Standing], measure: str) -> list[str]:
         words.append("* the lambda of most folds is at an end of the grid: there may be a better one beyond it.")
     words += [f"{one.method}: {one.notes}." for one in found if one.notes and one.method != BEST]
     words.append(
-        f"Intervals of {100 * LEVEL:g} % are of {METHOD}: how much a value would move with other rows to train on, as "
-        "many as outside of a fold, and others to judge by. Each is of its pair alone."
+        f"Intervals of {100 * LEVEL:g} % are of {METHOD}: how much a value would move with other rows to train on and "
+        "others to judge by. Each is of its own row of the table alone."
     )
     return words
 

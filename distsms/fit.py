@@ -64,8 +64,9 @@ def choose_solver(
     if not why:
         return name, ""
     if needs := "lmvm" if asked else lmvm_only:
-        raise InputError(f"{needs} cannot be had: {why}. The solver lbfgs does not need it", everywhere=True)
-    return "lbfgs", f"in lmvm's place, since {why}"
+        remedy = "install it, or leave that out: lbfgs is taken then, with the same objective and proof"
+        raise InputError(f"{needs} needs PETSc's Python package: {why}; {remedy}", everywhere=True)
+    return "lbfgs", f"in lmvm's place, since {why}; the objective and the proof are the same"
 
 
 def settings_for(

@@ -32,6 +32,11 @@ from distsms.manifest import Manifest
 from distsms.shards import opened
 from distsms.splitting import periods
 
+CAVEATS = {
+    "groups": "intervals count each row by itself: where rows of a group are alike, they are too narrow",
+    "time": "intervals are those of folds by rows: where models have earlier rows only, they are a rough guide",
+}
+"""What intervals over folds do not take into account, by what the folds are by."""
 _STREAM = 2**62
 """Added to seeds, for numbers that are not those of folds by rows."""
 

@@ -206,8 +206,8 @@ def means(points: Sequence[Point], measure: str) -> list[Mean]:
     return found
 
 
-def expected(points: Sequence[Point], measure: str) -> Interval | None:
-    """What the method reaches: the mean over folds, each at the lambda of the best mean on the others.
+def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
+    """What the method reaches: the mean over folds, each at the lambda that the rule chooses by the others' means.
 
     None without a lambda that all folds have, or where points were kept without `squares`.
     """
@@ -215,8 +215,17 @@ def expected(points: Sequence[Point], measure: str) -> Interval | None:
     lams, folds = [one.lam for one in means(points, measure)], sorted({lane for _, lane in held})
     if not lams or any("squares" not in one for one in held.values()):
         return None
-    at = best_of_others(np.array([[held[lam, fold][measure] for fold in folds] for lam in lams]))
-    these = [held[lams[k], fold] for k, fold in zip(at, folds, strict=True)]
+    values = np.array([[held[lam, fold][measure] for fold in folds] for lam in lams])
+    if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
+        at = [lams[k] for k in best_of_others(values)]
+    else:
+        at, wrong = [], faults(points)
+        for k in range(len(folds)):
+            others = np.delete(values, k, axis=1)
+            errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
+            curve = [Mean(*one) for one in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
+            at.append(choose(curve, rule, wrong).chosen.lam)
+    these = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
     found = intervals.of_folds([Spread(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these])
     if measure == "rocarea":
         return intervals.of_rocarea(found, intervals.LEVEL)

@@ -45,14 +45,17 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
     return header, rows
 
 
-def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[Point] = ()) -> str:
-    """Which lambda, and how flat the optimum is, in lines. points : to see whether the chosen one says anything."""
+def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best") -> str:
+    """Which lambda, by which rule, and how flat the optimum is, in lines.
+
+    points : to see whether the chosen one says anything.
+    """
     best, chosen, wrong = found.best, found.chosen, faults(points)
     text = f"\nchosen    lambda {chosen.lam:g}: held-out {SHOWN[measure]} {chosen.mean:.6f}"
     text += f", standard error {chosen.error:.6f}"
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
-    if sure := expected(points, measure):
+    if sure := expected(points, measure, rule):
         text += (
             f"\n  interval  {sure.low:.6f} to {sure.high:.6f} ({100 * LEVEL:g} %) about {sure.value:.6f}: of {sure.of}"
         )

@@ -45,7 +45,7 @@ def test_one_rank_without_petsc_decides_for_all(petsc, comm):
     assert choose_solver(None, "f1", comm)[0] == "bmrm"
     assert choose_solver(None, "rocarea", comm, usual="lbfgs") == ("lbfgs", "")
     for asked, also in (("lmvm", ""), (None, "--step spread")):
-        with pytest.raises(InputError, match=f"{asked or also} cannot be had: .*it is away.*lbfgs does not") as caught:
+        with pytest.raises(InputError, match=f"{asked or also} needs PETSc.*it is away.*lbfgs is taken") as caught:
             choose_solver(asked, "rocarea", comm, lmvm_only=also)
         assert caught.value.everywhere
 
@@ -88,7 +88,7 @@ def test_what_needs_petsc_is_refused_before_anything_is_read(tmp_path):
     told = done.stderr.split("==")[1:]
     assert len(told) == len(lines) + 2
     for one in told:
-        assert "cannot be had: petsc4py cannot be imported" in one and "Traceback" not in one
+        assert "needs PETSc's Python package: petsc4py cannot be imported" in one and "Traceback" not in one
 
 
 @pytest.mark.serial

@@ -242,15 +242,12 @@ class Teller:
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
     """What to know of folds by what belongs together, in sentences."""
-    from distsms import doubles
+    from distsms import doubles, folds
 
     by = identity["folds_by"]
-    notes = {
-        "groups": "Intervals count each row by itself: where rows of a group are alike, they are too narrow.",
-        "time": "Intervals are those of folds by rows: where models have earlier rows only, they are a rough guide.",
-    }
+    known = [one for one in folds.CAVEATS if one == by or (one == "groups" and manifest.group)]
     warning = "" if by == "doubles" else doubles.warning(manifest.doubles, manifest.n)
-    return [notes[by]] * (by in notes) + [f"Warning: {warning}."] * bool(warning)
+    return [f"Note: {folds.CAVEATS[one]}." for one in known] + [f"Warning: {warning}."] * bool(warning)
 
 
 def _conclude(

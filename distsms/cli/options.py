@@ -137,7 +137,7 @@ def solver_for(
     from distsms.fit import choose_solver
 
     wanted = ["PETSc's options (after --)"] if args.solver_options else []
-    wanted += ["--step spread with the usual solver"] if getattr(args, "step", "") == "spread" else []
+    wanted += ["--step spread with lmvm"] if getattr(args, "step", "") == "spread" else []
     solver, why = choose_solver(asked, measure, comm, lmvm_only=" and ".join(wanted))
     if why:
         say(f"solver    {solver}: {why}")

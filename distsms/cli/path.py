@@ -261,7 +261,7 @@ def _conclude(
     """The table, the choice, the model, path.json; returns the exit code. On the root."""
     from dataclasses import replace
 
-    from distsms import model, path, pathwords, report
+    from distsms import folds, model, path, pathwords, report
     from distsms.pathfolder import MODEL
     from distsms.result import Status
 
@@ -279,13 +279,15 @@ def _conclude(
         words |= {"means": [one._asdict() for one in curve], "rule": args.rule}
         words |= {name: one and one._asdict() for name, one in chosen._asdict().items()}
         words["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
-        if sure := path.expected(points, args.measure):
+        if sure := path.expected(points, args.measure, args.rule):
             words |= {"interval": sure.as_json()}
         best = folder.model(chosen.chosen.lam)
         told = {name: identity[name] for name in ("folds", "folds_by", "seed")}
         told |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
         model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
-        say(pathwords.choice(args.measure, chosen, curve, points))
+        say(pathwords.choice(args.measure, chosen, curve, points, args.rule))
+        if note := folds.CAVEATS.get(identity["folds_by"]):
+            say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
     for one in warnings:
         say(f"  warning   {one}")
