@@ -287,6 +287,21 @@ def test_means_are_of_the_lambdas_that_all_folds_have():
 
 
 @pytest.mark.serial
+def test_the_interval_is_of_the_rule_that_chooses():
+    """Where 1 is within a standard error of 0.1 on every three folds, one-se takes it on the fourth."""
+    result, told = {"status": "proved", "vacuous": False}, {"squares": [2.0, 3.0], "counts": [40, 60]}
+    values = {1.0: (0.70, 0.80, 0.75, 0.85), 0.1: (0.71, 0.81, 0.76, 0.86)}
+    points = [
+        Point(lam, lane, result, 0.0, {}, {"rocarea": value, **told})
+        for lam, own in values.items()
+        for lane, value in enumerate(own, 1)
+    ]
+    for rule, lam in (("best", 0.1), ("one-se", 1.0)):
+        assert choose(means(points, "rocarea"), rule).chosen.lam == lam
+        assert expected(points, "rocarea", rule).value == pytest.approx(np.mean(values[lam]))
+
+
+@pytest.mark.serial
 def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
     """By hand: of three folds, one would choose another lambda than the others do for it."""
     values = {(1.0, 1): 0.9, (1.0, 2): 0.6, (1.0, 3): 0.6, (0.1, 1): 0.5, (0.1, 2): 0.7, (0.1, 3): 0.8}
