@@ -208,7 +208,9 @@ def run(
                 f"{method.name} with {setting:g} gives scores that are not finite; are columns of like size?"
             )
         found = measures.ranking(scores, rows.y[inside], ALONE)
-        keep(Fit(*unit[:3], seconds, found.rocarea, found.prbep, fitted.note), scores)
+        searched = unit.best is None or np.isfinite(unit.best.value)
+        note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
+        keep(Fit(*unit[:3], seconds, found.rocarea, found.prbep, note), scores)
     return False
 
 

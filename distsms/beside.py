@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,9 +24,11 @@ Fail = Callable[[int, str], NoReturn]
 """Raises InputError for a row, number 0 being the first of those given, with what is wrong."""
 
 NUMBERS, DATES = "numbers", "dates"
+EARLIEST, LATEST = -62135596800.0, 253402300799.0  # seconds since 1970 of the years 1 and 9999, whose end they are
 NO_GROUP = "the group is missing; a row that belongs to no other needs a name of its own"
 NO_TIME = "expected a time: a number, or a date such as 2024-05-31 or 2024-05-31T12:30:00Z"
-_WHOLE = re.compile(r"([+-]?[0-9]+)\.0*")
+TOO_LONG = "times are kept in double precision, which cannot tell whole numbers of this size apart; subtract the first"
+_WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -81,7 +83,7 @@ def groups(texts: Sequence[str], fail: Fail) -> Hashes:
 
 def _plain(text: str) -> str:
     whole = _WHOLE.fullmatch(text)
-    return whole[1] if whole else text
+    return ("0" if whole[1] == "-0" else whole[1]) if whole else text
 
 
 def times(texts: Sequence[str], fail: Fail) -> tuple[Times, frozenset[str]]:
@@ -90,6 +92,8 @@ def times(texts: Sequence[str], fail: Fail) -> tuple[Times, frozenset[str]]:
     for row, text in enumerate(texts):
         is_number = _NUMBER.fullmatch(text)
         value = float(text) if is_number else _seconds(text)
+        if abs(value) >= 2**53 and (whole := _WHOLE.fullmatch(text)) and int(value) != int(whole[1]):
+            fail(row, f"found {text!r:.40}: {TOO_LONG}")
         if not math.isfinite(value):
             fail(row, f"found {text!r:.40}: {NO_TIME}")
         found.append(value)
@@ -109,7 +113,8 @@ def _seconds(text: str) -> float:
 def time_in_words(time: float, kind: str) -> str:
     """A time for people: a number, or a date with the time of the day unless that is midnight."""
     if kind == DATES:
-        return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d" if time % 86400 == 0 else "%Y-%m-%d %H:%M:%S")
+        date = (_EPOCH + timedelta(seconds=time)).replace(tzinfo=None)
+        return date.date().isoformat() if time % 86400 == 0 else date.isoformat(" ", "seconds")
     return f"{time:.15g}"
 
 
@@ -123,6 +128,8 @@ def texts(values: NDArray[Any]) -> list[str]:
 def _text(one: Any) -> str:
     if isinstance(one, bytes):
         return one.decode("utf-8", "replace").strip()
-    if isinstance(one, float) and math.isnan(one):
+    if one is None or (isinstance(one, float) and math.isnan(one)):
         return ""
+    if isinstance(one, float) and one.is_integer():
+        return str(int(one))  # 1e16 as well
     return str(one).strip()

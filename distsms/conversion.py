@@ -85,6 +85,12 @@ def convert(
     asked = Reading(zero_based=zero_based, positive=positive, **reading)
     if wrong := set(asked.keep) - set(asked.beside):
         raise InputError(f"--keep {sorted(wrong)[0]}: is for the column of --group or of --time", everywhere=True)
+    if asked.label is not None and asked.label in asked.beside:
+        raise InputError(f"--group or --time {asked.label}: that column is the label", everywhere=True)
+    if wrong := set(asked.drop) & set(asked.beside):
+        raise InputError(
+            f"--drop {sorted(wrong)[0]}: the column of --group or --time is no feature anyway", everywhere=True
+        )
     if split is not None and split.by == "groups" and asked.group is None:
         raise InputError("--split-by groups: which column is the group? --group COLUMN", everywhere=True)
     layout = Layout(n_shards, n_features, dtype, compression, normalize or "none", progress, split)

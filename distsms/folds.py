@@ -217,18 +217,21 @@ _CALLED = {"groups": "groups", "doubles": "different rows"}
 def held_out(by: str, marks: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
     """(n,): which rows of a training it holds out for choices of its own: one of `parts` parts, by time the latest one.
 
-    All rows are on this rank; see `dealt`. There are fewer parts where a class has fewer rows; None where that leaves
-    no two, or a part would lack a class. Local.
+    All rows are on this rank; see `dealt`. There are fewer parts where so many are not possible, or a part would lack a
+    class; None where there are no two. Local.
     """
-    alone, parts = Communicator(), min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0)))
-    if parts < 2:
-        return None
-    try:
-        if by == "time":
-            return deal_in_time(marks, labels, parts - 1, alone) == parts - 1
-        return dealt(by, marks, labels, np.ones(len(labels), bool), parts, 0, alone).judged(1)
-    except InputError:
-        return None
+    alone = Communicator()
+    for count in range(min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0))), 1, -1):
+        try:
+            if by == "time":
+                held = periods(marks, [1 - 1 / count], alone) == 1
+            else:
+                held = dealt(by, marks, labels, np.ones(len(labels), bool), count, 0, alone).judged(1)
+        except InputError:
+            continue
+        if len(set(labels[held].tolist())) == len(set(labels[~held].tolist())) == 2:
+            return held
+    return None
 
 
 def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from distsms import __version__
-from distsms.beside import DATES, NUMBERS
+from distsms.beside import DATES, EARLIEST, LATEST, NUMBERS
 from distsms.columns import Table
 from distsms.errors import InputError
 from distsms.files import replacing, sync
@@ -296,9 +296,10 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         if record.get(name) is not None:
             _checked(record[name], kinds, f"{where}: {name}")
     if (time := record.get("time")) and not (
-        time["kind"] in (NUMBERS, DATES) and math.isfinite(time["first"]) and math.isfinite(time["last"])
+        (time["kind"] == NUMBERS and -math.inf < time["first"] <= time["last"] < math.inf)
+        or (time["kind"] == DATES and EARLIEST <= time["first"] <= time["last"] <= LATEST)
     ):
-        raise InputError(f"{where}: time: is neither of numbers nor of dates, or not finite.")
+        raise InputError(f"{where}: time: is neither of numbers nor of dates, or not from a first to a last one.")
     try:
         table = None if record.get("table") is None else Table.from_json(record["table"])
         kind, scale = record.get("normalize", "none"), record.get("scale")

@@ -203,6 +203,21 @@ def test_missing_in_arrays_and_parquet(tmp_path):
 
 
 @pytest.mark.serial
+def test_what_contradicts_itself_or_would_be_lost(tmp_path):
+    (tmp_path / "a.csv").write_text("y,g,t,x\n1,a,9007199254740993,1\n0,b,9007199254740995,2\n")
+    for how, message in (
+        ({"group": "y"}, "that column is the label"),
+        ({"group": "g", "drop": ("g",)}, "no feature anyway"),
+        (
+            {"time": "t"},
+            r"a.csv:2: column 't': found '9007199254740993': .*cannot tell whole numbers of this size apart",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="y", **how)
+
+
+@pytest.mark.serial
 def test_query_ids_as_times(tmp_path):
     (tmp_path / "a.svm").write_text("1 qid:30 1:1\n0 qid:7 1:1\n")
     manifest = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, time="qid")
@@ -215,6 +230,10 @@ def test_a_group_is_its_text():
         return int(beside.groups([text], None)[0])
 
     assert one("17") == one("17.0") == one("17.") == int(beside.groups(beside.texts(np.array([17.0])), None)[0])
+    assert one("+7") == one("7") and one("-0") == one("0") == one("-0.0")
+    of_arrays = [int(beside.groups(beside.texts(np.array([10**16], kind)), None)[0]) for kind in ("i8", "f8", "O")]
+    assert set(of_arrays) == {one("10000000000000000")}
+    assert beside.texts(np.array([None, "a"], object)) == ["", "a"]
     assert one("17") == int.from_bytes(hashlib.blake2b(b"17", digest_size=8).digest(), "little")
     assert len({one(text) for text in ("17", "017", "17.5", "-17", "a", "A", "17.0.0", "é")}) == 8
 

@@ -160,6 +160,10 @@ def test_what_a_training_holds_out_for_itself():
     assert not set(marks[held]) & set(marks[~held]) and set(labels[held]) == {1, -1}
     held = held_out("time", np.arange(60), np.tile([1, -1], 30).astype(np.int8), 5)
     np.testing.assert_array_equal(held, np.arange(60) >= 48)
+    late = np.where(np.arange(60) < 14, -1, np.tile([1, -1], 30)).astype(np.int8)  # one class in the first fifth
+    np.testing.assert_array_equal(held_out("time", np.arange(60), late, 5), np.arange(60) >= 48)
+    four = np.repeat(np.arange(4), 15).astype(np.uint64)  # fewer groups than parts
+    assert np.count_nonzero(held_out("groups", four, np.tile([1, -1, -1], 20).astype(np.int8), 5)) == 15
     held = held_out("rows", np.arange(60), np.tile([1, -1, -1], 20).astype(np.int8), 5)
     assert np.count_nonzero(held) == 12
     one = np.where(np.arange(60) > 0, -1, 1).astype(np.int8)
