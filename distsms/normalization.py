@@ -5,7 +5,7 @@
     l2          x_i / ||x_i||
 
 `standard` does not centre: that would shift the scores of all rows alike, which ROCArea and PRBEP do not see, and fill
-sparse rows. Columns without variance (without a value, for maxabs) and empty rows stay as they are.
+sparse rows. Columns without variance but for rounding (without a value, for maxabs) and empty rows stay as they are.
 
 Data sets hold rows as they were, and so does memory. Training multiplies w by the factors of the columns, or scores by
 those of the rows (`parts.Rows.normalize`); the w of a model has the factors of the columns in it. So the score of a row
@@ -26,6 +26,8 @@ from distsms.comm import Communicator
 Floats = NDArray[np.float64]
 BY_COLUMN = ("standard", "maxabs")
 KINDS = ("none", *BY_COLUMN, "l2")
+CONSTANT = 8 * float(np.finfo(float).eps)
+"""A column whose deviation is at most this share of its largest entry is constant but for rounding."""
 _BITS = 26
 """Sums are taken of whole numbers in two parts of so many bits, exactly: they do not depend on who has which rows."""
 
@@ -110,7 +112,9 @@ def measure(
     extent.merge(p, n, comm)
     if kind == "maxabs":
         return Normalization(kind, inverse(np.maximum(-extent.low, extent.high)))
-    return Normalization(kind, inverse(_deviations(extent, entries(), n, comm)))
+    deviations = _deviations(extent, entries(), n, comm)
+    deviations[deviations <= CONSTANT * np.maximum(-extent.low, extent.high)] = 0.0
+    return Normalization(kind, inverse(deviations))
 
 
 def inverse(sizes: Floats) -> Floats:
