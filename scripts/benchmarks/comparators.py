@@ -94,7 +94,7 @@ def run_dlib(data: Path, C: float, epsilon: float, w_file: Path) -> dict[str, An
     """One training; w in a file."""
     import dlib
 
-    X, y = matrix(read_manifest(data))
+    X, y, _ = matrix(read_manifest(data))
     pair = dlib.sparse_ranking_pair()
     for i in range(X.shape[0]):
         entries = dlib.sparse_vector()

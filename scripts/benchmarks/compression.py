@@ -56,7 +56,7 @@ def _copy(one: Set, folder: Path, compression: str, n_bytes: int) -> Manifest:
     data = folder / f"{one.name}-{compression}-{n_bytes}"
     if not (data / "manifest.json").exists():
         given = read_manifest(one.train)
-        X, y = matrix(given)
+        X, y, _ = matrix(given)
         times = max(1, n_bytes // (12 * X.nnz))
         stack = sparse.vstack([X] * times, "csr") if sparse.issparse(X) else np.tile(X, (times, 1))
         write_data(data, stack, np.tile(y, times), times, dtype=given.dtype, compression=compression)

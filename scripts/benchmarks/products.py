@@ -14,7 +14,7 @@ from distsms.shards import matrix, read_manifest
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set; no coefficient is zero, so that none is passed over."""
-    features, (X, y) = one.load().features, matrix(read_manifest(one.train))
+    features, (X, y, _) = one.load().features, matrix(read_manifest(one.train))
     if not isinstance(features, Sparse):
         return
     rng = np.random.default_rng(0)
