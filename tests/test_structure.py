@@ -12,7 +12,7 @@ import pytest
 
 import distsms
 from distsms.errors import InputError
-from distsms.solvers import tao
+from distsms.optim.solvers import tao
 
 pytestmark = pytest.mark.serial
 PACKAGE = Path(distsms.__file__).parent
@@ -27,16 +27,27 @@ def importers(library):
 @pytest.mark.parametrize(
     "library, modules",
     [
-        ("mpi4py", {"comm.py"}),
-        ("petsc4py", {"solvers/tao.py"}),
-        ("h5py", {"hdf5.py", "stored.py", "shardfile.py", "staging.py", "model.py", "anndata.py", "predictions.py"}),
-        ("numcodecs", {"stored.py"}),
-        ("pyarrow", {"arrow.py"}),
-        ("matplotlib", {"figures.py"}),
-        ("sklearn", {"estimator.py", "competitors.py"}),
-        ("xgboost", {"trees.py"}),
-        ("onnx", {"export.py"}),
-        ("greenlet", {"meeting.py"}),
+        ("mpi4py", {"parallel/communicator.py"}),
+        ("petsc4py", {"optim/solvers/tao.py"}),
+        (
+            "h5py",
+            {
+                "data/formats/anndata.py",
+                "data/shards/reader.py",
+                "data/shards/storage.py",
+                "data/shards/writer.py",
+                "inference/model.py",
+                "inference/output.py",
+                "utils/hdf5.py",
+            },
+        ),
+        ("numcodecs", {"data/shards/storage.py"}),
+        ("pyarrow", {"data/formats/arrow.py"}),
+        ("matplotlib", {"study/figures.py"}),
+        ("sklearn", {"estimator.py", "selection/competitors.py"}),
+        ("xgboost", {"selection/trees.py"}),
+        ("onnx", {"inference/export.py"}),
+        ("greenlet", {"optim/batching.py"}),
     ],
 )
 def test_libraries_come_in_at_one_place(library, modules):
@@ -109,7 +120,7 @@ def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
     code = (
         "import os, sys\nfrom distsms.__main__ import main\nassert 'numpy' not in sys.modules\n"
         f"assert main([{command!r}, *{words!r}, '--threads', '5']) == 1\n"
-        "from distsms.parts import threads_wanted\n"
+        "from distsms.matrix.blocks import threads_wanted\n"
         "assert threads_wanted() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
     )
     assert "numpy" in loaded(code)

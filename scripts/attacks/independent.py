@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from scripts.attacks import oracle
-from tests import oracles
+from tests.support import oracles
 
 Floats = NDArray[np.float64]
 

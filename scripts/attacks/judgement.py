@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.comm import Communicator
-from distsms.result import Status
+from distsms.optim.result import Status
+from distsms.parallel.communicator import Communicator
 from scripts.attacks import independent, oracle
 from scripts.attacks.problems import Problem, Way
 from scripts.attacks.runs import Run, rows, run

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tests import oracles
+from tests.support import oracles
 
 Floats = NDArray[np.float64]
 Whole = NDArray[Any]
