@@ -193,6 +193,6 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
 
 
 def _versions() -> dict[str, str]:
-    from distsms import __version__
+    from distsms._version import __version__
 
     return {"distsms": __version__, "numpy": np.__version__, **model.versions()}

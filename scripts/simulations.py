@@ -19,8 +19,8 @@ from distsms.selection import baseline
 from distsms.selection.competitors import ALONE
 from distsms.selection.folds import deal
 from distsms.training.fit import fit, settings_for
+from distsms.utils.typing import Floats
 
-Floats = NDArray[np.float64]
 LEVEL, REPLICATES, BLOCK = 0.95, 500, 10
 COUNTS = {6: 400, 10: 400, 20: 400, 50: 1000, 200: 4000}
 """Rows for each number of positives."""

@@ -43,7 +43,7 @@ def importers(library):
         ),
         ("numcodecs", {"data/shards/storage.py"}),
         ("pyarrow", {"data/formats/arrow.py"}),
-        ("matplotlib", {"study/figures.py"}),
+        ("matplotlib", {"report/mpl.py", "study/figures.py"}),
         ("sklearn", {"estimator.py", "selection/competitors.py"}),
         ("xgboost", {"selection/trees.py"}),
         ("onnx", {"inference/export.py"}),

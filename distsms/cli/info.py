@@ -86,7 +86,7 @@ def versions() -> dict[str, str]:
     import numpy
     import scipy
 
-    from distsms import __version__
+    from distsms._version import __version__
     from distsms.inference import model
     from distsms.optim.solvers import tao
     from distsms.parallel import communicator
@@ -106,8 +106,8 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
     """The manifest, with sums over the shards in place of their list."""
     from dataclasses import asdict
 
+    from distsms.data.groupby import in_words
     from distsms.data.shards.dataset import read_manifest
-    from distsms.parallel.groupby import in_words
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}

@@ -127,7 +127,7 @@ def _choice(args: argparse.Namespace, judged: Model) -> tuple[Any, Any]:
 
 def _trace(args: argparse.Namespace, judged: Model) -> tuple[Any, str]:
     """The columns of the trace, or none and why. Raises InputError where one was asked for and cannot be read."""
-    from distsms.study.grid import read_trace
+    from distsms.training.trace import read_trace
 
     if args.trace is not None:
         return read_trace(Path(args.trace)), "The trace has no lines."

@@ -80,8 +80,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write, and say what was written. Collective."""
     import time
 
+    from distsms.cli.progress import shard_counter
     from distsms.data.synthetic.write import write
-    from distsms.utils.formatting import shard_counter
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
@@ -152,7 +152,8 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
-    from distsms.utils.formatting import files_in_words, size
+    from distsms.cli.progress import files_in_words
+    from distsms.utils.formatting import size
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")

@@ -24,12 +24,12 @@ from distsms.cli.options import (
 from distsms.cli.types import duration, measure, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
+from distsms.utils.typing import Floats
 
 if TYPE_CHECKING:
     import contextlib
 
     from distsms.data.shards.manifest import Manifest
-    from distsms.losses.base import Floats
     from distsms.optim.result import State
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
@@ -140,6 +140,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     import contextlib
     from pathlib import Path
 
+    from distsms.cli import progress
     from distsms.cli import train_text as words
     from distsms.cli.info import versions
     from distsms.data.shards import dataset
@@ -152,12 +153,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.parallel.communicator import launched_size
     from distsms.parallel.vectors import make_vectors
     from distsms.training import fit, snapshots
-    from distsms.utils import formatting
+    from distsms.training.trace import Trace, check_trace
     from distsms.utils.timing import Clock
+    from distsms.utils.usage import ReadCounter, busiest, used
 
     say = speaker(comm.is_root and not args.quiet)
     solver = solver_for(args, args.solver, args.measure, comm, say)
-    clock, reading, neighbours = Clock(comm.moved), formatting.ReadCounter(), comm.node_ranks()
+    clock, reading, neighbours = Clock(comm.moved), ReadCounter(), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
         more = {"lam": args.lam, "c_mu": args.c_mu, "solver_options": petsc}
@@ -172,7 +174,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
-            formatting.check_trace(args.trace)
+            check_trace(args.trace)
         args.ordering, args.step, layout_words, room = fitting(
             args, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
         )
@@ -182,7 +184,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             found, more_words = snapshots.opened(Path(args.checkpoint), problem, args.resume, held)
             layout_words += more_words
         count = found.numbers["count"] if found else 0
-        trace = formatting.Trace(args.trace if comm.is_root else None, settings.solver, count)
+        trace = Trace(args.trace if comm.is_root else None, settings.solver, count)
     for one in [*words.problem(args, settings, manifest, comm.size), *layout_words]:
         say(one)
     with clock.phase("load"), reading:
@@ -195,7 +197,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
-    course = formatting.Course(stream, live=sys.stdout.isatty() and not launched_size())
+    course = progress.Course(stream, live=sys.stdout.isatty() and not launched_size())
 
     def watch(state: State, w: Floats) -> None:
         course(state)
@@ -232,8 +234,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
                 test = scoring.score([trained], args.test, comm, inputs.How(args.ignore_new_features))
             on_test = trained.info["test"] = fit.measured(args.measure, *test.judged(), threshold, comm)
         say(f"  test      {words.figures(on_test)}   ({args.test})")
-    usage = comm.allgather(formatting.used(clock, comm.moved(), reading.bytes, evaluations))
-    trained.info["usage"] = formatting.busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
+    usage = comm.allgather(used(clock, comm.moved(), reading.bytes, evaluations))
+    trained.info["usage"] = busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)

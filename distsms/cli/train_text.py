@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from distsms.cli import progress
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
 from distsms.measures import SHOWN, at
@@ -12,7 +13,6 @@ from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import Vectors
 from distsms.training.plan import Layout
-from distsms.utils import formatting
 
 
 def problem(args: argparse.Namespace, settings: Settings, manifest: Manifest, size: int) -> list[str]:
@@ -79,10 +79,10 @@ def took(usage: list[dict[str, Any]], starts: int, vectors: Vectors) -> str:
     """Every rank's seconds, bytes and memory, as tables."""
     evaluations = usage[0]["evaluations"]
     here = f" (this start's, of {evaluations} evaluations)" if starts > 1 else ""
-    lines = [f"\nwhat it took{here}", formatting.usage_table(usage)]
+    lines = [f"\nwhat it took{here}", progress.usage_table(usage)]
     if len(usage) > 1:
         lines += [
             f"waiting for other ranks counts as {vectors.outward}, loss and {vectors.inward}\n",
-            formatting.bytes_table(usage, (vectors.outward, "loss", vectors.inward), max(1, evaluations)),
+            progress.bytes_table(usage, (vectors.outward, "loss", vectors.inward), max(1, evaluations)),
         ]
     return "\n".join(lines)

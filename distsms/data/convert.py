@@ -18,6 +18,7 @@ from distsms.data import duplicates
 from distsms.data.formats import text_files
 from distsms.data.formats.registry import Reader, Reading, open_reader, tell
 from distsms.data.formats.rows import Rows, gathered
+from distsms.data.groupby import known
 from distsms.data.labels import MOST, interpret, signs
 from distsms.data.row_metadata import Beside, Hashes, together
 from distsms.data.shards import dataset
@@ -26,7 +27,6 @@ from distsms.data.splits import Split
 from distsms.errors import InputError
 from distsms.matrix import normalization
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.groupby import known
 from distsms.utils.files import LOCK, exclusive
 
 SHARD_TEXT_BYTES = 128 * 2**20

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data.row_metadata import Hashes
-from distsms.metrics.bootstrap import GOLDEN, _mix
+from distsms.utils.hashing import GOLDEN, _mix
 from distsms.utils.jit import njit
 
 MANY, ONE_ROW = 0.05, 0.01

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.metrics.bootstrap import keys
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
+from distsms.utils.hashing import keys
 
 _STREAM = 2**63
 """Added to seeds: the numbers of folds and intervals are others."""

@@ -15,8 +15,9 @@ from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.metrics import bootstrap, confidence, ranking
-from distsms.metrics.confidence import Floats, Interval
+from distsms.metrics.confidence import Interval
 from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from distsms.inference.inputs import AS_TRAINED, How
 from distsms.inference.model import Model
 from distsms.matrix.local import Features, Sparse
 from distsms.parallel.communicator import Communicator
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 PART_BYTES = 2**25
 """Text, or rows as they are in memory, that a rank scores at a time: large against some 10 ms to find and open them."""

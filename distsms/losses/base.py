@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 
 class LossValue(NamedTuple):

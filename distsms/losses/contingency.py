@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.losses.base import Floats
 from distsms.losses.gather import GatheringLoss, Solution
 from distsms.parallel.communicator import Communicator
 from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
 
 
 class FBeta(GatheringLoss):

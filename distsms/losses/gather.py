@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distsms.losses.base import Cost, Floats, Loss, LossValue
+from distsms.losses.base import Cost, Loss, LossValue
 from distsms.parallel.communicator import Communicator
 from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
 
 
 class Solution(NamedTuple):

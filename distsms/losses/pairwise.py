@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.base import Floats
 from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
 
 TINY = 5e-324
 """As a width: t >= TINY means t > 0, since the difference of two unlike floats is never zero."""

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.base import Floats
 from distsms.losses.pairwise import TINY, SmallerClass, Sums
 from distsms.parallel.communicator import Communicator
 from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
 
 SAMPLE = 512  # of each kind of score, from each rank
 ROOM = 4  # how many times its even share of questions a rank takes at a time, at most

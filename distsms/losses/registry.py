@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from distsms import measures
 from distsms.errors import InputError
-from distsms.losses.base import Cost, Floats, Loss, LossValue
+from distsms.losses.base import Cost, Loss, LossValue
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
 from distsms.losses.error_rate import ErrorRate
 from distsms.losses.prbep import Prbep
@@ -16,6 +16,7 @@ from distsms.losses.prbep_exchange import PrbepExchange
 from distsms.losses.rocarea import RocArea
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
 
 __all__ = ["MEASURES", "Loss", "LossValue", "choose_ordering", "loss_class", "make_loss"]
 

@@ -17,11 +17,12 @@ import math
 
 import numpy as np
 
-from distsms.losses.base import Cost, Floats, LossValue
+from distsms.losses.base import Cost, LossValue
 from distsms.losses.pairwise import SmallerClass, Sums
 from distsms.losses.pairwise_ranges import KeyRanges
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
 
 EVERYWHERE = 2**20
 """Rows of a class that any rank can afford to sort: 0.2 GB."""

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from distsms.optim.objective import Features
-
-Floats = NDArray[np.float64]
+from distsms.matrix.base import Features
+from distsms.utils.typing import Floats
 
 
 class WithConstant:

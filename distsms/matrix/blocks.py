@@ -19,11 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.matrix.normalization import Normalization, inverse
+from distsms.utils.typing import Floats
 
-Floats = NDArray[np.float64]
 Vectors = Floats | Sequence[Floats]
 Entries = tuple[Any, ...]
 """The arrays that hold entries: columns, and values or None, of sparse rows; the rows themselves of dense ones."""

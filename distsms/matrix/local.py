@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.matrix import kernels as kernel
-from distsms.matrix.blocks import Entries, Floats, Part, Rows, Source, threads_wanted
+from distsms.matrix.blocks import Entries, Part, Rows, Source, threads_wanted
 from distsms.matrix.normalization import Normalization
+from distsms.utils.typing import Floats
 
 PART_ENTRIES = 2**20
 """Entries of a part: few enough to stay in a cache for the next of k vectors, enough to forget what a call costs."""

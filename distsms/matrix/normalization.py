@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
 
-Floats = NDArray[np.float64]
 BY_COLUMN = ("standard", "maxabs")
 KINDS = ("none", *BY_COLUMN, "l2")
 CONSTANT = 8 * float(np.finfo(float).eps)

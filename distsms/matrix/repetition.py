@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.matrix.local import rows_of
-from distsms.optim.objective import Floats
+from distsms.utils.typing import Floats
 
 BLOCK = 2**12
 """Rows whose squares are held at a time."""

@@ -17,23 +17,21 @@ U <= 41 + 17 sqrt(n+) different scores in the window; `BLOCK` numbers of memory.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
+from distsms.utils.hashing import GOLDEN, _mix, keys
 from distsms.utils.jit import njit
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 BLOCK = 2**20
 """Numbers in the table of a block of replicates; tests lower it."""
 
 MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # places of the window to either side: MARGIN + SPREAD sqrt(n+)
-GOLDEN, MIX1, MIX2 = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-S27, S30, S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 def _poisson() -> NDArray[np.uint64]:
@@ -117,20 +115,6 @@ def _of_tables(table: NDArray[np.int64]) -> Floats:
     outside = (up_to[:, -1] < n_pos) | ((at == 0) & (tied > n_pos))
     with np.errstate(invalid="ignore"):
         return np.where(n_pos == 0, np.nan, np.where(outside, np.inf, tp / n_pos))
-
-
-def keys(rows: NDArray[Any], seed: int) -> NDArray[np.uint64]:
-    """(len(rows),): where each row's numbers begin; different for different rows, which are whole numbers from 0."""
-    mix = _mix.py_func  # of arrays
-    return mix(mix(np.array([seed], np.uint64) * GOLDEN) + rows.astype(np.uint64) * GOLDEN)
-
-
-@njit(inline="always")
-def _mix(z):  # type: ignore[no-untyped-def]
-    """The finalizer of SplitMix64."""
-    z = (z ^ (z >> S30)) * MIX1
-    z = (z ^ (z >> S27)) * MIX2
-    return z ^ (z >> S31)
 
 
 @njit()

@@ -42,8 +42,7 @@ from scipy import special
 
 from distsms.metrics.ranking import among, exact_sum, placements
 from distsms.parallel.communicator import Communicator
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 LEVEL = 0.95
 """Of the intervals of folds; those of a model are of any level."""

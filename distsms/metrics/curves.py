@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.parallel.communicator import Communicator
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 STEPS = 400
 """Points of a curve for each class, about."""

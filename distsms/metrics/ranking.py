@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from distsms import measures
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from typing import Any
 
 from distsms.errors import InputError
 from distsms.losses.registry import Loss
-from distsms.optim.objective import Evaluation, Floats, Objective, Request
+from distsms.optim.objective import Evaluation, Objective, Request
 from distsms.parallel.vectors import Vectors
 from distsms.utils.timing import Clock
+from distsms.utils.typing import Floats
 
 try:
     from greenlet import getcurrent, greenlet

@@ -25,14 +25,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import Vectors
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 U = float(np.finfo(float).eps) / 2  # the unit roundoff
 USUAL = 128 * U

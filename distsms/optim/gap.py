@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from distsms.optim.bundle import Certificate
-from distsms.optim.objective import Evaluation, Evaluator, Floats
+from distsms.optim.objective import Evaluation, Evaluator
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Finished, Status
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Planes
 from distsms.optim.state import Snapshot
+from distsms.utils.typing import Floats
 
 TOLERATED = 0.01
 """Share of the target that rounding may take off a bound where that saves a pass over the planes."""

@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.losses.registry import Loss
+from distsms.matrix.base import Features
 from distsms.optim.penalty import SquaredNorm
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import AtRoot, Vectors
 from distsms.utils.timing import Clock
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
 RELEASE, TERMS, JUDGE, ERRORS = 0, -1, -2, -3
@@ -30,18 +29,6 @@ _NO_NUMBERS = np.empty((0, 2))
 
 
 _NOTHING = np.empty(0)
-
-
-class Features(Protocol):
-    """What the objective needs of the rows that a rank holds; see `distsms.matrix.local`."""
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-    def margins(self, W: Floats, out: Floats | None = None) -> Floats: ...
-    def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats: ...
-    def largest_terms(self, w: Floats) -> float: ...
-    def columns(self) -> tuple[Floats, Floats]: ...
-    def second_moments(self) -> Floats: ...
 
 
 class Request(NamedTuple):

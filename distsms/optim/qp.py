@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
 PROXIMAL = 1e-13  # weight of a plane's proximal term, as a share of its own entry of Q and of the largest d

@@ -7,11 +7,9 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms import errors
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 
 class Status(Enum):

@@ -13,12 +13,13 @@ import numpy as np
 
 from distsms.optim.gap import NONE_YET, Proof
 from distsms.optim.level_steps import Pace
-from distsms.optim.objective import Evaluation, Evaluator, Floats, Request
+from distsms.optim.objective import Evaluation, Evaluator, Request
 from distsms.optim.result import Finished, Result, State, Status
 from distsms.optim.settings import Settings
 from distsms.optim.smoothing import Width
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
+from distsms.utils.typing import Floats
 
 Watcher = Callable[[State, Floats], None]
 Keeper = Callable[[Snapshot], None]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from distsms.utils.typing import Floats
 
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from distsms.errors import InputError
-from distsms.optim.objective import Floats, Objective
+from distsms.optim.objective import Objective
 from distsms.optim.result import Result
 from distsms.optim.run import Keeper, Solve, Watcher
 from distsms.optim.settings import Settings
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import NOT_SPREADABLE
+from distsms.utils.typing import Floats
 
 
 def train(

@@ -30,8 +30,7 @@ from distsms.errors import InputError
 from distsms.parallel import order_statistics_kernels as kernel
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 LEVELS = 3  # a bracket is cut so often before its last bucket is the next one
 REFINEMENTS = 80  # and this happens so often: 27 bits each time lead from the largest of floats to the least

@@ -15,12 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator, Replica, alone
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 SPREAD_FROM = 2**20
 """Columns from which on vectors are spread: a pass over one of them then takes longer than the sums it needs."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from distsms.measures import SHOWN
 from distsms.metrics.curves import Curve, Histogram
-from distsms.study import figures
+from distsms.report import mpl
 
 if TYPE_CHECKING:
     from distsms.metrics.confidence import Interval
@@ -31,12 +31,12 @@ class Drawing(NamedTuple):
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.png and NAME.svg."""
-        return figures.save(self.figure, folder, self.name)
+        return mpl.save(self.figure, folder, self.name)
 
 
 def roc(curve: Curve, found: dict[str, Any], interval: str) -> Drawing:
     """The ROC curve with the model's threshold and the PRBEP point."""
-    figure, (axes,) = figures.blank(SQUARE)
+    figure, (axes,) = mpl.blank(SQUARE)
     axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="chance")
     n_pos, n_neg = found["n_pos"], found["n_neg"]
@@ -54,7 +54,7 @@ def roc(curve: Curve, found: dict[str, Any], interval: str) -> Drawing:
 
 def precision_recall(curve: Curve, found: dict[str, Any]) -> Drawing:
     """The precision-recall curve with the model's threshold and the PRBEP point, where precision equals recall."""
-    figure, (axes,) = figures.blank(SQUARE)
+    figure, (axes,) = mpl.blank(SQUARE)
     share = found["n_pos"] / found["n"]
     axes.plot(curve.tpr[1:], curve.precision[1:], color=BLUE, label="model")
     axes.axhline(share, color="grey", linestyle=":", label="chance")
@@ -71,7 +71,7 @@ def precision_recall(curve: Curve, found: dict[str, Any]) -> Drawing:
 
 def scores(histogram: Histogram, threshold: float) -> Drawing:
     """Histograms of the scores by class, each with an area of 1."""
-    figure, (axes,) = figures.blank(WIDE)
+    figure, (axes,) = mpl.blank(WIDE)
     edges, width = histogram.edges, histogram.edges[1] - histogram.edges[0]
     for name, counts, colour in (("negative", histogram.negative, BLUE), ("positive", histogram.positive, VERMILION)):
         density = counts / max(int(counts.sum()), 1) / width
@@ -98,7 +98,7 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
 
 def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
     """Best J and its lower bound above, their gap below, against "seconds" or "evaluations"."""
-    figure, (above, below) = figures.blank((4.2, 4.8), 2)
+    figure, (above, below) = mpl.blank((4.2, 4.8), 2)
     x = trace["seconds" if against == "seconds" else "evaluation"]
     J, gap = trace["best_J"], trace["gap"]
     bound = J - gap
@@ -121,7 +121,7 @@ def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
 
 def path(curve: Sequence[Mean], points: Sequence[Point], found: Choice, measure: str) -> Drawing:
     """The held-out measure over lambda: mean, standard error and each fold; the training rows' measure; the choice."""
-    figure, (axes,) = figures.blank(WIDE)
+    figure, (axes,) = mpl.blank(WIDE)
     name, lams = SHOWN[measure], [one.lam for one in curve]
     for_folds = [(one.lam, one.held_out[measure]) for one in points if one.held_out and one.lam in lams]
     trained = [(one.lam, one.training[measure]) for one in points if not one.lane and one.lam in lams]
@@ -142,7 +142,7 @@ def path(curve: Sequence[Mean], points: Sequence[Point], found: Choice, measure:
 
 def methods(name: str, caption: str, label: str, found: Mapping[str, Interval], zero: bool) -> Drawing:
     """A value with its interval, in per cent, for each method; with `zero` a line there."""
-    figure, (axes,) = figures.blank(WIDE)
+    figure, (axes,) = mpl.blank(WIDE)
     for at, (method, one) in enumerate(found.items()):
         colour, value = (PURPLE if method == "distsms" else BLUE), 100 * one.value
         reach = [[value - 100 * one.low], [100 * one.high - value]]

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from distsms import __version__
+from distsms._version import __version__
 from distsms.inference.evaluation import Judged
 from distsms.measures import SHOWN
-from distsms.metrics.confidence import Floats, Interval
+from distsms.metrics.confidence import Interval
 from distsms.metrics.curves import Curve, Histogram
 from distsms.optim.result import Status
 from distsms.report import html, plots
@@ -24,6 +24,7 @@ from distsms.report.html import Html, element
 from distsms.report.plots import Drawing
 from distsms.report.selection_sections import Beside, OnPath, baseline_section, figure_of, path_section
 from distsms.utils.formatting import size
+from distsms.utils.typing import Floats
 
 WEIGHTS = 20
 """So many of the largest weights are shown."""

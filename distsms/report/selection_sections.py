@@ -11,10 +11,10 @@ from distsms.measures import SHOWN
 from distsms.metrics.confidence import LEVEL, METHOD
 from distsms.report import html, plots
 from distsms.report.html import Html, element
+from distsms.report.mpl import as_svg
 from distsms.report.plots import Drawing
 from distsms.selection import baseline, baseline_text, path, path_store, path_text
 from distsms.selection.path import Point
-from distsms.study.figures import as_svg
 
 
 class OnPath(NamedTuple):

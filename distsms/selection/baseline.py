@@ -28,12 +28,13 @@ from distsms.measures import RANKING
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import LEVEL, Interval, Spread
 from distsms.optim.settings import Settings
-from distsms.selection.competitors import ALONE, HELD, METHODS, OURS, Floats, Task
+from distsms.selection.competitors import ALONE, HELD, METHODS, OURS, Task
 from distsms.selection.folds import Folds, best_of_others, held_out
-from distsms.study import grid
-from distsms.study.grid import Fields, number, number_or_null, read_objects
+from distsms.utils import schema
 from distsms.utils.files import replacing, require_space
 from distsms.utils.runstore import Resumable
+from distsms.utils.schema import Fields, number, number_or_null, read_objects
+from distsms.utils.typing import Floats
 
 REPLICATES = 1000
 BEST = "best other linear"
@@ -107,9 +108,9 @@ class Folder(Resumable):
         """Write a fit and the scores (n_fold,), or a try."""
         if scores is not None:
             require_space(self.path, scores.nbytes)
-            with replacing(self._file(found, "npy")) as temporary, open(temporary, "wb") as file:
+            with replacing(self.file_entry(found, "npy")) as temporary, open(temporary, "wb") as file:
                 np.save(file, scores)
-        self.write(self._file(found, "json"), found._asdict())
+        self.write(self.file_entry(found, "json"), found._asdict())
 
     def fits(self) -> list[Fit]:
         """All that are kept. Raises InputError where one is damaged."""
@@ -132,7 +133,7 @@ class Folder(Resumable):
 
     def scores(self, fit: Fit) -> Floats:
         """The scores that a fit gave its fold's rows, (n_fold,)."""
-        path = self._file(fit, "npy")
+        path = self.file_entry(fit, "npy")
         try:
             return np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
@@ -140,7 +141,7 @@ class Folder(Resumable):
                 f"{path}: cannot be read: {error}. Remove the .json beside it; it is fitted anew"
             ) from error
 
-    def _file(self, one: Fit | Try, kind: str) -> Path:
+    def file_entry(self, one: Fit | Try, kind: str) -> Path:
         setting = f"try{one.setting:g}" if isinstance(one, Try) else repr(one.setting)
         return self.path / self.parts / f"{one.method}_{setting}_fold{one.fold}.{kind}"
 
@@ -245,7 +246,7 @@ STANDING: Fields = {
 
 def read_standing(told: Mapping[str, Any], where: object) -> Standing:
     """A line of baseline.json. Raises InputError where it is damaged."""
-    if why := grid.fault(told, STANDING):
+    if why := schema.fault(told, STANDING):
         raise InputError(f"{where}: is damaged: {why}. The same line of distsms baseline again writes it anew")
 
     def of(words: Mapping[str, Any]) -> dict[str, Interval]:

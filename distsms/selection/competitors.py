@@ -22,8 +22,8 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import trees
 from distsms.training.fit import fit
+from distsms.utils.typing import Floats
 
-Floats = NDArray[np.float64]
 ALONE = Communicator()
 
 HELD = 5

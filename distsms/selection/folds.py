@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.duplicates import hashes
+from distsms.data.groupby import Groups
 from distsms.data.row_metadata import Hashes
 from distsms.data.shards.dataset import opened
 from distsms.data.shards.manifest import Manifest
 from distsms.data.splits import periods
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
-from distsms.metrics.bootstrap import keys
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.groupby import Groups
+from distsms.utils.hashing import keys
 
 CAVEATS = {
     "groups": "intervals count each row by itself: where rows of a group are alike, they are too narrow",

@@ -21,7 +21,7 @@ from distsms.losses.registry import choose_ordering, make_loss
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval, Spread
 from distsms.optim.batching import Seat, together
-from distsms.optim.objective import Floats, Objective
+from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
 from distsms.optim.run import Solve
 from distsms.optim.settings import Settings
@@ -31,6 +31,7 @@ from distsms.parallel.vectors import make_vectors
 from distsms.selection.folds import Folds, best_of_others, dealt
 from distsms.training import fit
 from distsms.utils.timing import Clock
+from distsms.utils.typing import Floats
 
 RULES = ("best", "one-se")
 

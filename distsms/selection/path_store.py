@@ -17,11 +17,11 @@ from distsms.inference import model
 from distsms.inference.model import Model
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
-from distsms.optim.train import Floats
 from distsms.selection.path import Point
-from distsms.study import grid
-from distsms.study.grid import Fields, number, number_or_null, read_objects
+from distsms.utils import schema
 from distsms.utils.runstore import Resumable
+from distsms.utils.schema import Fields, number, number_or_null, read_objects
+from distsms.utils.typing import Floats
 
 MODEL = "model.h5"
 
@@ -34,10 +34,10 @@ RESULT: Fields = {
 POINT: Fields = {
     "lam": number,
     "lane": number,
-    "result": lambda value: grid.fault(value, RESULT) is None,
+    "result": lambda value: schema.fault(value, RESULT) is None,
     "threshold": number_or_null,
-    "training": lambda value: grid.fault(value, grid.MEASURED) is None,
-    "held_out": lambda value: value is None or grid.fault(value, grid.MEASURED) is None,
+    "training": lambda value: schema.fault(value, schema.MEASURED) is None,
+    "held_out": lambda value: value is None or schema.fault(value, schema.MEASURED) is None,
 }
 
 
@@ -56,9 +56,9 @@ class Folder(Resumable):
 
     def keep(self, point: Point, trained: Model) -> None:
         """Write a point and its model; of a fold, the older models go."""
-        newest = self._file(point, "h5")
+        newest = self.file_entry(point, "h5")
         model.save(newest, trained)
-        self.write(self._file(point, "json"), point._asdict())
+        self.write(self.file_entry(point, "json"), point._asdict())
         if point.lane:
             for old in newest.parent.glob(f"*_{_lane(point.lane)}.h5"):
                 if old != newest:
@@ -66,18 +66,18 @@ class Folder(Resumable):
 
     def start(self, lane: int, lam: float, points: Sequence[Point]) -> Floats | None:
         """Coefficients for normalized rows: of this lane's point nearest to a lambda, if one has a model, or None."""
-        there = [one for one in points if one.lane == lane and self._file(one, "h5").exists()]
+        there = [one for one in points if one.lane == lane and self.file_entry(one, "h5").exists()]
         if not there:
             return None
         nearest = min(there, key=lambda one: abs(math.log(one.lam / lam)))
-        found = model.load(self._file(nearest, "h5"))
+        found = model.load(self.file_entry(nearest, "h5"))
         return found.normalization.unfold(found.w)
 
     def model(self, lam: float) -> Model:
         """The model of all rows at a lambda."""
         return model.load(self.path / self.parts / f"{lam!r}_{_lane(0)}.h5")
 
-    def _file(self, point: Point, kind: str) -> Path:
+    def file_entry(self, point: Point, kind: str) -> Path:
         return self.path / self.parts / f"{point.lam!r}_{_lane(point.lane)}.{kind}"
 
 

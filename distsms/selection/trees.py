@@ -17,7 +17,6 @@ from distsms.matrix.blocks import threads_wanted
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 
-Floats = NDArray[np.float64]
 ALONE = Communicator()
 
 MOST_ROUNDS, PATIENCE = 2000, 50

@@ -8,7 +8,6 @@ the same in every figure. Text stays text in the SVG.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from distsms.measures import SHOWN
+from distsms.report.mpl import STYLE, save
 from distsms.study.grid import Finished
 from distsms.study.tables import ROUNDING, best_run, problems
 
@@ -34,7 +34,6 @@ LOOKS = {  # method -> colour, marker
     "bmrm-linesearch": ("#CC79A7", ">"),
 }
 OTHER_MARKERS = "hpd8H"  # of other widths and variants, which have their solver's colour
-STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 LEGEND_INCHES = 1.65  # the widest entry of a legend
 PROVED_GAP, UNKNOWN = "proved gap", "uncertainty of the least J"
 PROVED, UNPROVED = "end: proved", "end: limit or standstill"
@@ -217,31 +216,6 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
         grid[0].set_ylabel("evaluations to a proved gap of epsilon")
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
-
-
-def blank(inches: tuple[float, float], rows: int = 1) -> tuple[Figure, Any]:
-    """A new figure and its (rows,) axes, one below the other with a common x-axis."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=inches, layout="constrained")
-        return figure, figure.subplots(rows, 1, squeeze=False, sharex=True)[:, 0]
-
-
-def as_svg(figure: Figure) -> str:
-    """The text of an SVG file without a background of its own."""
-    stream = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return stream.getvalue()
-
-
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write NAME.png and NAME.svg."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(paths[0], dpi=150)
-        figure.savefig(paths[1], metadata={"Date": None})
-    return paths
 
 
 def _main_c_mu(runs: Sequence[Finished], solver: str) -> float | None:

@@ -13,27 +13,35 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from distsms.errors import InputError
 from distsms.measures import RANKING
 from distsms.optim.result import Status
 from distsms.optim.solvers.base import SOLVERS, solver_class
+from distsms.training.trace import LINE, read_trace
 from distsms.utils.files import replacing
 from distsms.utils.formatting import to_json
+from distsms.utils.schema import MEASURED, (
+    Fields,
+    columns,
+    differences,
+    fault,
+    file_entry,
+    number,
+    number_or_null,
+    positive,
+    read_objects,
+)
+from distsms.utils.typing import Floats
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings
 
-Floats = NDArray[np.float64]
 
 FORMAT, VERSION = "distsms-comparison", 1
 IDENTITY, CELLS, TRACE, TEST, RESULT = "comparison.json", "cells", "trace.jsonl", "test.jsonl", "result.json"
@@ -94,7 +102,7 @@ class Finished:
         remedy = f"Remove this run's folder, {folder}, and it is run anew"
         (result,) = read_objects(folder / RESULT, RESULTS, remedy)
         trace = read_trace(folder / TRACE, remedy)
-        test = _columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
+        test = columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
         cell = Cell(result["measure"], result["lambda"], result["solver"], result["c_mu"])
         if cell.name != folder.name:
             raise InputError(f"{folder / RESULT}: belongs to another run, {cell.name}. {remedy}")
@@ -198,32 +206,6 @@ class Folder:
         return read_objects(path, IDENTITIES, remedy)[0] if path.exists() else {}
 
 
-def read_trace(path: Path, remedy: str = "Give the file that `distsms train --trace` wrote") -> dict[str, Floats]:
-    """The columns of a trace file; without lines none. Raises InputError if it is damaged."""
-    return _columns(read_objects(path, TRACED, remedy, lines=True), TRACED)
-
-
-def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """In words, where two mappings of the same kind differ but for limits; files by their fingerprints, not places."""
-    words = []
-    for name in dict.fromkeys([*there, *here]):
-        old, new = there.get(name), here.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            if "fingerprint" not in new:
-                words += differences(old, new, f"{prefix}{name}.")
-            elif old["fingerprint"] != new["fingerprint"]:
-                changed = ", with other content" if old["path"] == new["path"] else ""
-                called = "test data" if name == "test" else name
-                words.append(f"{called}: there {_plain(old['path'])}, now {_plain(new['path'])}{changed}")
-        elif old != new and name not in {limit for limit, _ in LIMITS.values()}:
-            words.append(f"{prefix}{name}: there {_plain(old)}, now {_plain(new)}")
-    return words
-
-
-def _plain(value: Any) -> str:
-    return "none" if value is None else str(value)
-
-
 def _require_folder(path: Path) -> None:
     """Raise InputError if something else is at `path`: a link, too, since what is in the folder may be removed."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
@@ -242,36 +224,14 @@ def _remove(path: Path) -> None:
 
 # What the files say, checked: field -> whether a value will do
 
-Fields = Mapping[str, Callable[[Any], bool]]
-
-
-def number(value: Any) -> bool:
-    """Python's JSON knows NaN, infinities and integers beyond any float, too."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def number_or_null(value: Any) -> bool:
-    return value is None or number(value)
-
-
-def _positive(value: Any) -> bool:
-    return number(value) and bool(value > 0)
-
-
-def _file(value: Any) -> bool:
-    return isinstance(value, dict) and {"path", "fingerprint"} <= set(value)
-
 
 NONFINITE = Status.NONFINITE.name.lower()
-MEASURED: Fields = dict.fromkeys(RANKING, number_or_null)
-LINE: Fields = {"evaluation": _positive, "seconds": number}
-TRACED: Fields = {**LINE, "best_J": number, "gap": number_or_null}
 TESTED: Fields = {**LINE, "best_J": number_or_null, **MEASURED}
 RESULTS: Fields = {
     "measure": RANKING.__contains__,
-    "lambda": _positive,
+    "lambda": positive,
     "solver": tuple(SOLVERS).__contains__,
-    "c_mu": lambda value: value is None or _positive(value),
+    "c_mu": lambda value: value is None or positive(value),
     "status": tuple(one.name.lower() for one in Status).__contains__,
     **dict.fromkeys(("J", "lower_bound", "gap"), number_or_null),
     **dict.fromkeys(("J_at_zero", "seconds"), number),
@@ -280,31 +240,4 @@ RESULTS: Fields = {
     "test": lambda value: value is None or fault(value, MEASURED) is None,
     "host": lambda value: isinstance(value, str),
 }
-IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": _file, "test": _file}
-
-
-def fault(thing: Any, fields: Fields) -> str | None:
-    """In words, why a value is not an object with these fields, if so."""
-    if not isinstance(thing, dict):
-        return "it is not an object"
-    wrong = [name for name, will_do in fields.items() if name not in thing or will_do(thing[name]) is not True]
-    return f"the field {wrong[0]!r} is missing or impossible" if wrong else None
-
-
-def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
-    """The objects of a file, one or one in each line. Raises InputError, with the remedy, if it is damaged."""
-    found, number = [], 0
-    try:
-        text = path.read_text(encoding="utf-8")
-        for number, one in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - told below
-            found.append(json.loads(one))
-            if why := fault(found[-1], fields):
-                raise ValueError(why)
-    except (OSError, ValueError, RecursionError) as error:
-        where = f" at line {number}" if lines and number else ""
-        raise InputError(f"{path}: cannot be read{where}: {error}. {remedy}") from error
-    return found
-
-
-def _columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:
-    return {name: np.array([one[name] for one in lines], float) for name in names} if lines else {}  # null: NaN
+IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": file_entry, "test": file_entry}

@@ -24,12 +24,14 @@ from distsms.metrics.ranking import ranking
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.settings import Settings
-from distsms.optim.train import Floats, train
+from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.study.grid import CELLS, RESULT, TEST, TRACE, Cell, Folder
+from distsms.training.trace import Trace
 from distsms.utils.files import require_space
-from distsms.utils.formatting import Trace, to_json
+from distsms.utils.formatting import to_json
+from distsms.utils.typing import Floats
 
 GROWTH = 1.12  # the next w is kept after so many times the evaluations
 WARMING = 3  # evaluations in vain

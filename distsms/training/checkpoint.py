@@ -26,13 +26,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.data.formats.npy import DAMAGED
 from distsms.errors import InputError
 from distsms.utils.files import replacing, require_space, sync
-
-Floats = NDArray[np.float64]
+from distsms.utils.typing import Floats
 
 FORMAT, VERSION = "distsms-checkpoint", 2
 NEWEST, OLDER = "checkpoint.npz", "checkpoint.older.npz"

@@ -10,23 +10,21 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.inference.model import Model
 from distsms.losses import registry
-from distsms.losses.base import Floats
 from distsms.matrix.augmented import WithConstant
+from distsms.matrix.base import Features
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import ranking
-from distsms.optim.objective import Features, Objective
+from distsms.optim.objective import Objective
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings, describe
 from distsms.optim.train import Watcher, train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import choose_step, make_vectors
-
-Labels = NDArray[np.int8]
+from distsms.utils.typing import Floats, Labels
 
 
 class Fitted(NamedTuple):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from distsms.errors import InputError
-from distsms.study.grid import Fields, differences, read_objects
 from distsms.utils.files import replacing
 from distsms.utils.formatting import to_json
+from distsms.utils.schema import Fields, differences, read_objects
 
 VERSION = 1
 

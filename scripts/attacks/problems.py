@@ -11,13 +11,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.losses import registry
 from distsms.optim.solvers.base import SOLVERS, Planes, solver_class
+from distsms.utils.typing import Floats, Labels
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int8]
 Random = np.random.Generator
 
 MEASURES = ("rocarea", "prbep", "error-rate", "f1", "f0.5", "f2", "precision@k", "recall@k")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.losses import registry
@@ -24,10 +23,9 @@ from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator, communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint, snapshots
+from distsms.utils.typing import Floats
 from scripts.attacks import oracle
 from scripts.attacks.problems import Problem, Way
-
-Floats = NDArray[np.float64]
 
 
 class Run(NamedTuple):

@@ -162,7 +162,13 @@ def test_many_ranks_on_40_rows(tmp_path, many):
 def test_on_seven_ranks():
     """The tests of the losses and the objective once more, on a number of ranks that divides nothing."""
     out = run(
-        "-q", "tests/losses/test_losses.py", "tests/optim/test_objective.py", "-m", "not serial", ranks=7, program=("-m", "pytest")
+        "-q",
+        "tests/losses/test_losses.py",
+        "tests/optim/test_objective.py",
+        "-m",
+        "not serial",
+        ranks=7,
+        program=("-m", "pytest"),
     )
     assert "passed" in out
 

@@ -8,9 +8,11 @@ import math
 
 import pytest
 
+from distsms.cli import progress
 from distsms.errors import InputError
 from distsms.optim.result import State
-from distsms.utils import formatting
+from distsms.training.trace import Trace
+from distsms.utils import formatting, usage
 
 pytestmark = pytest.mark.serial
 
@@ -21,7 +23,7 @@ def state(k):
 
 def test_a_log_has_few_lines_and_always_the_last():
     stream = io.StringIO()
-    course = formatting.Course(stream)
+    course = progress.Course(stream)
     for k in range(1, 1235):
         course(state(k))
     course.close()
@@ -32,7 +34,7 @@ def test_a_log_has_few_lines_and_always_the_last():
 
 def test_a_terminal_sees_one_line_that_changes():
     stream = io.StringIO()
-    course = formatting.Course(stream, live=True)
+    course = progress.Course(stream, live=True)
     for k in range(1, 50):
         course(state(k))
     course.close()
@@ -41,14 +43,14 @@ def test_a_terminal_sees_one_line_that_changes():
 
 
 def test_quiet_is_quiet(capsys):
-    course = formatting.Course(None)
+    course = progress.Course(None)
     course(state(1))
     course.close()
     assert capsys.readouterr().out == ""
 
 
 def test_trace_lines_are_json(tmp_path):
-    trace = formatting.Trace(str(tmp_path / "t.jsonl"), "agm")
+    trace = Trace(str(tmp_path / "t.jsonl"), "agm")
     trace(state(1))
     trace(state(2)._replace(gap=math.inf, J=math.nan))
     first, second = map(json.loads, (tmp_path / "t.jsonl").read_text().splitlines())  # before it is closed
@@ -56,7 +58,7 @@ def test_trace_lines_are_json(tmp_path):
     assert second["gap"] is None
     trace.close()
     with pytest.raises(InputError, match="trace"):
-        formatting.Trace(str(tmp_path / "no" / "t.jsonl"), "agm")
+        Trace(str(tmp_path / "no" / "t.jsonl"), "agm")
 
 
 def test_sizes_and_tables():
@@ -76,13 +78,13 @@ def test_sizes_and_tables():
         "bytes_read": 2048,
         "peak_memory": 2**20,
     }
-    shown = formatting.usage_table([usage, {**usage, "seconds": {"test": 1.0}}])
+    shown = progress.usage_table([usage, {**usage, "seconds": {"test": 1.0}}])
     assert "2 KiB" in shown and "3 GiB" in shown
 
 
 def test_bytes_read_are_counted(tmp_path):
     (tmp_path / "x").write_bytes(b"0" * 100_000)
-    counter = formatting.ReadCounter()
+    counter = usage.ReadCounter()
     with counter:
         (tmp_path / "x").read_bytes()
     assert 100_000 <= counter.bytes < 110_000
@@ -91,7 +93,7 @@ def test_bytes_read_are_counted(tmp_path):
 
 
 def test_a_full_disk_costs_the_trace_and_a_gone_reader_the_lines(tmp_path, capsys):
-    trace = formatting.Trace("/dev/full", "agm")
+    trace = Trace("/dev/full", "agm")
     trace(state(1))
     trace(state(2))
     trace.close()
@@ -107,7 +109,7 @@ def test_a_full_disk_costs_the_trace_and_a_gone_reader_the_lines(tmp_path, capsy
     for lines in range(3):  # before the header, before the first evaluation, before the second
         stream = Gone()
         stream.left = lines
-        course = formatting.Course(stream)
+        course = progress.Course(stream)
         course(state(1))
         course(state(2))
         course.close()

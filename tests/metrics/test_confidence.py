@@ -12,6 +12,7 @@ from scipy import special, stats
 
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.parallel.communicator import Communicator
+from distsms.utils import hashing
 from tests.support import oracles
 from tests.support.problems import local_part
 
@@ -189,7 +190,7 @@ def test_sums_beyond_64_bits():
 
 def replicates_by_hand(scores, labels, count, seed):
     """Each replicate's rows written out as often as they are drawn, and measured like any data."""
-    keys, found = bootstrap.keys(np.arange(len(scores)), seed), []
+    keys, found = hashing.keys(np.arange(len(scores)), seed), []
     for b in range(count):
         times = np.zeros((1, len(scores)), np.int64)
         bootstrap._tabulate(keys, np.arange(len(scores)), np.array([b]), times)
@@ -220,14 +221,14 @@ def test_the_draws_are_poisson_and_independent():
     """
     rows, reps = 4000, 100
     table = np.zeros((reps, rows), np.int64)
-    bootstrap._tabulate(bootstrap.keys(np.arange(rows), 3), np.arange(rows), np.arange(reps), table)
+    bootstrap._tabulate(hashing.keys(np.arange(rows), 3), np.arange(rows), np.arange(reps), table)
     seen = np.bincount(np.minimum(table.ravel(), 6), minlength=7)
     expected = table.size * np.append(stats.poisson.pmf(np.arange(6), 1), stats.poisson.sf(5, 1))
     assert stats.chisquare(seen, expected).pvalue > 1e-6
     for a, b in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1])):
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * math.sqrt(a.size) < stats.norm.isf(5e-7)
     other = np.zeros_like(table)
-    bootstrap._tabulate(bootstrap.keys(np.arange(rows), 4), np.arange(rows), np.arange(reps), other)
+    bootstrap._tabulate(hashing.keys(np.arange(rows), 4), np.arange(rows), np.arange(reps), other)
     assert abs(np.corrcoef(table.ravel(), other.ravel())[0, 1]) * math.sqrt(table.size) < stats.norm.isf(5e-7)
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
-from distsms.metrics.bootstrap import keys
 from distsms.parallel.communicator import Communicator
 from distsms.selection.folds import deal, dealt, held_out
+from distsms.utils.hashing import keys
 from tests.support.problems import share
 
 

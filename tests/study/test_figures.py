@@ -11,6 +11,7 @@ pytest.importorskip("matplotlib")
 import matplotlib.image
 import numpy as np
 
+from distsms.report import mpl
 from distsms.study import figures
 from distsms.study.grid import Cell, Folder
 from tests.support.problems import made
@@ -138,7 +139,7 @@ def test_test_rows_without_a_measure_do_no_harm(tmp_path):
 def test_the_lower_bound_figure(tmp_path):
     points = {m: {"lmvm": [(0.1, 5), (0.01, 6)], "bmrm": [(0.1, 9), (0.01, 80)]} for m in ("prbep", "rocarea")}
     theory = {m: lambda epsilon: 1 / (5 * epsilon) for m in points}
-    written = figures.save(figures.lower_bounds(points, theory), tmp_path, "bounds")
+    written = mpl.save(figures.lower_bounds(points, theory), tmp_path, "bounds")
     text = written[1].read_text()
     for word in ("epsilon", "lmvm", "bmrm", "PRBEP", "ROCArea", "evaluations to a proved gap of epsilon"):
         assert f">{word}<" in text

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from distsms.data import duplicates, row_metadata
+from distsms.data.groupby import known
 from distsms.data.row_metadata import Beside
 from distsms.data.shards.manifest import Manifest, prepare, publish
 from distsms.data.shards.writer import finish_shard, stage_shard
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.groupby import known
 from distsms.utils.files import exclusive
 
 

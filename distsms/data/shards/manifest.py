@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms import __version__
+from distsms._version import __version__
 from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
 from distsms.errors import InputError

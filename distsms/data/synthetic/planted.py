@@ -21,6 +21,7 @@ from scipy.special import ndtr, ndtri
 from distsms.errors import InputError
 from distsms.matrix.local import index_dtype
 from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
 
 BLOCK_ENTRIES, BLOCK_ROWS = 2**18, 2**16
 WIDE = 30.0  # mean entries of a row above which its score is taken to be nearly normal
@@ -28,7 +29,6 @@ PILOT_ROWS = 2**18
 MAX_DENSITY, MAX_RATE = 0.95, 3.0  # 1 - exp(-3) is just above 0.95: the share of rows that the commonest columns reach
 _PLANTED, _PILOT = 2**63, 2**63 + 2**62  # streams beyond those of any block
 
-Floats = NDArray[np.float64]
 Rows = tuple[Any, NDArray[np.int8]]  # X, CSR or a 2-D array, and y of +1 and -1
 
 

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distsms.optim.solvers.base import Floats, Outcome, Problem, Traits
+from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.state import Snapshot
+from distsms.utils.typing import Floats
 
 RAISE = 2.0  # the paper's gamma_u: L grows by this when it was too small
 LOWER = 1.2  # gamma_d: L shrinks by this after a step. With the usual 2, every other trial would be in vain

@@ -8,17 +8,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from distsms.errors import InputError
 
 if TYPE_CHECKING:  # the command line knows the solvers' names, and numpy is not to be loaded for that
-    import numpy as np
-    from numpy.typing import NDArray
-
     from distsms.optim.state import Snapshot
+    from distsms.utils.typing import Floats
 
-Floats: TypeAlias = "NDArray[np.float64]"
 
 # name -> module and class; loaded when it is asked for, so that PETSc starts only where it is used
 SOLVERS = {

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distsms.optim.solvers.base import Floats, Outcome, Planes, Problem, Traits
+from distsms.optim.solvers.base import Outcome, Planes, Problem, Traits
 from distsms.optim.state import Snapshot
+from distsms.utils.typing import Floats
 
 REPEATS = 20
 """So many planes in a row that do not raise the model's minimum are the end: in exact arithmetic each one does, unless

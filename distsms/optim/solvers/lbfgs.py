@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distsms.optim.solvers.base import Floats, Outcome, Problem, Traits
+from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.state import Snapshot
+from distsms.utils.typing import Floats
 
 ENDLESS = 2**31 - 1
 

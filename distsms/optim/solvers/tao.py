@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from distsms.errors import InputError
-from distsms.optim.solvers.base import Floats, Outcome, Problem, Traits
+from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import alone
+from distsms.utils.typing import Floats
 
 CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
 REASONS = {

@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.data.synthetic.lower_bounds import PrbepLowerBound, ProofsSeparation, RocAreaLowerBound
+from distsms.data.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
+from scripts.proofs_separation import ProofsSeparation
 from tests.support.problems import noting, objective
 
 pytestmark = pytest.mark.serial
