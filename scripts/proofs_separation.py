@@ -1,4 +1,4 @@
-"""The separation oracle with which the paper proves its lower bounds for cutting planes (JMLR, sections 2.2 and 2.3)."""
+"""The separation with which the paper proves its lower bounds for cutting planes (JMLR, sections 2.2 and 2.3)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.training.trace import LINE, read_trace
 from distsms.utils.files import replacing
 from distsms.utils.formatting import to_json
-from distsms.utils.schema import MEASURED, (
+from distsms.utils.schema import (
+    MEASURED,
     Fields,
     columns,
     differences,
