@@ -127,15 +127,18 @@ def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
 
 
 def test_every_row_on_reliability_has_its_test():
-    """The README names them as file and function."""
-    readme = (PACKAGE.parent / "README.md").read_text()
-    rows = readme.partition("| what happens |")[2].partition("\n\n")[0].splitlines()[2:]
+    """The page names them as file and function."""
+    page = next(
+        page for page in (PACKAGE.parent / "docs" / "reliability.md", PACKAGE.parent / "README.md") if page.exists()
+    )
+    rows = page.read_text().partition("| what happens |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(rows) > 30
+    tests = {path.name: path for path in (PACKAGE.parent / "tests").rglob("test_*.py")}
     for row in rows:
         named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row)
         assert named, row
         for file, function in named:
-            assert f"def {function}(" in (PACKAGE.parent / "tests" / file).read_text(), function
+            assert f"def {function}(" in tests[file].read_text(), function
 
 
 def test_a_path_without_greenlet_is_refused_in_a_sentence(tmp_path):

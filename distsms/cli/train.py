@@ -24,7 +24,6 @@ from distsms.cli.options import (
 from distsms.cli.types import duration, measure, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
-from distsms.utils.typing import Floats
 
 if TYPE_CHECKING:
     import contextlib
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
+    from distsms.utils.typing import Floats
 
 NAME = "train"
 USAGE = "DATA [options] [-- PETSC OPTIONS]"

@@ -54,7 +54,7 @@ def test_one_rank_without_petsc_decides_for_all(petsc, comm):
 def test_asking_starts_neither_mpi_nor_petsc():
     pytest.importorskip("petsc4py")
     code = (
-        "import sys, mpi4py\nfrom distsms.optim.solvers.base import tao\n"
+        "import sys, mpi4py\nfrom distsms.optim.solvers import tao\n"
         "assert tao.lacking(load=False) == '' and 'petsc4py.PETSc' not in sys.modules\n"
         "assert tao.lacking() == ''\n"
         "mpi4py.rc.initialize = False\nfrom mpi4py import MPI\nassert not MPI.Is_initialized()"
