@@ -112,7 +112,7 @@ def predict(
     Raises InputError, on all ranks, where rows do not fit the model or a score is not finite.
     """
     comm = communicator(comm)
-    judge, how = _model(model, comm), inputs.How(ignore_new_features, False, zero_based)
+    judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
     rows = data if isinstance(data, str | os.PathLike) else (data, None)
     return _scored(judge, rows, comm, how).scores[0]
 
@@ -135,7 +135,7 @@ def evaluate(
     Raises InputError, on all ranks, where rows do not fit the model or a score is not finite.
     """
     comm = communicator(comm)
-    judge, how = _model(model, comm), inputs.How(ignore_new_features, True, zero_based)
+    judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
     return evaluation.measured(judge, *_scored(judge, data, comm, how).judged(), comm, threshold, k)
 
 
@@ -146,7 +146,7 @@ def _model(given: Model | Path, comm: Communicator) -> Model:
         return model.load(given)
 
 
-def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.How) -> scoring.Scored:
+def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions) -> scoring.Scored:
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
     rows = _in_memory(*data, comm, judge.p)

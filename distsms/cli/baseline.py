@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.baseline import Fit, Folder, Rows, Try, Unit
+    from distsms.selection.baseline import BaselineStore, Fit, Rows, Try, Unit
 
 PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """What `--path` says instead of the options."""
@@ -84,13 +84,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Fit what is missing, then the table. Collective."""
-    from distsms.selection.baseline import Folder
+    from distsms.selection.baseline import BaselineStore
 
     with long_run(args, comm) as (signals, held):
-        return _run(args, comm, signals, Folder(args.output), held)
+        return _run(args, comm, signals, BaselineStore(args.output), held)
 
 
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: Folder, held: Any) -> int:
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: BaselineStore, held: Any) -> int:
     import time
 
     import numpy as np
@@ -169,13 +169,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
     """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
     from distsms.selection import folds
-    from distsms.selection.path_store import Folder
+    from distsms.selection.path_store import PathStore
     from distsms.training.fit import settings_for
 
     problem = {name: getattr(args, name) for name in PROBLEM}
     lambdas = sorted({one for some in args.lambdas for one in some}, reverse=True)
     if args.path:
-        there = Folder(args.path)
+        there = PathStore(args.path)
         told = there.read("problem", "points")
         if told["problem"]["data"]["fingerprint"] != manifest.fingerprint:
             raise InputError(f"{args.path}: is a path on other data, {told['problem']['data']['path']}")
@@ -215,7 +215,7 @@ def _require_memory(manifest: Manifest, here: int) -> None:
 class Teller:
     """Keeps this rank's fits, and says a line for each: what is being fitted, then what came of it."""
 
-    def __init__(self, folder: Folder, measure: str, count: int, ranks: int, say: Callable[..., None]) -> None:
+    def __init__(self, folder: BaselineStore, measure: str, count: int, ranks: int, say: Callable[..., None]) -> None:
         self._folder, self._measure, self._say = folder, measure, say
         self._done, self._count, self._of = 0, count, f"/{count}{' of this rank' if ranks > 1 else ''}]"
         self._what = ""
@@ -255,7 +255,12 @@ def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
 
 
 def _conclude(
-    folder: Folder, identity: dict[str, Any], rows: Rows, solver: str, notes: list[str], say: Callable[[str], None]
+    folder: BaselineStore,
+    identity: dict[str, Any],
+    rows: Rows,
+    solver: str,
+    notes: list[str],
+    say: Callable[[str], None],
 ) -> None:
     """The table and baseline.json, of all fits in the folder that are complete. On the root."""
     from distsms.selection import baseline, baseline_text

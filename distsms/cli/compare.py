@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.study.grid import Cell, Finished, Folder
+    from distsms.study.grid import CompletedRun, RunSpec, RunStore
     from distsms.study.runner import Runner
 
 NAME = "compare"
@@ -95,13 +95,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Run what is missing, then the tables and figures of all. Collective."""
-    from distsms.study.grid import Folder
+    from distsms.study.grid import RunStore
 
     with long_run(args, comm) as (signals, held):
-        return _run(args, comm, signals, Folder(args.output), held)
+        return _run(args, comm, signals, RunStore(args.output), held)
 
 
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: Folder, held: Any) -> int:
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: RunStore, held: Any) -> int:
     import os
 
     from distsms.cli.info import versions
@@ -128,7 +128,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         ]
         room = min((one for one in rooms if one), default=None)
         if args.test:
-            inputs.check(args.test, inputs.like(manifest), inputs.How(args.ignore_new_features))
+            inputs.check(args.test, inputs.like(manifest), inputs.InputOptions(args.ignore_new_features))
         if comm.is_root:
             inputs.check_distinct(args.output, args.data, args.test)
             folder.check(args.overwrite)
@@ -155,7 +155,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     return code
 
 
-def _run_cells(settings: dict[Cell, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
+def _run_cells(settings: dict[RunSpec, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
     """Run the cells that are not finished, a line for each; whether a signal stopped that. Collective."""
     from distsms.optim.result import Status
 
@@ -176,14 +176,14 @@ def _run_cells(settings: dict[Cell, Settings], runner: Runner, say: Callable[[st
     return False
 
 
-def _is_done(folder: Folder, cell: Cell, settings: Settings) -> bool:
+def _is_done(folder: RunStore, cell: RunSpec, settings: Settings) -> bool:
     """Whether a cell was run to an end that these settings' limits would not put off. On the root."""
     found = folder.finished(cell)
     return found is not None and not found.cut_short(settings)
 
 
 def _conclude(
-    data: str, folder: Folder, grid: dict[Cell, Settings], heading: str, draws: bool, say: Callable[[str], None]
+    data: str, folder: RunStore, grid: dict[RunSpec, Settings], heading: str, draws: bool, say: Callable[[str], None]
 ) -> int:
     """Write tables and figures of all runs in the folder; returns how many contradictions there are. On the root."""
     import sys
@@ -209,7 +209,7 @@ def _conclude(
     return len(wrong)
 
 
-def _figures(data: str, folder: Folder, runs: list[Finished]) -> str:
+def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
     """Draw, and say where; or say what is missing."""
     from pathlib import Path
 

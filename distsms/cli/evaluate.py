@@ -11,7 +11,7 @@ from distsms.measures import SHOWN
 
 if TYPE_CHECKING:
     from distsms.inference import inputs
-    from distsms.inference.evaluation import Asked, Judged, Pair
+    from distsms.inference.evaluation import EvaluationOptions, ModelEvaluation, Pair
     from distsms.metrics.confidence import Interval
     from distsms.parallel.communicator import Communicator
 
@@ -80,11 +80,11 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
 
 
-def reading(args: argparse.Namespace) -> inputs.How:
+def reading(args: argparse.Namespace) -> inputs.InputOptions:
     """What `add_reading` asks for."""
     from distsms.inference import inputs
 
-    return inputs.How(args.ignore_new_features, zero_based=args.zero_based, label=args.label)
+    return inputs.InputOptions(args.ignore_new_features, zero_based=args.zero_based, label=args.label)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.inference import evaluation
     from distsms.utils import formatting
 
-    asked = evaluation.Asked(args.level, args.bootstrap, args.seed, args.threshold, args.k)
+    asked = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
     _, judged, pairs = evaluation.judge(args.paths, args.on, asked, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     return EXIT_OK
 
 
-def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
+def _print_one(args: argparse.Namespace, judged: ModelEvaluation, asked: EvaluationOptions) -> None:
     """All measures of a model, for people."""
     import os
 
@@ -150,7 +150,7 @@ def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
     print(formatting.table(["", "called positive", "called negative"], lines))
 
 
-def _print_several(on: str, judged: list[Judged], pairs: list[Pair], level: float) -> None:
+def _print_several(on: str, judged: list[ModelEvaluation], pairs: list[Pair], level: float) -> None:
     """A line for each model, then one for each difference."""
     from distsms.metrics import confidence
     from distsms.utils import formatting
@@ -182,7 +182,7 @@ def _size(on: str, found: dict[str, Any]) -> str:
     return f"{on}: {found['n']} rows, {found['n_pos']} positive, {found['n_neg']} negative"
 
 
-def _warnings(judged: Judged) -> list[str]:
+def _warnings(judged: ModelEvaluation) -> list[str]:
     """What of the rows is too little for some measure."""
     import math
 

@@ -15,7 +15,7 @@ from distsms.cli.types import add_threads, count, duration, memory, patience, po
 if TYPE_CHECKING:
     from distsms.data.shards.dataset import Block
     from distsms.data.shards.manifest import Manifest
-    from distsms.data.shards.streaming import Room
+    from distsms.data.shards.streaming import MemoryBudget
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
@@ -179,7 +179,7 @@ def fitting(
     bias: bool = False,
     losses: int = 1,
     solves: int = 1,
-) -> tuple[str, str, list[str], Callable[[bool], Room | None]]:
+) -> tuple[str, str, list[str], Callable[[bool], MemoryBudget | None]]:
     """The ordering and the step asked for, or else chosen, and lines on them and on the memory of a rank. Local.
 
     Then what --memory leaves for rows to the root (True) or another rank, None without it.

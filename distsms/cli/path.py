@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.path import Point, Problem, Run
-    from distsms.selection.path_store import Folder
+    from distsms.selection.path_store import PathStore
 
 NAME = "path"
 USAGE = "DATA [options]"
@@ -127,13 +127,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve what is missing, then choose. Collective."""
-    from distsms.selection.path_store import Folder
+    from distsms.selection.path_store import PathStore
 
     with long_run(args, comm) as (signals, held):
-        return _run(args, comm, signals, Folder(args.output), held)
+        return _run(args, comm, signals, PathStore(args.output), held)
 
 
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: Folder, held: Any) -> int:
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: PathStore, held: Any) -> int:
     import time
     from dataclasses import replace
 
@@ -225,7 +225,7 @@ class Keeper:
         args: argparse.Namespace,
         problem: Problem,
         manifest: Manifest,
-        folder: Folder,
+        folder: PathStore,
         ranks: int,
         known: int,
         say: Callable[[str], None],
@@ -257,7 +257,7 @@ class Keeper:
 def _conclude(
     args: argparse.Namespace,
     identity: dict[str, Any],
-    folder: Folder,
+    folder: PathStore,
     found: Run,
     seconds: float,
     warnings: list[str],

@@ -57,6 +57,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             inputs.check_distinct(args.output, args.data, args.model)
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
-    how = inputs.How(args.ignore_new_features, False, args.zero_based, id=args.id)
+    how = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
     output.write(args.output, scoring.score_in_turns(judge, args.data, comm, how), comm)
     return EXIT_OK

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         inputs.check_distinct(args.out, args.model, args.on, args.trace, args.feature_names)
         if comm.is_root:
             beside = _beside(args)
-    asked = evaluation.Asked(args.level, args.bootstrap, args.seed)
+    asked = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
     rows, (judged,), _ = evaluation.judge([args.model], args.on, asked, comm, reading(args))
     found = judged.found
     head = at_k(judged.scores, rows.labels, found["n_pos"], comm)

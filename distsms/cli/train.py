@@ -168,7 +168,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         manifest = dataset.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest, args.bias)
         if args.test:
-            inputs.check(args.test, inputs.like(manifest), inputs.How(args.ignore_new_features))
+            inputs.check(args.test, inputs.like(manifest), inputs.InputOptions(args.ignore_new_features))
         if comm.is_root:
             model.check_replaceable(args.output)
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
@@ -197,14 +197,14 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
-    course = progress.Course(stream, live=sys.stdout.isatty() and not launched_size())
+    course = progress.TrainingProgress(stream, live=sys.stdout.isatty() and not launched_size())
 
     def watch(state: State, w: Floats) -> None:
         course(state)
         trace(state)
 
     objective = Objective(features, [loss], comm, signals.wanted, clock, vectors)
-    keep = snapshots.Keeper(Path(args.checkpoint or ""), problem, {"settings": describe(settings)}, vectors)
+    keep = snapshots.CheckpointWriter(Path(args.checkpoint or ""), problem, {"settings": describe(settings)}, vectors)
     with reading if block.features.source else contextlib.nullcontext():
         result = train(objective, settings, start, watch, keep, snapshots.restored(found, vectors))
     vectors.close()
@@ -231,7 +231,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         gc.collect()
         with clock.phase("test"):
             with reading:
-                test = scoring.score([trained], args.test, comm, inputs.How(args.ignore_new_features))
+                test = scoring.score([trained], args.test, comm, inputs.InputOptions(args.ignore_new_features))
             on_test = trained.info["test"] = fit.measured(args.measure, *test.judged(), threshold, comm)
         say(f"  test      {words.figures(on_test)}   ({args.test})")
     usage = comm.allgather(used(clock, comm.moved(), reading.bytes, evaluations))
