@@ -87,8 +87,9 @@ def told(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def escaped(text: str) -> str:
     """Plain text as markdown: only what stands between backquotes is more than text."""
+    text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*|--(?= ))(?![^`\n]*`[^`]*$)", r"`\1`", text)
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_<>\[\]$@#|])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"([\\*_<>\[\]$#|])", r"\\\1", part) for part in parts)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
