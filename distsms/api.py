@@ -1,8 +1,8 @@
 """The functions of the package: training, evaluation and prediction over all ranks of a communicator.
 
-`comm` is an mpi4py communicator of some or all ranks. None is this process alone and starts no MPI (though PETSc, which
-the solver `lmvm` needs, does). Every function with a `comm` is collective: all its ranks call it with the same arguments
-except for their rows, and get the same answer except for scores.
+`comm` is an mpi4py communicator of some or all ranks. None is this process alone and starts no MPI (though PETSc,
+which the solver `lmvm` needs, does). Every function with a `comm` is collective: all its ranks call it with the same
+arguments except for their rows, and get the same answer except for scores.
 
 `data` is a path, whose rows the ranks share, or a pair (X, y) in memory: the rows of this rank, with X a SciPy sparse
 matrix or array-like of shape (n_local, p), and y of shape (n_local,) with labels +1 and -1. A rank may have no rows.
@@ -93,8 +93,8 @@ def train(
     Returns
     -------
     Model
-        The model, the same on every rank. `info` says how the run ended: status, J, lower_bound, gap. A gap that was not
-        proved is no error.
+        The model, the same on every rank. `info` says how the run ended: status, J, lower_bound, gap. A gap that was
+        not proved is no error.
 
     Raises
     ------

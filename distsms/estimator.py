@@ -57,8 +57,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     relative : float, optional
         The gap to prove, as a share of the objective. Where both are given the larger gap is enough.
     solver : str, optional
-        "lbfgs", "lmvm", "agm", "bmrm" or "bmrm-linesearch". None takes lbfgs, and bmrm for F-beta and the measures at K.
-        Only "lmvm" needs PETSc, which starts MPI.
+        "lbfgs", "lmvm", "agm", "bmrm" or "bmrm-linesearch". None takes lbfgs, and bmrm for F-beta and the measures at
+        K. Only "lmvm" needs PETSc, which starts MPI.
     max_evaluations : int
         The most evaluations of the objective. A run that ends without the proof warns (`ConvergenceWarning`).
     bias : float, optional
@@ -87,10 +87,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     feature_names_in_ : ndarray of str
         Their names, if the columns had any.
 
-    Notes
-    -----
-    One process; starts no MPI, except for the solver "lmvm". decision_function(X) is X coef_' + intercept_, and a row is
-    classes_[1] where that is above 0, as scikit-learn has it.
+    Notes ----- One process; starts no MPI, except for the solver "lmvm". decision_function(X) is X coef_' +
+    intercept_, and a row is classes_[1] where that is above 0, as scikit-learn has it.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ class Settings:
     planes : int
         The most planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
     scaling : float
-        A solver that gains from it works on w_j m_j^scaling, where m_j is the mean of x_ij^2 over the rows. From 0 (works
-        on w itself) to 1. The problem is the same.
+        A solver that gains from it works on w_j m_j^scaling, where m_j is the mean of x_ij^2 over the rows. From 0
+        (works on w itself) to 1. The problem is the same.
     zero_plane : bool
         Whether R >= 0 counts among the planes, as in BMRM (2007); Algorithm 1 of the paper goes without.
     bundle_steps : bool
