@@ -87,8 +87,10 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     feature_names_in_ : ndarray of str
         Their names, if the columns had any.
 
-    Notes ----- One process; starts no MPI, except for the solver "lmvm". decision_function(X) is X coef_' +
-    intercept_, and a row is classes_[1] where that is above 0, as scikit-learn has it.
+    Notes
+    -----
+    One process; starts no MPI, except for the solver "lmvm". decision_function(X) is X coef_' + intercept_, and a row
+    is classes_[1] where that is above 0, as scikit-learn has it.
     """
 
     def __init__(
