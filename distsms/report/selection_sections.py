@@ -1,4 +1,4 @@
-"""Write the sections of a report on how its model was chosen: the path of lambdas, and the baseline on the same folds."""
+"""Write the sections of a report on how its model was chosen: its path of lambdas, and the baseline on its folds."""
 
 from __future__ import annotations
 
