@@ -17,7 +17,7 @@ from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import Interval, Spread
 from distsms.selection import baseline
 from distsms.selection.competitors import ALONE
-from distsms.selection.folds import deal
+from distsms.selection.folds import deal_rows
 from distsms.training.fit import fit, settings_for
 from distsms.utils.typing import Floats
 
@@ -195,7 +195,7 @@ class Folds(NamedTuple):
         means[[*range(0, p, 4)]] = self.signal / math.sqrt(len(range(0, p, 4)))
         means[p:] = means[:p] * (1 - self.less)
         X[labels > 0] += means
-        fold = deal(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
+        fold = deal_rows(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
         results, truths = [], []
         for half in (slice(p), slice(p, None)):
             fits, kept = {}, {}

@@ -139,7 +139,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say("")
     with comm.together():
         X, y, counted = dataset.matrix(manifest)
-        belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
+        belonging = folds.read_fold_keys(manifest, identity["folds_by"], 0, manifest.n)[counted]
         how = identity["folds"], identity["seed"], competitors.ALONE
         by = identity["folds_by"]
         rows = baseline.Rows(X, y, folds.dealt(by, belonging, y, np.ones(len(y), bool), *how), by, belonging)
@@ -204,7 +204,7 @@ def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[d
     target = problem["epsilon"], problem["relative"]
     settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
-    problem |= {"folds_by": folds.chosen(problem["folds_by"], manifest)}
+    problem |= {"folds_by": folds.choose_folds_by(problem["folds_by"], manifest)}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
 
 

@@ -198,7 +198,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say(rows_held(block, comm, args.memory))
     with comm.together():
         last = block.first_row + len(block.labels)
-        belonging = folds.marks(manifest, problem.folds_by, block.first_row, last) if args.folds else None
+        belonging = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
     keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
     begun = time.monotonic()
@@ -234,7 +234,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     at_once = min(args.folds + 1, args.at_once or (1 if manifest.p >= WIDE else args.folds + 1))
     # The limit of time is all points' together; so is that of memory.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
-    by = folds.chosen(args.folds_by, manifest)
+    by = folds.choose_folds_by(args.folds_by, manifest)
     return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once, folds_by=by)
 
 

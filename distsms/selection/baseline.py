@@ -29,7 +29,7 @@ from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import LEVEL, Interval, Spread
 from distsms.optim.settings import Settings
 from distsms.selection.competitors import ALONE, HELD, METHODS, OURS, Task
-from distsms.selection.folds import Folds, best_of_others, held_out
+from distsms.selection.folds import Folds, best_on_other_folds, hold_out
 from distsms.utils import schema
 from distsms.utils.files import replacing, require_space
 from distsms.utils.runstore import ResumableStore
@@ -48,13 +48,13 @@ class Rows(NamedTuple):
     y: NDArray[np.int8]
     folds: Folds
     by: str = "rows"
-    marks: NDArray[Any] | None = None  # (n,), see `folds.marks`; not wanted for folds by rows
+    marks: NDArray[Any] | None = None  # (n,), see `folds.read_fold_keys`; not wanted for folds by rows
 
     def task(self, fold: int, measure: str, settings: Settings) -> Task:
         """The training of a fold."""
         own = self.folds.training(fold)
         y = self.y[own]
-        held = held_out(self.by, y if self.marks is None else self.marks[own], y, HELD)
+        held = hold_out(self.by, y if self.marks is None else self.marks[own], y, HELD)
         return Task(self.X[own], y, measure, settings, held)
 
     @property
@@ -304,7 +304,7 @@ def chosen(fits: Mapping[tuple[Any, int], Fit], measure: str) -> list[Fit]:
     """
     candidates, folds = list(dict.fromkeys(one for one, _ in fits)), sorted({fold for _, fold in fits})
     values = np.array([[getattr(fits[one, fold], measure) for fold in folds] for one in candidates])
-    return [fits[candidates[at], fold] for fold, at in zip(folds, best_of_others(values), strict=True)]
+    return [fits[candidates[at], fold] for fold, at in zip(folds, best_on_other_folds(values), strict=True)]
 
 
 def _counted(words: Iterable[str]) -> list[tuple[str, int]]:

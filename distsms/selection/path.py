@@ -28,7 +28,7 @@ from distsms.optim.settings import Settings
 from distsms.optim.train import scale_of
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
-from distsms.selection.folds import Folds, best_of_others, dealt
+from distsms.selection.folds import Folds, best_on_other_folds, dealt
 from distsms.training import fit
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
@@ -87,7 +87,7 @@ def run(
     keep : called on the root, with w (p,) in the result.
     done : whether a lane's lambda is on the disk; start : on the root, where a lane begins, (p,), or None for 0.
     stop_wanted : as for `Objective`; points under way are lost then.
-    belonging : (n_local,), `folds.marks` of this rank's rows; not wanted for folds by rows.
+    belonging : (n_local,), `folds.read_fold_keys` of this rank's rows; not wanted for folds by rows.
     Raises InputError, on all ranks, where a class has fewer rows than there are folds.
     Memory beyond the data: that of a training for each lane, and a few bytes more for each row and lane.
     """
@@ -219,7 +219,7 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
         return None
     values = np.array([[held[lam, fold][measure] for fold in folds] for lam in lams])
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
-        at = [lams[k] for k in best_of_others(values)]
+        at = [lams[k] for k in best_on_other_folds(values)]
     else:
         at, wrong = [], faults(points)
         for k in range(len(folds)):

@@ -84,11 +84,11 @@ def test_shard_counts_them(comm, shared_dir, dtype, n_shards):
     both = [len(set(y[inverse.ravel() == k])) == 2 for k in range(len(counts))]
     wanted = {"different": len(counts), "rows": counts[counts > 1].sum(), "largest": counts.max()}
     assert manifest.doubles == {**wanted, "contradicting": counts[both].sum()}
-    hashes = folds.marks(manifest, "doubles", 0, 60)
+    hashes = folds.read_fold_keys(manifest, "doubles", 0, 60)
     np.testing.assert_array_equal(hashes, duplicates.hashes(X, dtype))
     if comm.is_root:
         dense = write_data(shared_dir / "dense", X, 2 * y - 1, 3, dtype=dtype)
-        np.testing.assert_array_equal(folds.marks(dense, "doubles", 7, 50), hashes[7:50])
+        np.testing.assert_array_equal(folds.read_fold_keys(dense, "doubles", 7, 50), hashes[7:50])
         assert dense.doubles == manifest.doubles
 
 

@@ -63,14 +63,14 @@ def test_every_format_keeps_the_same_groups_and_times(comm, shared_dir):
         assert (manifest.n, manifest.p) == (N, 1)  # neither is a feature
         assert manifest.group["groups"] == len(set(USERS.tolist()))
         assert manifest.group["largest"] == np.unique(USERS, return_counts=True)[1].max()
-        np.testing.assert_array_equal(folds.marks(manifest, "groups", 0, N), wanted)
-        np.testing.assert_array_equal(folds.marks(manifest, "groups", 3, 17), wanted[3:17])
+        np.testing.assert_array_equal(folds.read_fold_keys(manifest, "groups", 0, N), wanted)
+        np.testing.assert_array_equal(folds.read_fold_keys(manifest, "groups", 3, 17), wanted[3:17])
         if "time" in how:
-            np.testing.assert_array_equal(folds.marks(manifest, "time", 0, N), SECONDS)
+            np.testing.assert_array_equal(folds.read_fold_keys(manifest, "time", 0, N), SECONDS)
             assert (manifest.time["first"], manifest.time["last"]) == (SECONDS.min(), SECONDS.max())
             assert manifest.time["kind"] == ("numbers" if name in ("X.npy", "g.h5ad") else "dates")
         else:
-            np.testing.assert_array_equal(folds.marks(manifest, "time", 5, N), np.arange(5, N))
+            np.testing.assert_array_equal(folds.read_fold_keys(manifest, "time", 5, N), np.arange(5, N))
 
 
 @pytest.mark.serial
@@ -87,11 +87,11 @@ def test_shards_hold_them_in_datasets_of_their_own(tmp_path):
         plain = write_data(tmp_path / name, np.eye(3), [1, -1, 1])
         plain.path.write_text(json.dumps({**json.loads(plain.path.read_text()), name: told[name]}))
         with pytest.raises(InputError, match=f"has no dataset '{name}s'"):
-            folds.marks(read_manifest(tmp_path / name), "groups" if name == "group" else "time", 0, 3)
+            folds.read_fold_keys(read_manifest(tmp_path / name), "groups" if name == "group" else "time", 0, 3)
     with h5py.File(tmp_path / "d" / "shard-00001.h5", "r+") as file:
         file["times"][0] = np.nan
     with pytest.raises(InputError, match=r"time nan at row 0 of the shard .*must be finite"):
-        folds.marks(manifest, "time", 0, 3)
+        folds.read_fold_keys(manifest, "time", 0, 3)
     for wrong, message in (
         ({"groups": ["a", ""]}, "groups, row 1 .*is missing"),
         ({"times": [1, np.nan]}, "row 1"),
@@ -110,10 +110,10 @@ def test_what_is_not_known_of_old_data_sets(tmp_path):
     manifest.path.write_text(json.dumps(told))
     old = read_manifest(tmp_path / "d")
     assert (old.group, old.time, old.doubles) == (None, None, None)
-    assert folds.chosen(None, old) == "rows"
-    assert len(set(folds.marks(old, "doubles", 0, 3).tolist())) == 3
+    assert folds.choose_folds_by(None, old) == "rows"
+    assert len(set(folds.read_fold_keys(old, "doubles", 0, 3).tolist())) == 3
     with pytest.raises(InputError, match="shard --group"):
-        folds.chosen("groups", old)
+        folds.choose_folds_by("groups", old)
     for name, wrong in (
         ("group", {"column": 1}),
         ("time", {"column": "a", "kind": "dates", "first": float("nan"), "last": 1.0}),
@@ -223,7 +223,7 @@ def test_what_contradicts_itself_or_would_be_lost(tmp_path):
 def test_query_ids_as_times(tmp_path):
     (tmp_path / "a.svm").write_text("1 qid:30 1:1\n0 qid:7 1:1\n")
     manifest = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, time="qid")
-    np.testing.assert_array_equal(folds.marks(manifest, "time", 0, 2), [30, 7])
+    np.testing.assert_array_equal(folds.read_fold_keys(manifest, "time", 0, 2), [30, 7])
 
 
 @pytest.mark.serial

@@ -252,7 +252,7 @@ def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
         wanted = sum((day > end).astype(int) for end in ends)
     for k, part in enumerate(parts):
         assert part.split["by"] == by
-        np.testing.assert_array_equal(folds.marks(part, by, 0, part.n), given[wanted == k])
+        np.testing.assert_array_equal(folds.read_fold_keys(part, by, 0, part.n), given[wanted == k])
         _, counts = np.unique(X[wanted == k], axis=0, return_counts=True)
         assert part.doubles["rows"] == counts[counts > 1].sum()
         assert part.group["groups"] == len(set(user[wanted == k]))

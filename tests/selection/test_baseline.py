@@ -36,7 +36,7 @@ from distsms.selection.baseline import (
     units,
 )
 from distsms.selection.competitors import METHODS, OURS, Fitted, Task, require
-from distsms.selection.folds import Folds, deal, dealt
+from distsms.selection.folds import Folds, deal_rows, dealt
 from tests.support import program
 from tests.support.problems import data
 
@@ -48,7 +48,7 @@ SETTINGS = Settings(lam=1.0, epsilon=1e-4)
 def rows(n=150, folds=3, **more):
     X, y = data(n, **more)
     counted = np.ones(n, bool)
-    return Rows(X, y, Folds(deal(y, counted, folds, 0, ALONE), counted))
+    return Rows(X, y, Folds(deal_rows(y, counted, folds, 0, ALONE), counted))
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
 def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
     xgboost = pytest.importorskip("xgboost")
     X, y = data(400)
-    held = deal(y, np.ones(400, bool), 5, 0, ALONE) == 1
+    held = deal_rows(y, np.ones(400, bool), 5, 0, ALONE) == 1
     found = trees.attempt(X, y, held, measure, 3)
     assert trees.attempt(X, y, held, measure, 3) == found  # no chance is left in it
     words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **trees.setting(3)}
@@ -367,7 +367,7 @@ def test_too_few_positives_give_no_verdict(folder):
     X, y = these.X, these.y.copy()
     y[few] = -1
     counted = np.ones(100, bool)
-    these = Rows(X, y, Folds(deal(y, counted, 3, 0, ALONE), counted))
+    these = Rows(X, y, Folds(deal_rows(y, counted, 3, 0, ALONE), counted))
     run(these, units([OURS, "svm"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
     found = standings(folder, folder.fits(), these, "rocarea")
     (first, *_) = baseline_text.sentences(found, "rocarea")
