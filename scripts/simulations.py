@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 from distsms.matrix.local import rows_of
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import Interval, Spread
-from distsms.selection import baseline
+from distsms.selection import baseline, method_results
 from distsms.selection.competitors import ALONE
 from distsms.selection.folds import deal_rows
 from distsms.training.fit import fit, settings_for
@@ -205,7 +205,7 @@ class Folds(NamedTuple):
                     kept[lam, f] = scores, w = X[inside, half] @ w, w
                     found = ranking.ranking(scores, labels[inside], ALONE)
                     fits[lam, f] = baseline.Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
-            chosen = baseline.chosen(fits, "rocarea")
+            chosen = method_results.choose(fits, "rocarea")
             these = [kept[one.setting, one.fold] for one in chosen]
             results.append([sampled(s, labels[fold == f], seed[-1] + f) for f, (s, _) in enumerate(these, 1)])
             distances = [float(w @ means[half]) / float(np.linalg.norm(w)) for _, w in these]

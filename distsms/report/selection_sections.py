@@ -14,6 +14,7 @@ from distsms.report.html import Html, element
 from distsms.report.mpl import as_svg
 from distsms.report.plots import Drawing
 from distsms.selection import baseline, baseline_text, path, path_store, path_text
+from distsms.selection.method_results import MethodResult
 from distsms.selection.path import Point
 
 
@@ -30,7 +31,7 @@ class BaselineResult(NamedTuple):
     """The result of a finished `distsms baseline`."""
 
     problem: Mapping[str, Any]  # data, measure and folds, as baseline.json has them
-    methods: Sequence[baseline.MethodResult]
+    methods: Sequence[MethodResult]
     sentences: Sequence[str]  # the conclusions
 
 
@@ -63,7 +64,7 @@ def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
     store = baseline.BaselineStore(folder)
     content = store.read("problem", "methods", "sentences")
     _require_same_data(folder, content["problem"], fingerprint)
-    methods = [baseline.read_standing(method, store.identity) for method in content["methods"]]
+    methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
     return BaselineResult(content["problem"], methods, [str(sentence) for sentence in content["sentences"]])
 
 
@@ -112,8 +113,10 @@ def baseline_section(result: BaselineResult | None, drawings: list[Drawing]) -> 
     if result is None:
         return ""
     measure = result.problem["measure"]
-    name, intervals = SHOWN[measure], {method.method: method.sure[measure] for method in result.methods}
-    differences = {method.method: method.less[measure] for method in result.methods if measure in method.less}
+    name, intervals = SHOWN[measure], {method.method: method.intervals[measure] for method in result.methods}
+    differences = {
+        method.method: method.differences[measure] for method in result.methods if measure in method.differences
+    }
     figures = [plots.methods("methods", f"{name} on held-out folds", f"{name} [%]", intervals, False)]
     if differences:
         label = f"{name} of distsms less the other's, points"

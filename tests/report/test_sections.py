@@ -20,7 +20,7 @@ from distsms.inference import evaluation, model
 from distsms.metrics import confidence, curves
 from distsms.parallel.communicator import Communicator
 from distsms.report import sections, selection_sections
-from distsms.selection.baseline import MethodResult
+from distsms.selection.method_results import MethodResult
 from distsms.selection.path import Point
 from tests.support.program import run, run_json, write_svmlight
 
