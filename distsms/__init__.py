@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from distsms._version import __version__ as __version__
 
 __all__ = ["SMSClassifier", "evaluate", "load_model", "predict", "save_model", "train"]
 

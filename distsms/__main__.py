@@ -14,7 +14,7 @@ from distsms import cli
 from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError
 
 if TYPE_CHECKING:
-    from distsms.comm import Communicator
+    from distsms.parallel.communicator import Communicator
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
     if "stall_timeout" in args:  # as in all of `options.long_run`; until its `StopSignals` can remember them
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
-    from distsms.comm import Communicator, world
+    from distsms.parallel.communicator import Communicator, world
 
     comm = Communicator()
     try:

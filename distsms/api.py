@@ -33,12 +33,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms import evaluation, fit, inputs, model, scoring, shards
-from distsms.comm import Communicator, communicator
+from distsms.data.shards import dataset
 from distsms.errors import InputError
-from distsms.features import rows_of
-from distsms.model import Model
-from distsms.training import Watcher
+from distsms.inference import evaluation, inputs, model, scoring
+from distsms.inference.model import Model
+from distsms.matrix.local import rows_of
+from distsms.optim.train import Watcher
+from distsms.parallel.communicator import Communicator, communicator
+from distsms.training import fit
 
 Path: TypeAlias = str | os.PathLike[str]
 Data: TypeAlias = Path | tuple[Any, ArrayLike]
@@ -153,16 +155,16 @@ def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how:
     return scoring.checked(found, "the rows given", comm)
 
 
-def _start(begin: Model, p: int, bias: float | None, manifest: shards.Manifest | None) -> NDArray[np.float64]:
+def _start(begin: Model, p: int, bias: float | None, manifest: dataset.Manifest | None) -> NDArray[np.float64]:
     return fit.start_from(begin, p, bias, "start", *([manifest.normalization] if manifest else []))
 
 
-def _training_rows(data: Data, comm: Communicator) -> tuple[shards.Block, dict[str, Any], shards.Manifest | None]:
+def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[str, Any], dataset.Manifest | None]:
     """This rank's rows, what is known of all of them, and their data set. Collective."""
     if isinstance(data, str | os.PathLike):
         with comm.together():
-            manifest = shards.read_manifest(data)
-        return shards.load(manifest, comm), fit.origin(manifest, data), manifest
+            manifest = dataset.read_manifest(data)
+        return dataset.load(manifest, comm), fit.origin(manifest, data), manifest
     rows = _in_memory(*data, comm)
     counts = [len(rows.labels), rows.features.nnz, np.sum(rows.labels > 0), np.sum(rows.labels < 0)]
     n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
@@ -170,7 +172,7 @@ def _training_rows(data: Data, comm: Communicator) -> tuple[shards.Block, dict[s
     return rows, meaning | {"n": n, "p": rows.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}, None
 
 
-def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> shards.Block:
+def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.Block:
     """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
     with comm.together():
         if np.ndim(X) != 2:
@@ -187,10 +189,10 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
     features = comm.root_first(lambda: rows_of(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return shards.Block(features, labels.astype(np.int8), None, first, n, width, 0)
+    return dataset.Block(features, labels.astype(np.int8), None, first, n, width, 0)
 
 
 def _versions() -> dict[str, str]:
-    from distsms import __version__
+    from distsms._version import __version__
 
     return {"distsms": __version__, "numpy": np.__version__, **model.versions()}

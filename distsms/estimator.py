@@ -30,14 +30,14 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from distsms import model
-from distsms.comm import Communicator
 from distsms.errors import InputError
-from distsms.export import refuse_row_normalization
-from distsms.features import rows_of
-from distsms.fit import Fitted, choose_solver, fit, settings_for
-from distsms.repetition import Repeated
-from distsms.result import Status
+from distsms.inference import model
+from distsms.inference.export import refuse_row_normalization
+from distsms.matrix.local import rows_of
+from distsms.matrix.repetition import Repeated
+from distsms.optim.result import Status
+from distsms.parallel.communicator import Communicator
+from distsms.training.fit import Fitted, choose_solver, fit, settings_for
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Attributes, and what training and model files call them."""

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.sparse import csr_matrix
 
-from distsms import baseline, bootstrap, intervals, measures
-from distsms.competitors import ALONE
-from distsms.features import rows_of
-from distsms.fit import fit, settings_for
-from distsms.folds import deal
-from distsms.intervals import Interval, Spread
+from distsms.matrix.local import rows_of
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import Interval, Spread
+from distsms.selection import baseline
+from distsms.selection.competitors import ALONE
+from distsms.selection.folds import deal
+from distsms.training.fit import fit, settings_for
+from distsms.utils.typing import Floats
 
-Floats = NDArray[np.float64]
 LEVEL, REPLICATES, BLOCK = 0.95, 500, 10
 COUNTS = {6: 400, 10: 400, 20: 400, 50: 1000, 200: 4000}
 """Rows for each number of positives."""
@@ -85,8 +86,8 @@ LAWS = (
 
 def sampled(scores: Floats, labels: NDArray[np.int8], seed: int) -> tuple[NDArray[np.int64], Floats, Floats]:
     """What intervals are made of: placements, shares and replicates."""
-    placed = measures.placements(scores, labels, ALONE)
-    share = measures.among(scores, int(np.sum(labels > 0)), ALONE)
+    placed = ranking.placements(scores, labels, ALONE)
+    share = ranking.among(scores, int(np.sum(labels > 0)), ALONE)
     return placed, share, bootstrap.prbep(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
 
 
@@ -94,10 +95,10 @@ def intervals_of(area: Spread, prbep: Spread, drawn: Floats, paired: bool = Fals
     """Ours."""
     if paired:
         return {
-            "rocarea": intervals.of_rocarea_difference(area, LEVEL),
-            "prbep": intervals.of_prbep_difference(prbep, drawn, LEVEL),
+            "rocarea": confidence.of_rocarea_difference(area, LEVEL),
+            "prbep": confidence.of_prbep_difference(prbep, drawn, LEVEL),
         }
-    return {"rocarea": intervals.of_rocarea(area, LEVEL), "prbep": intervals.of_prbep(prbep, drawn, LEVEL)}
+    return {"rocarea": confidence.of_rocarea(area, LEVEL), "prbep": confidence.of_prbep(prbep, drawn, LEVEL)}
 
 
 def before(area: Spread, drawn: Floats, paired: bool = False) -> dict[str, tuple[float, float]]:
@@ -134,7 +135,7 @@ class Model(NamedTuple):
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
         placed, share, drawn = sampled(scores, labels, seed[-1])
-        area, prbep = intervals.delong(placed, labels, ALONE), intervals.recall(share, labels, ALONE)
+        area, prbep = confidence.delong(placed, labels, ALONE), confidence.recall(share, labels, ALONE)
         return told(intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan})
 
     def truth(self) -> dict[str, float]:
@@ -166,7 +167,7 @@ class Pair(NamedTuple):
         shifts = [math.sqrt(2) * float(special.ndtri(area)) for area in (self.area, self.area - self.less)]
         both = [sampled(one + shift * (labels > 0), labels, seed[-1]) for one, shift in zip(noise, shifts, strict=True)]
         placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
-        area, prbep = intervals.delong(placed, labels, ALONE), intervals.recall(share, labels, ALONE)
+        area, prbep = confidence.delong(placed, labels, ALONE), confidence.recall(share, labels, ALONE)
         return told(intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0})
 
     def row(self) -> list[str]:
@@ -202,7 +203,7 @@ class Folds(NamedTuple):
                 inside = fold == f
                 for lam, w in (trained if self.own else discriminants)(X[~inside, half], labels[~inside]):
                     kept[lam, f] = scores, w = X[inside, half] @ w, w
-                    found = measures.ranking(scores, labels[inside], ALONE)
+                    found = ranking.ranking(scores, labels[inside], ALONE)
                     fits[lam, f] = baseline.Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
             chosen = baseline.chosen(fits, "rocarea")
             these = [kept[one.setting, one.fold] for one in chosen]
@@ -215,9 +216,9 @@ class Folds(NamedTuple):
                 tuple(x - y for x, y in zip(a, b, strict=True)) if paired else a for a, b in zip(*results, strict=True)
             ]
             own = [labels[fold == f] for f in range(1, self.folds + 1)]
-            areas = [intervals.delong(one[0], y, ALONE) for one, y in zip(parts, own, strict=True)]
-            prbeps = [intervals.recall(one[1], y, ALONE) for one, y in zip(parts, own, strict=True)]
-            area, prbep = intervals.of_folds(areas), intervals.of_folds(prbeps)
+            areas = [confidence.delong(one[0], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            prbeps = [confidence.recall(one[1], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            area, prbep = confidence.of_folds(areas), confidence.of_folds(prbeps)
             drawn = np.mean([one[2] for one in parts], axis=0)
             truth = truths[0] - truths[1] if paired else truths[0]
             ours = intervals_of(area, prbep, drawn, paired)

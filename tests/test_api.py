@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import distsms
-from distsms import api, measures
-from distsms.comm import Communicator, MPICommunicator
+from distsms import api
+from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
-from distsms.shards import write_data
-from tests.problems import data, share
+from distsms.metrics import ranking
+from distsms.parallel.communicator import Communicator, MPICommunicator
+from tests.support.problems import data, share
 
 LAM, EPSILON = 1e-2, 1e-5
 
@@ -87,7 +88,7 @@ def test_k_and_threshold(comm):
     found = distsms.evaluate(model, rows, comm, k=20, threshold=-np.inf)
     assert (found["tp"], found["fn"], found["recall"]) == (np.sum(y > 0), 0, 1.0)
     scores = X @ model.w
-    assert found["precision@20"] == pytest.approx(measures.at_k(scores, y, 20, Communicator()).precision)
+    assert found["precision@20"] == pytest.approx(ranking.at_k(scores, y, 20, Communicator()).precision)
 
 
 @pytest.mark.parametrize(

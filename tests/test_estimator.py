@@ -22,9 +22,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distsms import SMSClassifier, estimator
-from distsms.features import rows_of
-from distsms.repetition import Repeated
-from tests.problems import data
+from distsms.matrix.local import rows_of
+from distsms.matrix.repetition import Repeated
+from tests.support.problems import data
 
 pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
 

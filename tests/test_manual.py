@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distsms import api, cli, model
-from distsms.comm import Communicator
-from distsms.conversion import convert
-from tests.files import write_anndata, write_csv
-from tests.program import TIME_LIMIT, write_svmlight
+from distsms import api, cli
+from distsms.data.convert import convert
+from distsms.inference import model
+from distsms.parallel.communicator import Communicator
+from tests.support.files import write_anndata, write_csv
+from tests.support.program import TIME_LIMIT, write_svmlight
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -152,7 +153,7 @@ def test_blocks_of_the_readme(prepared, tmp_path):
             shutil.rmtree(folder / "data")
         typed(text, folder)
     given = (
-        "import numpy as np\nfrom distsms.shards import read_manifest\nrng = np.random.default_rng(0)\n"
+        "import numpy as np\nfrom distsms.data.shards.dataset import read_manifest\nrng = np.random.default_rng(0)\n"
         "def fresh():\n    y = np.where(rng.random(200) < 0.3, 1, -1)\n"
         "    X = rng.normal(size=(200, 10)) + (y > 0)[:, None]\n    return {'X': X, 'y': y, 'X_new': X}\n"
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms import svmlight
-from distsms.comm import Communicator
-from distsms.features import Sparse
-from distsms.losses import make_loss
-from distsms.objective import Objective, Request
-from distsms.regularizer import SquaredNorm
-from distsms.result import Status
-from distsms.settings import Settings
-from distsms.training import train
-from tests.problems import asked, share
+from distsms.data.formats import svmlight
+from distsms.losses.registry import make_loss
+from distsms.matrix.local import Sparse
+from distsms.optim.objective import Objective, Request
+from distsms.optim.penalty import SquaredNorm
+from distsms.optim.result import Status
+from distsms.optim.settings import Settings
+from distsms.optim.train import train
+from distsms.parallel.communicator import Communicator
+from tests.support.problems import asked, share
 
 # adult9: min J proved to within 3e-6 by an independent program
 LEAST = {

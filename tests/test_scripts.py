@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from distsms.__main__ import main
-from tests.program import finish, run, start, write_svmlight
+from tests.support.program import finish, run, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -12,7 +12,7 @@ import pytest
 
 import distsms
 from distsms.errors import InputError
-from distsms.solvers import tao
+from distsms.optim.solvers import tao
 
 pytestmark = pytest.mark.serial
 PACKAGE = Path(distsms.__file__).parent
@@ -27,16 +27,27 @@ def importers(library):
 @pytest.mark.parametrize(
     "library, modules",
     [
-        ("mpi4py", {"comm.py"}),
-        ("petsc4py", {"solvers/tao.py"}),
-        ("h5py", {"hdf5.py", "stored.py", "shardfile.py", "staging.py", "model.py", "anndata.py", "predictions.py"}),
-        ("numcodecs", {"stored.py"}),
-        ("pyarrow", {"arrow.py"}),
-        ("matplotlib", {"figures.py"}),
-        ("sklearn", {"estimator.py", "competitors.py"}),
-        ("xgboost", {"trees.py"}),
-        ("onnx", {"export.py"}),
-        ("greenlet", {"meeting.py"}),
+        ("mpi4py", {"parallel/communicator.py"}),
+        ("petsc4py", {"optim/solvers/tao.py"}),
+        (
+            "h5py",
+            {
+                "data/formats/anndata.py",
+                "data/shards/reader.py",
+                "data/shards/storage.py",
+                "data/shards/writer.py",
+                "inference/model.py",
+                "inference/output.py",
+                "utils/hdf5.py",
+            },
+        ),
+        ("numcodecs", {"data/shards/storage.py"}),
+        ("pyarrow", {"data/formats/arrow.py"}),
+        ("matplotlib", {"report/mpl.py", "study/figures.py"}),
+        ("sklearn", {"estimator.py", "selection/competitors.py"}),
+        ("xgboost", {"selection/trees.py"}),
+        ("onnx", {"inference/export.py"}),
+        ("greenlet", {"optim/batching.py"}),
     ],
 )
 def test_libraries_come_in_at_one_place(library, modules):
@@ -109,22 +120,25 @@ def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
     code = (
         "import os, sys\nfrom distsms.__main__ import main\nassert 'numpy' not in sys.modules\n"
         f"assert main([{command!r}, *{words!r}, '--threads', '5']) == 1\n"
-        "from distsms.parts import threads_wanted\n"
+        "from distsms.matrix.blocks import threads_wanted\n"
         "assert threads_wanted() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
     )
     assert "numpy" in loaded(code)
 
 
 def test_every_row_on_reliability_has_its_test():
-    """The README names them as file and function."""
-    readme = (PACKAGE.parent / "README.md").read_text()
-    rows = readme.partition("| what happens |")[2].partition("\n\n")[0].splitlines()[2:]
+    """The page names them as file and function."""
+    page = next(
+        page for page in (PACKAGE.parent / "docs" / "reliability.md", PACKAGE.parent / "README.md") if page.exists()
+    )
+    rows = page.read_text().partition("| what happens |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(rows) > 30
+    tests = {path.name: path for path in (PACKAGE.parent / "tests").rglob("test_*.py")}
     for row in rows:
         named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row)
         assert named, row
         for file, function in named:
-            assert f"def {function}(" in (PACKAGE.parent / "tests" / file).read_text(), function
+            assert f"def {function}(" in tests[file].read_text(), function
 
 
 def test_a_path_without_greenlet_is_refused_in_a_sentence(tmp_path):

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from distsms import __version__
+from distsms._version import __version__
 from distsms.cli import baseline, compare, evaluate, export, info, path, predict, report, shard, synth, train
 from distsms.errors import EXIT_USAGE
 

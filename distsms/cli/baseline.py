@@ -9,17 +9,17 @@ from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_r
 from distsms.cli.path import add_grid
 from distsms.cli.types import add_threads, count
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measure_names import SHOWN
-from distsms.solvers import SOLVERS
+from distsms.measures import SHOWN
+from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distsms.baseline import Fit, Folder, Rows, Try, Unit
-    from distsms.comm import Communicator
-    from distsms.interrupts import StopSignals
-    from distsms.manifest import Manifest
-    from distsms.settings import Settings
+    from distsms.data.shards.manifest import Manifest
+    from distsms.optim.settings import Settings
+    from distsms.parallel.communicator import Communicator
+    from distsms.parallel.signals import StopSignals
+    from distsms.selection.baseline import Fit, Folder, Rows, Try, Unit
 
 PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """What `--path` says instead of the options."""
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Fit what is missing, then the table. Collective."""
-    from distsms.baseline import Folder
+    from distsms.selection.baseline import Folder
 
     with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, Folder(args.output), held)
@@ -95,15 +95,18 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
     import numpy as np
 
-    from distsms import baseline, competitors, files, folds, inputs, shards
     from distsms.cli.options import solver_for, speaker
+    from distsms.data.shards import dataset
+    from distsms.inference import inputs
+    from distsms.selection import baseline, competitors, folds
+    from distsms.utils import files
 
     say, known = speaker(comm.is_root and not args.quiet), set[Any]()
     ours = competitors.OURS in args.methods
     solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
     with comm.together():  # everything that can be refused before the data are read
-        manifest = shards.read_manifest(args.data)
-        shards.check_readable(manifest)
+        manifest = dataset.read_manifest(args.data)
+        dataset.check_readable(manifest)
         identity, lambdas, settings = _asked(args, solver, manifest)
         competitors.require(args.methods)
         _require_memory(manifest, len(comm.node_ranks()))
@@ -126,7 +129,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
     say("")
     with comm.together():
-        X, y, counted = shards.matrix(manifest)
+        X, y, counted = dataset.matrix(manifest)
         belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
         how = identity["folds"], identity["seed"], competitors.ALONE
         by = identity["folds_by"]
@@ -165,9 +168,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
 def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
     """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
-    from distsms import folds
-    from distsms.fit import settings_for
-    from distsms.pathfolder import Folder
+    from distsms.selection import folds
+    from distsms.selection.path_store import Folder
+    from distsms.training.fit import settings_for
 
     problem = {name: getattr(args, name) for name in PROBLEM}
     lambdas = sorted({one for some in args.lambdas for one in some}, reverse=True)
@@ -198,10 +201,10 @@ def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[d
 
 def _require_memory(manifest: Manifest, here: int) -> None:
     """Raise InputError if this node's ranks would need more memory than it has. Local."""
-    from distsms import memory
-    from distsms.report import size
+    from distsms.training import plan
+    from distsms.utils.formatting import size
 
-    each, there = memory.INTERPRETER + BYTES * manifest.nnz + memory.ROW_BYTES * manifest.n, memory.available()
+    each, there = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, plan.available()
     if here * each > there:
         raise InputError(
             f"{here} rank(s) of this node would need {size(here * each)}, and {size(there)} are there: each holds "
@@ -219,7 +222,7 @@ class Teller:
 
     def begin(self, unit: Unit) -> None:
         """Before a fit."""
-        from distsms import trees
+        from distsms.selection import trees
 
         self._done += 1
         number, setting, self._what = f"[{self._done:{len(str(self._count))}d}{self._of}", f"{unit.setting:g}", ""
@@ -230,7 +233,7 @@ class Teller:
 
     def keep(self, found: Fit | Try, scores: Any = None) -> None:
         """After it."""
-        from distsms.baseline import Try
+        from distsms.selection.baseline import Try
 
         self._folder.keep(found, scores)
         if isinstance(found, Try):
@@ -242,11 +245,12 @@ class Teller:
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
     """What to know of folds by what belongs together, in sentences."""
-    from distsms import doubles, folds
+    from distsms.data import duplicates
+    from distsms.selection import folds
 
     by = identity["folds_by"]
     known = [one for one in folds.CAVEATS if one == by or (one == "groups" and manifest.group)]
-    warning = "" if by == "doubles" else doubles.warning(manifest.doubles, manifest.n)
+    warning = "" if by == "doubles" else duplicates.warning(manifest.doubles, manifest.n)
     return [f"Note: {folds.CAVEATS[one]}." for one in known] + [f"Warning: {warning}."] * bool(warning)
 
 
@@ -254,12 +258,12 @@ def _conclude(
     folder: Folder, identity: dict[str, Any], rows: Rows, solver: str, notes: list[str], say: Callable[[str], None]
 ) -> None:
     """The table and baseline.json, of all fits in the folder that are complete. On the root."""
-    from distsms import baseline, baselinewords
+    from distsms.selection import baseline, baseline_text
 
     measure = identity["measure"]
     found = baseline.standings(folder, folder.fits(), rows, measure)
-    words = [*baselinewords.sentences(found, measure), *notes]
-    say(f"\n{baselinewords.table(found, measure)}\n")
+    words = [*baseline_text.sentences(found, measure), *notes]
+    say(f"\n{baseline_text.table(found, measure)}\n")
     for line in words:
         say(line)
     folder.describe(identity, solver=solver, methods=[one.as_json() for one in found], sentences=words)

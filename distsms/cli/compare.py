@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import positive
 from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measure_names import RANKING
-from distsms.solvers import SOLVERS
+from distsms.measures import RANKING
+from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distsms.cells import Cell, Finished, Folder
-    from distsms.comm import Communicator
-    from distsms.comparison import Runner
-    from distsms.interrupts import StopSignals
-    from distsms.manifest import Manifest
-    from distsms.settings import Settings
+    from distsms.data.shards.manifest import Manifest
+    from distsms.optim.settings import Settings
+    from distsms.parallel.communicator import Communicator
+    from distsms.parallel.signals import StopSignals
+    from distsms.study.grid import Cell, Finished, Folder
+    from distsms.study.runner import Runner
 
 NAME = "compare"
 USAGE = "DATA [options]"
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Run what is missing, then the tables and figures of all. Collective."""
-    from distsms.cells import Folder
+    from distsms.study.grid import Folder
 
     with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, Folder(args.output), held)
@@ -104,12 +104,14 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: Folder, held: Any) -> int:
     import os
 
-    from distsms import files, inputs, shards
-    from distsms.cells import grid
     from distsms.cli.info import versions
     from distsms.cli.options import fitting, rows_held, settings_from, solver_for, speaker
-    from distsms.comparison import HeldOutRows, Runner
-    from distsms.vectors import choose_step
+    from distsms.data.shards import dataset
+    from distsms.inference import inputs
+    from distsms.parallel.vectors import choose_step
+    from distsms.study.grid import grid
+    from distsms.study.runner import HeldOutRows, Runner
+    from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     solvers = args.solvers or [None, *(one for one in SOLVERS if one not in ("lmvm", "lbfgs"))]
@@ -118,7 +120,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
         common = next(iter(settings.values()))
-        manifest = shards.read_manifest(args.data)
+        manifest = dataset.read_manifest(args.data)
         losses = len({cell.measure for cell in cells})
         rooms = [
             fitting(args, cell.measure, manifest, one, comm.size, neighbours, losses=losses)[-1](comm.is_root)
@@ -134,7 +136,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.open(_identity(args, common, manifest, comm.size), args.overwrite)
             folder.all_finished()  # raises InputError where a run is damaged
     say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
-    block = shards.load(manifest, comm, room=room)
+    block = dataset.load(manifest, comm, room=room)
     if args.memory:
         say(rows_held(block, comm, args.memory))
     test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
@@ -155,7 +157,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
 def _run_cells(settings: dict[Cell, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
     """Run the cells that are not finished, a line for each; whether a signal stopped that. Collective."""
-    from distsms.result import Status
+    from distsms.optim.result import Status
 
     comm, width = runner.comm, len(str(len(settings)))
     for number, (cell, one) in enumerate(settings.items(), 1):
@@ -186,7 +188,7 @@ def _conclude(
     """Write tables and figures of all runs in the folder; returns how many contradictions there are. On the root."""
     import sys
 
-    from distsms import tables
+    from distsms.study import tables
 
     runs = folder.all_finished()
     hosts = ", ".join(sorted({one.result["host"] for one in runs}))
@@ -212,7 +214,7 @@ def _figures(data: str, folder: Folder, runs: list[Finished]) -> str:
     from pathlib import Path
 
     try:
-        from distsms import figures
+        from distsms.study import figures
     except ImportError as error:
         return f"no figures: {error}. For them: pip install 'distsms[plot]', and the same line again"
     title = "/".join(Path(data).resolve().parts[-TITLE_PARTS:])
@@ -225,13 +227,13 @@ def _figures(data: str, folder: Folder, runs: list[Finished]) -> str:
 
 def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, ranks: int) -> dict[str, Any]:
     """What two runs must share to stand in one table."""
-    from distsms import cells
-    from distsms.settings import describe
+    from distsms.optim.settings import describe
+    from distsms.study import grid
 
     own = ("lam", "solver", "c_mu", "solver_options")
     return {
-        "format": cells.FORMAT,
-        "version": cells.VERSION,
+        "format": grid.FORMAT,
+        "version": grid.VERSION,
         "data": {"path": args.data, "fingerprint": manifest.fingerprint},
         "test": {"path": args.test, "fingerprint": _fingerprint(args.test)},
         "settings": {name: value for name, value in describe(settings).items() if name not in own},
@@ -247,7 +249,7 @@ def _fingerprint(path: str | None) -> str | None:
     """Of a data set or a file of text."""
     from pathlib import Path
 
-    from distsms import manifest
+    from distsms.data.shards import manifest
 
     if path is None:
         return None

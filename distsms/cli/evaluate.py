@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads, count, finite, share, whole
 from distsms.errors import EXIT_OK
-from distsms.measure_names import SHOWN
+from distsms.measures import SHOWN
 
 if TYPE_CHECKING:
-    from distsms import inputs
-    from distsms.comm import Communicator
-    from distsms.evaluation import Asked, Judged, Pair
-    from distsms.intervals import Interval
+    from distsms.inference import inputs
+    from distsms.inference.evaluation import Asked, Judged, Pair
+    from distsms.metrics.confidence import Interval
+    from distsms.parallel.communicator import Communicator
 
 NAME = "evaluate"
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --on DATA|FILE [options]"
@@ -82,7 +82,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 def reading(args: argparse.Namespace) -> inputs.How:
     """What `add_reading` asks for."""
-    from distsms import inputs
+    from distsms.inference import inputs
 
     return inputs.How(args.ignore_new_features, zero_based=args.zero_based, label=args.label)
 
@@ -98,7 +98,8 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate. Collective."""
-    from distsms import evaluation, report
+    from distsms.inference import evaluation
+    from distsms.utils import formatting
 
     asked = evaluation.Asked(args.level, args.bootstrap, args.seed, args.threshold, args.k)
     _, judged, pairs = evaluation.judge(args.paths, args.on, asked, comm, reading(args))
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if args.json:
         each = [one.as_json(args.on, args.level) for one in judged]
         several = {"data": args.on, "models": each, "pairs": [pair.as_json() for pair in pairs]}
-        print(report.to_json(several if pairs else each[0]))
+        print(formatting.to_json(several if pairs else each[0]))
     elif pairs:
         _print_several(args.on, judged, pairs, args.level)
     else:
@@ -119,8 +120,8 @@ def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
     """All measures of a model, for people."""
     import os
 
-    from distsms import report
-    from distsms.reading import format_of
+    from distsms.data.formats.registry import format_of
+    from distsms.utils import formatting
 
     found = judged.found
     print(f"{judged.path} on {_size(args.on, found)}")
@@ -146,14 +147,15 @@ def _print_one(args: argparse.Namespace, judged: Judged, asked: Asked) -> None:
         ["positive rows", str(found["tp"]), str(found["fn"])],
         ["negative rows", str(found["fp"]), str(found["tn"])],
     ]
-    print(report.table(["", "called positive", "called negative"], lines))
+    print(formatting.table(["", "called positive", "called negative"], lines))
 
 
 def _print_several(on: str, judged: list[Judged], pairs: list[Pair], level: float) -> None:
     """A line for each model, then one for each difference."""
-    from distsms import intervals, report
+    from distsms.metrics import confidence
+    from distsms.utils import formatting
 
-    print(f"on {_size(on, judged[0].found)}; intervals of {100 * level:g} % are of {intervals.MODEL}")
+    print(f"on {_size(on, judged[0].found)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
     for line in _warnings(judged[0]):
         print(f"  {line}")
     header, lines = ["model"], [[one.path] for one in judged]
@@ -161,11 +163,11 @@ def _print_several(on: str, judged: list[Judged], pairs: list[Pair], level: floa
         header += [label, judged[0].sure[name].method]
         for cells, one in zip(lines, (model.sure[name] for model in judged), strict=True):
             cells += [f"{one.value:.6f}", "none" if one.why else f"{one.low:.6f} to {one.high:.6f}"]
-    print(report.table(header, lines))
+    print(formatting.table(header, lines))
     for pair in pairs:
         print(f"\n{pair.first} - {pair.other}")
         for name, one in pair.differences.items():
-            told = intervals.verdict(one, pair.first, pair.other)
+            told = confidence.verdict(one, pair.first, pair.other)
             shown = "" if one.why else f"{_interval(one, '+')}, p = {one.p:.2g}: "
             print(f"  {SHOWN[name]:<7} {one.value:+.6f}   {shown}{told}")
     if len(pairs) > 1:

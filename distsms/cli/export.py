@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.comm import Communicator
+    from distsms.parallel.communicator import Communicator
 
 NAME = "export"
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write. One process."""
-    from distsms import export, inputs, model
     from distsms.errors import InputError
+    from distsms.inference import export, inputs, model
 
     read = model.load(args.model)
     if args.output != "-":

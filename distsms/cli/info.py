@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.errors import EXIT_ERROR, EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.comm import Communicator
+    from distsms.parallel.communicator import Communicator
 
 NAME = "info"
 USAGE = "[DATA|MODEL...] [options]"
@@ -44,8 +44,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import os
     from pathlib import Path
 
-    from distsms import checkpoint, report
     from distsms.errors import InputError
+    from distsms.training import checkpoint
+    from distsms.utils import formatting
 
     paths = args.paths
     if missing := [path for path in paths if not os.path.exists(path)]:
@@ -58,18 +59,18 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
         models = [_model(path) for path in paths]
-        print(report.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
+        print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
     found = versions() if not paths else _data(paths[0], args.json) if os.path.isdir(paths[0]) else _model(paths[0])
     if args.json:
-        print(report.to_json(found, indent=1))
+        print(formatting.to_json(found, indent=1))
     else:
         width = max(len(name) for name in found)
         for name, value in found.items():
             print(f"{name:<{width}}  {_shown(name, value)}")
     if not args.verify:
         return EXIT_OK
-    from distsms.shards import verify
+    from distsms.data.shards.dataset import verify
 
     problems = verify(paths[0])
     for problem in problems:
@@ -85,8 +86,10 @@ def versions() -> dict[str, str]:
     import numpy
     import scipy
 
-    from distsms import __version__, comm, model
-    from distsms.solvers import tao
+    from distsms._version import __version__
+    from distsms.inference import model
+    from distsms.optim.solvers import tao
+    from distsms.parallel import communicator
 
     return {
         "distsms": __version__,
@@ -95,7 +98,7 @@ def versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "numba": numba.__version__,
         "petsc4py": tao.version(),
-        **comm.library_versions(),
+        **communicator.library_versions(),
     }
 
 
@@ -103,8 +106,8 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
     """The manifest, with sums over the shards in place of their list."""
     from dataclasses import asdict
 
-    from distsms.groups import in_words
-    from distsms.shards import read_manifest
+    from distsms.data.groupby import in_words
+    from distsms.data.shards.dataset import read_manifest
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
@@ -124,7 +127,7 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
 def _model(path: str) -> dict[str, Any]:
     import numpy as np
 
-    from distsms import model
+    from distsms.inference import model
 
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
@@ -134,8 +137,8 @@ def _model(path: str) -> dict[str, Any]:
 
 def _results(models: list[dict[str, Any]]) -> str:
     """What each model was trained for, and what became of it, as a table."""
-    from distsms.measure_names import SHOWN
-    from distsms.report import table
+    from distsms.measures import SHOWN
+    from distsms.utils.formatting import table
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
     numbers = ("J", "gap", "evaluations", "seconds")
@@ -159,7 +162,7 @@ def _results(models: list[dict[str, Any]]) -> str:
 
 def _usages(models: list[dict[str, Any]]) -> str:
     """What training took, each phase on the rank that took longest, as a table."""
-    from distsms.report import size, table
+    from distsms.utils.formatting import size, table
 
     usages = [model.get("usage") or {} for model in models]
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
@@ -197,7 +200,7 @@ def _number(value: float | None, digits: int) -> str:
 
 def _shown(name: str, value: Any) -> str:
     """A value for people."""
-    from distsms.report import size
+    from distsms.utils.formatting import size
 
     if isinstance(value, dict):
         return ", ".join(f"{key} {_shown(key, one)}" for key, one in value.items())

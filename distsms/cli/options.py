@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.types import add_threads, count, duration, memory, patience, positive
 
 if TYPE_CHECKING:
-    from distsms.comm import Communicator
-    from distsms.interrupts import StopSignals
-    from distsms.manifest import Manifest
-    from distsms.settings import Settings
-    from distsms.shards import Block
-    from distsms.streaming import Room
+    from distsms.data.shards.dataset import Block
+    from distsms.data.shards.manifest import Manifest
+    from distsms.data.shards.streaming import Room
+    from distsms.optim.settings import Settings
+    from distsms.parallel.communicator import Communicator
+    from distsms.parallel.signals import StopSignals
 
 STALL_TIMEOUT = 600.0  # seconds
 
@@ -33,8 +33,8 @@ USUAL_SOLVER = "default: lmvm, or lbfgs where petsc4py cannot be imported"
 @contextlib.contextmanager
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
     """Around a run of hours: signals are remembered, ranks watched, and what is held (a folder) let go at the end."""
-    from distsms.interrupts import StopSignals
-    from distsms.watchdog import watching
+    from distsms.parallel.signals import StopSignals
+    from distsms.parallel.watchdog import watching
 
     with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
         yield signals, held
@@ -134,7 +134,7 @@ def solver_for(
 
     Raises InputError, on all ranks, where lmvm is asked for, or options or a step that want it, and cannot run.
     """
-    from distsms.fit import choose_solver
+    from distsms.training.fit import choose_solver
 
     wanted = ["PETSc's options (after --)"] if args.solver_options else []
     wanted += ["--step spread with lmvm"] if getattr(args, "step", "") == "spread" else []
@@ -150,7 +150,7 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str, **more: A
     solver : of `solver_for`.
     Raises InputError where settings contradict each other or the measure.
     """
-    from distsms.fit import settings_for
+    from distsms.training.fit import settings_for
 
     return settings_for(
         measure,
@@ -188,35 +188,39 @@ def fitting(
     """
     import os
 
-    from distsms import memory, report, shards
-    from distsms.losses import choose_ordering, loss_class
-    from distsms.parts import threads_wanted
-    from distsms.vectors import choose_step
+    from distsms.data.shards import dataset
+    from distsms.losses.registry import choose_ordering, loss_class
+    from distsms.matrix.blocks import threads_wanted
+    from distsms.parallel.vectors import choose_step
+    from distsms.training import plan
+    from distsms.utils import formatting
 
-    shards.check_readable(manifest)
+    dataset.check_readable(manifest)
     ordering, why = choose_ordering(args.ordering, measure, manifest.n_pos, manifest.n_neg, size)
     step, because = choose_step(args.step, manifest.p + bias, size, settings.traits.spreadable)
     cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
-    layout = memory.Layout(step, size, len(neighbours))
-    needs, there = memory.needs(manifest, settings, cost, layout, bias, losses, solves), memory.available()
+    layout = plan.Layout(step, size, len(neighbours))
+    needs, there = plan.needs(manifest, settings, cost, layout, bias, losses, solves), plan.available()
     allowed = getattr(args, "memory", None)
-    memory.require(needs, size, neighbours, there, allowed or math.inf)
+    plan.require(needs, size, neighbours, there, allowed or math.inf)
     vectors = solves * settings.vectors_held(layout.longest(manifest.p + bias))
     words = [
         f"ordering  {ordering}: {why}",
         f"step      {step}: {because}",
-        f"memory    {needs.in_words(size, len(neighbours))}, of these {report.size(vectors)} of the solver's vectors"
-        f" on {'each rank' if step == 'spread' else 'the root'}; its node has {report.size(there)}",
+        f"memory    {needs.in_words(size, len(neighbours))}, of these {formatting.size(vectors)} of the solver's"
+        f" vectors on {'each rank' if step == 'spread' else 'the root'}; its node has {formatting.size(there)}",
     ]
     if allowed:
-        words.append(f"          at most {report.size(allowed)} on each rank, by --memory: entries beyond are streamed")
+        words.append(
+            f"          at most {formatting.size(allowed)} on each rank, by --memory: entries beyond are streamed"
+        )
     threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
     if threads > cores:
         words.append(
             f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks"
             "\n          to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
         )
-    return ordering, step, words, lambda root: memory.room(needs, allowed, root) if allowed else None
+    return ordering, step, words, lambda root: plan.room(needs, allowed, root) if allowed else None
 
 
 def speaker(speaks: bool) -> Callable[..., None]:
@@ -239,7 +243,7 @@ def rows_held(block: Block, comm: Communicator, allowed: float | None = None) ->
 
     allowed : `--memory`.
     """
-    from distsms.report import size
+    from distsms.utils.formatting import size
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
         least, most = min(values), max(values)

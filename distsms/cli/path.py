@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import BY, count, positive, whole
 from distsms.errors import EXIT_REQUEUE
-from distsms.measure_names import RANKING
-from distsms.solvers import SOLVERS
+from distsms.measures import RANKING
+from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distsms.comm import Communicator
-    from distsms.interrupts import StopSignals
-    from distsms.manifest import Manifest
-    from distsms.path import Point, Problem, Run
-    from distsms.pathfolder import Folder
-    from distsms.result import Result
+    from distsms.data.shards.manifest import Manifest
+    from distsms.optim.result import Result
+    from distsms.parallel.communicator import Communicator
+    from distsms.parallel.signals import StopSignals
+    from distsms.selection.path import Point, Problem, Run
+    from distsms.selection.path_store import Folder
 
 NAME = "path"
 USAGE = "DATA [options]"
@@ -127,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve what is missing, then choose. Collective."""
-    from distsms.pathfolder import Folder
+    from distsms.selection.path_store import Folder
 
     with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, Folder(args.output), held)
@@ -137,16 +137,19 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     import time
     from dataclasses import replace
 
-    from distsms import files, folds, inputs, path, shards
     from distsms.cli.options import fitting, rows_held, solver_for, speaker
-    from distsms.pathfolder import finished
+    from distsms.data.shards import dataset
+    from distsms.inference import inputs
+    from distsms.selection import folds, path
+    from distsms.selection.path_store import finished
+    from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
     starts: list[Any] = [None] * (args.folds + 1)
     with comm.together():  # everything that can be refused before the data are read
-        manifest = shards.read_manifest(args.data)
+        manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
         about = args, args.measure, manifest, problem.settings
         ordering, step, more, room = fitting(
@@ -170,7 +173,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = shards.load(manifest, comm, room=room(comm.is_root))
+    block = dataset.load(manifest, comm, room=room(comm.is_root))
     say(rows_held(block, comm, args.memory))
     with comm.together():
         last = block.first_row + len(block.labels)
@@ -201,9 +204,9 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     """What is asked for. Raises InputError where it contradicts itself."""
     from dataclasses import replace
 
-    from distsms import folds
     from distsms.cli.options import settings_from
-    from distsms.path import Problem
+    from distsms.selection import folds
+    from distsms.selection.path import Problem
 
     falling = sorted({one for some in args.lambdas for one in some}, reverse=True)
     settings = settings_from(args, args.measure, solver, lam=falling[0])
@@ -228,7 +231,7 @@ class Keeper:
         say: Callable[[str], None],
     ) -> None:
         from distsms.cli.info import versions
-        from distsms.fit import origin
+        from distsms.training.fit import origin
 
         self._problem, self._manifest, self._folder, self._say = problem, manifest, folder, say
         self._origin, self._versions = origin(manifest, args.data), versions()
@@ -239,14 +242,16 @@ class Keeper:
         """See `path.run`."""
         from dataclasses import replace
 
-        from distsms import fit, model, pathwords
+        from distsms.inference import model
+        from distsms.selection import path_text
+        from distsms.training import fit
 
         problem = self._problem
         settings, told = replace(problem.settings, lam=point.lam), (0.0, point.threshold, dict(point.training))
         info = fit.info(problem.measure, settings, result, self._layout, *told, self._origin, self._versions)
         self._folder.keep(point, model.trained(result.w, info, self._manifest))
         self._count += 1
-        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {pathwords.line(point, problem.measure)}")
+        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, problem.measure)}")
 
 
 def _conclude(
@@ -261,16 +266,18 @@ def _conclude(
     """The table, the choice, the model, path.json; returns the exit code. On the root."""
     from dataclasses import replace
 
-    from distsms import folds, model, path, pathwords, report
-    from distsms.pathfolder import MODEL
-    from distsms.result import Status
+    from distsms.inference import model
+    from distsms.optim.result import Status
+    from distsms.selection import folds, path, path_text
+    from distsms.selection.path_store import MODEL
+    from distsms.utils import formatting
 
     points = folder.points()
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
     curve = path.means(points, args.measure)
     faults = path.faults(points)
     chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
-    say(report.table(*pathwords.table(points, args.measure, chosen)))
+    say(formatting.table(*path_text.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
@@ -285,13 +292,13 @@ def _conclude(
         told = {name: identity[name] for name in ("folds", "folds_by", "seed")}
         told |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
         model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
-        say(pathwords.choice(args.measure, chosen, curve, points, args.rule))
+        say(path_text.choice(args.measure, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
     for one in warnings:
         say(f"  warning   {one}")
-    if warning := pathwords.nothing(args.measure, points):
+    if warning := path_text.nothing(args.measure, points):
         say(warning)
     folder.describe(identity, **words)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
@@ -310,9 +317,9 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
 
 def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
     """What folds may hide."""
-    from distsms import doubles
+    from distsms.data import duplicates
 
-    told = doubles.warning(manifest.doubles, manifest.n) if problem.folds and problem.folds_by != "doubles" else ""
+    told = duplicates.warning(manifest.doubles, manifest.n) if problem.folds and problem.folds_by != "doubles" else ""
     return [told] if told else []
 
 

@@ -9,7 +9,7 @@ from distsms.cli.types import add_threads
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.comm import Communicator
+    from distsms.parallel.communicator import Communicator
 
 NAME = "predict"
 USAGE = "MODEL DATA|FILE [options]"
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score, and write as the scores come. Collective."""
-    from distsms import inputs, model, predictions, scoring
     from distsms.errors import InputError
+    from distsms.inference import inputs, model, output, scoring
 
     with comm.together():
         judge = model.load(args.model)
@@ -58,5 +58,5 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
     how = inputs.How(args.ignore_new_features, False, args.zero_based, id=args.id)
-    predictions.write(args.output, scoring.score_in_turns(judge, args.data, comm, how), comm)
+    output.write(args.output, scoring.score_in_turns(judge, args.data, comm, how), comm)
     return EXIT_OK

@@ -11,8 +11,8 @@ from distsms.cli.types import add_threads
 from distsms.errors import EXIT_OK, InputError
 
 if TYPE_CHECKING:
-    from distsms.comm import Communicator
-    from distsms.model import Model
+    from distsms.inference.model import Model
+    from distsms.parallel.communicator import Communicator
 
 NAME = "report"
 USAGE = "MODEL --on DATA|FILE [options]"
@@ -54,8 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Measure on all ranks, write on the root. Collective."""
-    from distsms import curves, evaluation, inputs
-    from distsms.measures import at_k
+    from distsms.inference import evaluation, inputs
+    from distsms.metrics import curves
+    from distsms.metrics.ranking import at_k
 
     beside: tuple[Any, ...] = ()
     with comm.together():  # everything that can be refused before the rows are read
@@ -71,15 +72,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     histogram = curves.histogram(judged.scores, rows.labels, curve, comm)
     with comm.together():
         if comm.is_root:
-            from distsms import summary
+            from distsms.report import sections
 
-            material = summary.Material(judged, args.on, args.level, curve, histogram, *beside)
-            _write(args, *summary.compose(material))
+            material = sections.Material(judged, args.on, args.level, curve, histogram, *beside)
+            _write(args, *sections.compose(material))
     return EXIT_OK
 
 
 def _write(args: argparse.Namespace, text: str, drawn: list[Any]) -> None:
-    from distsms.files import replacing, require_space
+    from distsms.utils.files import replacing, require_space
 
     whole = text.encode("utf-8", "backslashreplace")  # names of files may be no Unicode
     require_space(Path(args.out).absolute().parent, len(whole))
@@ -96,10 +97,10 @@ def _write(args: argparse.Namespace, text: str, drawn: list[Any]) -> None:
 
 def _beside(args: argparse.Namespace) -> tuple[Any, ...]:
     """The trace, why there is none, the columns' names, path and baseline; refuses what would fail. On the root."""
-    from distsms import model
+    from distsms.inference import model
 
     try:
-        from distsms import figures  # noqa: F401
+        from distsms.study import figures  # noqa: F401
     except ImportError as error:
         raise InputError(
             f"a report is drawn with matplotlib, which cannot be loaded: {error}. pip install 'distsms[plot]'"
@@ -114,19 +115,19 @@ def _beside(args: argparse.Namespace) -> tuple[Any, ...]:
 
 def _choice(args: argparse.Namespace, judged: Model) -> tuple[Any, Any]:
     """The path that a model is on, and what else was tried. Raises InputError where what was asked for does not fit."""
-    from distsms import summary_choice
+    from distsms.report import selection_sections
 
     data = (judged.info.get("data") or {}).get("fingerprint")
     places = [Path(args.path)] if args.path else []
     if judged.info.get("path") and (Path(args.model).parent / "path.json").exists():
         places.append(Path(args.model).parent)
-    path = summary_choice.read_path(places[0], data) if places else None
-    return path, summary_choice.read_baseline(Path(args.baseline), data) if args.baseline else None
+    path = selection_sections.read_path(places[0], data) if places else None
+    return path, selection_sections.read_baseline(Path(args.baseline), data) if args.baseline else None
 
 
 def _trace(args: argparse.Namespace, judged: Model) -> tuple[Any, str]:
     """The columns of the trace, or none and why. Raises InputError where one was asked for and cannot be read."""
-    from distsms.cells import read_trace
+    from distsms.training.trace import read_trace
 
     if args.trace is not None:
         return read_trace(Path(args.trace)), "The trace has no lines."

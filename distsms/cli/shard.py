@@ -9,8 +9,8 @@ from distsms.cli.types import BY, add_compress, count, shares, whole
 from distsms.errors import EXIT_OK, InputError
 
 if TYPE_CHECKING:
-    from distsms.comm import Communicator
-    from distsms.manifest import Manifest
+    from distsms.data.shards.manifest import Manifest
+    from distsms.parallel.communicator import Communicator
 
 NAME = "shard"
 USAGE = "INPUT... OUTDIR [options]"
@@ -103,10 +103,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
     from pathlib import Path
 
-    from distsms.conversion import convert
-    from distsms.report import shard_counter, size
-    from distsms.shards import read_manifest
-    from distsms.splitting import Split
+    from distsms.cli.progress import shard_counter
+    from distsms.data.convert import convert
+    from distsms.data.shards.dataset import read_manifest
+    from distsms.data.splits import Split
+    from distsms.utils.formatting import size
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
@@ -150,9 +151,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _tell(manifest: Manifest) -> None:
     """What a data set holds, for people."""
-    from distsms.groups import in_words as belonging
-    from distsms.labels import in_words, known
-    from distsms.report import files_in_words
+    from distsms.cli.progress import files_in_words
+    from distsms.data.groupby import in_words as belonging
+    from distsms.data.labels import in_words, known
 
     words = {sign: in_words(known(manifest.label_map, sign)) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in words.items() if label)

@@ -9,9 +9,9 @@ from distsms.cli.types import add_compress, count
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.comm import Communicator
-    from distsms.lowerbounds import PrbepLowerBound, RocAreaLowerBound
-    from distsms.shards import Manifest
+    from distsms.data.shards.dataset import Manifest
+    from distsms.data.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
+    from distsms.parallel.communicator import Communicator
 
 NAME = "synth"
 USAGE = "KIND OUTDIR [options]"
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write, and say what was written. Collective."""
     import time
 
-    from distsms.report import shard_counter
-    from distsms.synthesis import write
+    from distsms.cli.progress import shard_counter
+    from distsms.data.synthetic.write import write
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
@@ -126,8 +126,8 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 
 def _source(kind: str, chosen: dict[str, Any]) -> Any:
     """What makes the rows. Raises InputError where they cannot be made."""
-    from distsms.lowerbounds import LOWER_BOUNDS
-    from distsms.planted import DenseRows, Recipe, SparseRows
+    from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS
+    from distsms.data.synthetic.planted import DenseRows, Recipe, SparseRows
 
     if kind in LOWER_BOUNDS:
         construction = LOWER_BOUNDS[kind]
@@ -142,7 +142,7 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
     """w_0 of the paper as a model, beside the shards."""
     from pathlib import Path
 
-    from distsms import model
+    from distsms.inference import model
 
     info = {"measure": bound.measure, "lambda": 1.0, "status": "start", "J": bound.J_0, "lower_bound": bound.minimum}
     info |= {"gap": bound.J_0 - bound.minimum, "threshold": 0.0}
@@ -152,7 +152,8 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
-    from distsms.report import files_in_words, size
+    from distsms.cli.progress import files_in_words
+    from distsms.utils.formatting import size
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")

@@ -22,18 +22,18 @@ from distsms.cli.options import (
     speaker,
 )
 from distsms.cli.types import duration, measure, positive
-from distsms.measure_names import NAMES
-from distsms.solvers import SOLVERS
+from distsms.measures import NAMES
+from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     import contextlib
 
-    from distsms.comm import Communicator
-    from distsms.interrupts import StopSignals
-    from distsms.losses.contract import Floats
-    from distsms.manifest import Manifest
-    from distsms.result import State
-    from distsms.settings import Settings
+    from distsms.data.shards.manifest import Manifest
+    from distsms.optim.result import State
+    from distsms.optim.settings import Settings
+    from distsms.parallel.communicator import Communicator
+    from distsms.parallel.signals import StopSignals
+    from distsms.utils.typing import Floats
 
 NAME = "train"
 USAGE = "DATA [options] [-- PETSC OPTIONS]"
@@ -140,27 +140,32 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     import contextlib
     from pathlib import Path
 
-    from distsms import fit, inputs, keeping, model, report, scoring, shards
-    from distsms.bias import WithConstant
-    from distsms.cli import trainwords as words
+    from distsms.cli import progress
+    from distsms.cli import train_text as words
     from distsms.cli.info import versions
-    from distsms.clock import Clock
-    from distsms.comm import launched_size
-    from distsms.losses import make_loss
-    from distsms.objective import Objective
-    from distsms.settings import describe
-    from distsms.training import train
-    from distsms.vectors import make_vectors
+    from distsms.data.shards import dataset
+    from distsms.inference import inputs, model, scoring
+    from distsms.losses.registry import make_loss
+    from distsms.matrix.augmented import WithConstant
+    from distsms.optim.objective import Objective
+    from distsms.optim.settings import describe
+    from distsms.optim.train import train
+    from distsms.parallel.communicator import launched_size
+    from distsms.parallel.vectors import make_vectors
+    from distsms.training import fit, snapshots
+    from distsms.training.trace import Trace, check_trace
+    from distsms.utils.timing import Clock
+    from distsms.utils.usage import ReadCounter, busiest, used
 
     say = speaker(comm.is_root and not args.quiet)
     solver = solver_for(args, args.solver, args.measure, comm, say)
-    clock, reading, neighbours = Clock(comm.moved), report.ReadCounter(), comm.node_ranks()
+    clock, reading, neighbours = Clock(comm.moved), ReadCounter(), comm.node_ranks()
     with comm.together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
         more = {"lam": args.lam, "c_mu": args.c_mu, "solver_options": petsc}
         more["checkpoint_every"] = args.checkpoint_every if args.checkpoint else None
         settings = settings_from(args, args.measure, solver, **more)
-        manifest = shards.read_manifest(args.data)
+        manifest = dataset.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest, args.bias)
         if args.test:
             inputs.check(args.test, inputs.like(manifest), inputs.How(args.ignore_new_features))
@@ -169,21 +174,21 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
         if comm.is_root and args.trace:
             inputs.check_distinct(args.trace, args.data, args.test, args.init)
-            report.check_trace(args.trace)
+            check_trace(args.trace)
         args.ordering, args.step, layout_words, room = fitting(
             args, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
         )
         found, problem = None, _identity(args, settings, manifest)
         if comm.is_root and args.checkpoint:
             inputs.check_distinct(args.checkpoint, args.data, args.test, args.output, args.trace, args.init)
-            found, more_words = keeping.opened(Path(args.checkpoint), problem, args.resume, held)
+            found, more_words = snapshots.opened(Path(args.checkpoint), problem, args.resume, held)
             layout_words += more_words
         count = found.numbers["count"] if found else 0
-        trace = report.Trace(args.trace if comm.is_root else None, settings.solver, count)
+        trace = Trace(args.trace if comm.is_root else None, settings.solver, count)
     for one in [*words.problem(args, settings, manifest, comm.size), *layout_words]:
         say(one)
     with clock.phase("load"), reading:
-        block = shards.load(manifest, comm, room=room(comm.is_root))
+        block = dataset.load(manifest, comm, room=room(comm.is_root))
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
     features = WithConstant(block.features, args.bias) if args.bias else block.features
     with clock.phase("measure"):
@@ -192,16 +197,16 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
-    course = report.Course(stream, live=sys.stdout.isatty() and not launched_size())
+    course = progress.Course(stream, live=sys.stdout.isatty() and not launched_size())
 
     def watch(state: State, w: Floats) -> None:
         course(state)
         trace(state)
 
     objective = Objective(features, [loss], comm, signals.wanted, clock, vectors)
-    keep = keeping.Keeper(Path(args.checkpoint or ""), problem, {"settings": describe(settings)}, vectors)
+    keep = snapshots.Keeper(Path(args.checkpoint or ""), problem, {"settings": describe(settings)}, vectors)
     with reading if block.features.source else contextlib.nullcontext():
-        result = train(objective, settings, start, watch, keep, keeping.restored(found, vectors))
+        result = train(objective, settings, start, watch, keep, snapshots.restored(found, vectors))
     vectors.close()
     course.close()
     trace.close()
@@ -229,8 +234,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
                 test = scoring.score([trained], args.test, comm, inputs.How(args.ignore_new_features))
             on_test = trained.info["test"] = fit.measured(args.measure, *test.judged(), threshold, comm)
         say(f"  test      {words.figures(on_test)}   ({args.test})")
-    usage = comm.allgather(report.used(clock, comm.moved(), reading.bytes, evaluations))
-    trained.info["usage"] = report.busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
+    usage = comm.allgather(used(clock, comm.moved(), reading.bytes, evaluations))
+    trained.info["usage"] = busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)
@@ -242,7 +247,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
 
 
 def _start(path: str, manifest: Manifest, bias: float | None) -> Floats:
-    from distsms import fit, model
+    from distsms.inference import model
+    from distsms.training import fit
 
     return fit.start_from(model.load(path), manifest.p, bias, path, manifest.normalization)
 

@@ -6,7 +6,7 @@ import argparse
 import math
 
 from distsms.errors import InputError
-from distsms.measure_names import parse
+from distsms.measures import parse
 
 BY = ("rows", "groups", "doubles", "time")
 """What parts and folds keep together: nothing, the rows of a group, equal rows; or that they are an order in time."""

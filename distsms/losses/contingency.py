@@ -24,11 +24,11 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.comm import Communicator
-from distsms.compiling import njit
 from distsms.errors import InputError
-from distsms.losses.contract import Floats
-from distsms.losses.gathering import GatheringLoss, Solution
+from distsms.losses.gather import GatheringLoss, Solution
+from distsms.parallel.communicator import Communicator
+from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
 
 
 class FBeta(GatheringLoss):

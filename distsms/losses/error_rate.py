@@ -17,8 +17,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.comm import Communicator
-from distsms.losses.contract import Cost, Floats, Loss, LossValue, huber, ramp
+from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
 
 
 class ErrorRate(Loss):

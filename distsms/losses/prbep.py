@@ -21,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.contract import Floats, Loss, huber, ramp
-from distsms.losses.gathering import GatheringLoss, Solution, root_of_ramps
+from distsms.losses.base import Loss, huber, ramp
+from distsms.losses.gather import GatheringLoss, Solution, root_of_ramps
+from distsms.utils.typing import Floats
 
 
 class PrbepRisk(Loss):

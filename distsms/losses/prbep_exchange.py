@@ -18,12 +18,13 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.comm import Communicator
-from distsms.compiling import njit
-from distsms.losses.contract import Cost, Floats, LossValue
+from distsms.losses.base import Cost, LossValue
 from distsms.losses.prbep import Balance, PrbepRisk, Side, near_kink, polish, settlement
-from distsms.rootfinding import RootSearch, find_place, find_roots, select
-from distsms.rootfinding_kernel import LEFT_OUT, NEGATIVE, POSITIVE
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics import RootSearch, find_place, find_roots, select
+from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
+from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
 
 SLACK = 1e-13  # what a root may be off: in the sum of beta, and in R
 LEAST = sys.float_info.min  # in place of nu = 0: t / LEAST is at least 1 or not above 0

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from distsms.losses.contract import Floats, Loss
-from distsms.losses.gathering import GatheringLoss, Solution, pair_sums
+from distsms.losses.base import Loss
+from distsms.losses.gather import GatheringLoss, Solution, pair_sums
+from distsms.utils.typing import Floats
 
 
 class RocAreaRisk(Loss):

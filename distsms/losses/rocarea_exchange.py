@@ -1,11 +1,11 @@
 """ROCArea's risk without gathering: only the smaller class is sorted, by every rank or by ranges of scores.
 
 With q = s_i - 1 and b = s_j where positives are fewer, q = -s_j and b = 1 - s_i where negatives are, t_ij = b - q: see
-`distsms.losses.smaller_class` for the sums. P ranks, n_min and n_max rows in the classes, n_min <= n_max:
+`distsms.losses.pairwise` for the sums. P ranks, n_min and n_max rows in the classes, n_min <= n_max:
 
 - *everywhere*: each rank sends its q to all, and all sort them; each meets its own b's; sums are then added up over
   ranks. A rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min; O(n_min log P + n/P) time, 200 n_min bytes.
-- *by ranges* (`distsms.losses.key_ranges`): each rank has a range of q. A rank sends, and receives, at most
+- *by ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends, and receives, at most
   (16 n_min + 32 n_max)/P bytes in the mean; O((n/P) log n) time, memory in proportion to n/P.
 
 By neither a rank holds an array of the length n, and by ranges none of the length n_min.
@@ -17,11 +17,12 @@ import math
 
 import numpy as np
 
-from distsms.comm import Communicator
-from distsms.losses.contract import Cost, Floats, LossValue
-from distsms.losses.key_ranges import KeyRanges
+from distsms.losses.base import Cost, LossValue
+from distsms.losses.pairwise import SmallerClass, Sums
+from distsms.losses.pairwise_ranges import KeyRanges
 from distsms.losses.rocarea import RocAreaRisk
-from distsms.losses.smaller_class import SmallerClass, Sums
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
 
 EVERYWHERE = 2**20
 """Rows of a class that any rank can afford to sort: 0.2 GB."""

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.utils.typing import Floats
 from scripts.attacks import oracle
-from tests import oracles
-
-Floats = NDArray[np.float64]
+from tests.support import oracles
 
 MOST_TABLES = 15
 """Rows up to which programs over tables are solved: they have O(n^2) variables and constraints."""

@@ -26,15 +26,14 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from distsms.comm import Communicator
-from distsms.result import Status
+from distsms.optim.result import Status
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
 from scripts.attacks import independent, oracle
 from scripts.attacks.problems import Problem, Way
 from scripts.attacks.runs import Run, rows, run
 
-Floats = NDArray[np.float64]
 EPS = float(np.finfo(float).eps)
 FLOORS = 1e3
 

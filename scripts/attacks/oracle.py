@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tests import oracles
+from distsms.utils.typing import Floats
+from tests.support import oracles
 
-Floats = NDArray[np.float64]
 Whole = NDArray[Any]
 """Python's whole numbers, as objects."""
 

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from distsms import losses
-from distsms.solvers import SOLVERS, Planes, solver_class
+from distsms.losses import registry
+from distsms.optim.solvers.base import SOLVERS, Planes, solver_class
+from distsms.utils.typing import Floats, Labels
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int8]
 Random = np.random.Generator
 
 MEASURES = ("rocarea", "prbep", "error-rate", "f1", "f0.5", "f2", "precision@k", "recall@k")
@@ -33,8 +31,8 @@ MOST_EVALUATIONS, MOST_SECONDS = 1500, 60.0  # of the others; the seconds are fo
 class Way(NamedTuple):
     """One way to solve a problem.
 
-    settings : of `distsms.settings.Settings`, without the problem's.  ordering, step : as `distsms train` has them.
-    ranks : how many of those there are take part, in each start of the run; from the second on it goes on from a
+    settings : of `distsms.optim.settings.Settings`, without the problem's.  ordering, step : as `distsms train` has
+    them. ranks : how many of those there are take part, in each start of the run; from the second on it goes on from a
     snapshot.  stops : after how many evaluations each start but the last one ends.
     """
 
@@ -110,7 +108,7 @@ def _measure(rng: Random, n: int, kind: str) -> str:
 
 def _ways(rng: Random, measure: str) -> tuple[Way, ...]:
     """The default solver as it is, and some of those that take the measure, as drawn."""
-    smooth = losses.loss_class(measure, "gather").smooth
+    smooth = registry.loss_class(measure, "gather").smooth
     able = [name for name in SOLVERS if smooth or not solver_class(name).traits.smooth]
     plain = Way(_settings(able[0]), "gather", "root", (4,), ())
     drawn = [_way(rng, name, measure) for name in able if rng.random() < SHARES[name]]

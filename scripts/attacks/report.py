@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from distsms.result import Status
-from distsms.tables import markdown
+from distsms.optim.result import Status
+from distsms.study.tables import markdown
 from scripts.attacks.judgement import FLOORS, Verdict
 
 HEAD = [

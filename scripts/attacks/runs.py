@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms import checkpoint, keeping, losses, normalization
-from distsms.bias import WithConstant
-from distsms.comm import Communicator, communicator
-from distsms.features import rows_of
-from distsms.objective import Objective
-from distsms.result import Result, State, Status
-from distsms.settings import Settings
-from distsms.training import train
-from distsms.vectors import make_vectors
+from distsms.losses import registry
+from distsms.matrix import normalization
+from distsms.matrix.augmented import WithConstant
+from distsms.matrix.local import rows_of
+from distsms.optim.objective import Objective
+from distsms.optim.result import Result, State, Status
+from distsms.optim.settings import Settings
+from distsms.optim.train import train
+from distsms.parallel.communicator import Communicator, communicator
+from distsms.parallel.vectors import make_vectors
+from distsms.training import checkpoint, snapshots
+from distsms.utils.typing import Floats
 from scripts.attacks import oracle
 from scripts.attacks.problems import Problem, Way
-
-Floats = NDArray[np.float64]
 
 
 class Run(NamedTuple):
@@ -101,12 +101,12 @@ def _started(
     features = held(problem, mine)
     if problem.bias is not None:
         features = WithConstant(features, problem.bias)
-    loss = losses.make_loss(problem.measure, way.ordering, problem.y[mine], None, comm)
+    loss = registry.make_loss(problem.measure, way.ordering, problem.y[mine], None, comm)
     vectors = make_vectors(way.step, features.shape[1], comm)
     try:
-        keep = keeping.Keeper(folder, {}, {}, vectors)
+        keep = snapshots.Keeper(folder, {}, {}, vectors)
         kept = checkpoint.load(folder, {})[0] if start and comm.is_root else None
-        snapshot = keeping.restored(kept, vectors) if start else None
+        snapshot = snapshots.restored(kept, vectors) if start else None
         return train(Objective(features, [loss], comm, vectors=vectors), settings, None, watch, keep, snapshot)
     finally:
         vectors.close()

@@ -20,13 +20,13 @@ import numpy as np
 from benchmarks.measuring import EPSILON, LAMBDA, Row, Set, objective_of, row, say
 from benchmarks.running import module
 
-from distsms.comm import Communicator
-from distsms.objective import Objective, Request
-from distsms.regularizer import SquaredNorm
-from distsms.result import Result, State
-from distsms.settings import Settings
-from distsms.shards import matrix, read_manifest
-from distsms.training import train
+from distsms.data.shards.dataset import matrix, read_manifest
+from distsms.optim.objective import Objective, Request
+from distsms.optim.penalty import SquaredNorm
+from distsms.optim.result import Result, State
+from distsms.optim.settings import Settings
+from distsms.optim.train import train
+from distsms.parallel.communicator import Communicator
 
 LADDER = (0.1, 0.03, 0.01, 0.003, EPSILON, 3e-4, 1e-4)
 FASTER = ("adult9", "web8")

@@ -11,10 +11,10 @@ from benchmarks.measuring import Row, Set, row
 from benchmarks.stream import forget, read
 from scipy import sparse
 
-from distsms.comm import Communicator
-from distsms.manifest import COMPRESSIONS, Manifest
-from distsms.shards import load, matrix, read_manifest, write_data
-from distsms.streaming import Room
+from distsms.data.shards.dataset import load, matrix, read_manifest, write_data
+from distsms.data.shards.manifest import COMPRESSIONS, Manifest
+from distsms.data.shards.streaming import Room
+from distsms.parallel.communicator import Communicator
 
 BYTES, SMALL = 2**29, 2**25
 TIMES = 4  # the set is so often what --memory leaves for rows

@@ -10,7 +10,7 @@ from benchmarks.measuring import EPSILON, Row, Set, row
 from benchmarks.running import train
 from experiment import distsms
 
-from distsms.shards import read_manifest
+from distsms.data.shards.dataset import read_manifest
 
 LAMBDA = 1e-4
 ROWS, COLUMNS, SMALL = 2e7, 1e6, 2e4

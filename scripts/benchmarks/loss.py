@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from benchmarks.measuring import Row, Set, objective_of, requests, row, timed
 
-from distsms.comm import Communicator
-from distsms.shards import matrix, read_manifest
+from distsms.data.shards.dataset import matrix, read_manifest
+from distsms.parallel.communicator import Communicator
 
 SORT = {"covertype-nominal": ">= 10"}
 PRODUCTS = {"adult9": "<= 2", "web8": "<= 1", "news20": "<= 0.1"}

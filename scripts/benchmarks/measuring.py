@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from distsms.comm import Communicator
-from distsms.losses import choose_ordering, make_loss
-from distsms.objective import Objective, Request
-from distsms.settings import Settings
-from distsms.shards import Block, load
-from distsms.training import train
+from distsms.data.shards.dataset import Block, load
+from distsms.losses.registry import choose_ordering, make_loss
+from distsms.optim.objective import Objective, Request
+from distsms.optim.settings import Settings
+from distsms.optim.train import train
+from distsms.parallel.communicator import Communicator
 
 LAMBDA, EPSILON = 1e-6, 1e-3
 QUIET = 1.2

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.measuring import LAMBDA, Row, Set, row
 from benchmarks.running import train
 
-from distsms.shards import matrix, read_manifest, write_data
+from distsms.data.shards.dataset import matrix, read_manifest, write_data
 
 FEW = 50  # rows of each class
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from benchmarks.measuring import EPSILON, Set
 
-from distsms.clock import Clock
-from distsms.comm import world
-from distsms.path import Problem, run
-from distsms.settings import Settings
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import world
+from distsms.selection.path import Problem, run
+from distsms.utils.timing import Clock
 
 LAMBDAS, FOLDS = [1e-1, 1e-2, 1e-3, 1e-4, 1e-5], 5
 WAYS = {"one pass": FOLDS + 1, "one by one": 1}

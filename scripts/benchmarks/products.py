@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from benchmarks.measuring import Row, Set, Triad, row, timed
 
-from distsms.features import Pattern, Sparse
-from distsms.shards import matrix, read_manifest
+from distsms.data.shards.dataset import matrix, read_manifest
+from distsms.matrix.local import Pattern, Sparse
 
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.measuring import Row, Set, row
 from benchmarks.running import module
 
-from distsms.shards import read_manifest
+from distsms.data.shards.dataset import read_manifest
 
 LARGE = 5_000_000
 """Nonzeros of the sets that have a target."""

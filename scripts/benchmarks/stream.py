@@ -14,10 +14,10 @@ from benchmarks.measuring import Row, Set, row
 from benchmarks.running import train
 from experiment import distsms
 
-from distsms.comm import Communicator
-from distsms.manifest import Manifest
-from distsms.shards import load, read_manifest
-from distsms.streaming import Room
+from distsms.data.shards.dataset import load, read_manifest
+from distsms.data.shards.manifest import Manifest
+from distsms.data.shards.streaming import Room
+from distsms.parallel.communicator import Communicator
 
 ROWS, COLUMNS, DENSITY, SMALL = 2.5e6, 1e4, 0.02, 2e5
 TIMES = 4  # the set is so often what the ranks are allowed together

@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.measuring import Set, Triad, objective_of, requests
 from mpi4py import MPI
 
-from distsms.comm import Communicator, world
-from distsms.objective import Objective, Request
+from distsms.optim.objective import Objective, Request
+from distsms.parallel.communicator import Communicator, world
 
 
 def main() -> None:

@@ -1,0 +1,154 @@
+"""AnnData's HDF5 files (.h5ad): X, dense or CSR, is the rows; var has the columns' names, obs labels and row ids.
+
+Both layouts of obs are read: a group with a dataset or group for each column (AnnData 0.7 and newer), categories
+included. The columns are matched by name with those of the training data, in whatever order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.data.formats.registry import Reading
+from distsms.data.formats.row_ranges import Size, SpanReader, as_float, csr
+from distsms.data.formats.rows import Span
+from distsms.data.formats.table_schema import Column, Table, match, shown
+from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
+from distsms.utils import hdf5
+
+
+class AnnDataReader(SpanReader):
+    """The rows of .h5ad files."""
+
+    compressed = False
+
+    def __init__(self, paths: Sequence[str], reading: Reading, comm: Communicator) -> None:
+        """Collective."""
+        with comm.together():
+            for path in paths if comm.is_root else ():
+                hdf5.check_heaps(path)
+        if (given := reading.table) is not None:
+            reading = replace(reading, label=reading.label or given.label)
+            with comm.together():
+                if reading.id is None and all(_has(path, given.id) for path in paths):
+                    reading = replace(reading, id=given.id)
+        if reading.labelled and reading.label is None:
+            raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
+        super().__init__(paths, reading, comm)
+        with comm.together():
+            names = {path: self._names(path) for path in paths}
+            for path in paths:
+                if len(names[path]) != self.sizes[path].p:
+                    raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
+            first = names[paths[0]]
+            table = reading.table or Table(tuple(map(Column, first)))
+            wanted = [column.name for column in table.columns]
+            for path in paths:
+                match(wanted, names[path], table.dropped, path, reading.ignore_new, None if given else paths[0])
+            numbers = {name: k for k, name in enumerate(wanted)}
+            self._place = {
+                path: None if there == wanted else np.array([numbers.get(name, -1) for name in there])
+                for path, there in names.items()
+            }
+        self.table = replace(table, label=reading.label, id=reading.id)
+        self.n_columns = len(wanted)
+
+    def size(self, path: str) -> Size:
+        """As the file says."""
+        with hdf5.opened(path, "AnnData") as file:
+            X = file["X"]
+            if isinstance(X, h5py.Dataset):
+                if (dense := hdf5.dataset(file, "X")).ndim != 2:
+                    raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
+                return Size(dense.shape[0], dense.shape[1], dense.size)
+            kind = _told(X, "encoding-type", "h5sparse_format") or "csr"
+            if kind not in ("csr_matrix", "csr"):
+                raise InputError(f"{path}: X is a {kind}; expected rows, CSR or dense (adata.X = adata.X.tocsr())")
+            n, p = map(int, _told(X, "shape", "h5sparse_shape"))
+            if hdf5.dataset(file, "X/indptr").shape != (n + 1,):
+                raise InputError(f"{path}: X is said to have {n} rows, which its indptr has not")
+            hdf5.dataset(file, "X/indices")
+            return Size(n, p, len(hdf5.dataset(file, "X/data")))
+
+    def block(self, part: Span) -> sparse.csr_matrix:
+        """Reads these rows, and brings their columns into order."""
+        p = self.sizes[part.path].p
+        with hdf5.opened(part.path, "AnnData") as file:
+            X = file["X"]
+            if isinstance(X, h5py.Dataset):
+                rows = sparse.csr_matrix(as_float(X[part.start : part.stop], part.path))
+            else:
+                indptr = X["indptr"][part.start : part.stop + 1].astype(np.int64)
+                entries = slice(int(indptr[0]), int(indptr[-1]))
+                rows = csr(indptr, X["indices"][entries], X["data"][entries], p, part)
+        place = self._place[part.path]
+        if place is None:
+            return rows
+        assert self.n_columns is not None
+        known = np.flatnonzero(place >= 0)
+        order = known[np.argsort(place[known])]
+        picked = sparse.csr_matrix(rows[:, order])
+        picked.sort_indices()
+        return picked
+
+    def beside(self, part: Span, name: str | None) -> NDArray[Any]:
+        """A column of obs."""
+        with hdf5.opened(part.path, "AnnData") as file:
+            obs = file["obs"]
+            if name not in obs:
+                raise InputError(f"{part.path}: obs has no column {name!r}; it has {shown(sorted(obs))}")
+            column, rows = obs[name], slice(part.start, part.stop)
+            if isinstance(column, h5py.Dataset):
+                older = f"__categories/{name}"
+                if older not in obs:
+                    return _values(column, rows)
+                categories, codes = _values(obs[older], slice(None)), column[rows]
+            elif "categories" in column:
+                categories, codes = _values(column["categories"], slice(None)), column["codes"][rows]
+            elif "mask" in column:  # numbers or truth values that may be missing
+                found, mask = _values(column["values"], rows), column["mask"][rows]
+                if found.dtype.kind == "b":
+                    found = np.where(found, "true", "false")
+                return np.where(mask, np.nan if found.dtype.kind in "iuf" else "", found)
+            else:
+                raise InputError(f"{part.path}: column {name!r} of obs has an encoding that is not known")
+            if categories.dtype.kind == "b":
+                categories = np.where(categories, "true", "false")
+            # The code -1, of the last one, is what is missing.
+            return np.append(categories, np.nan if categories.dtype.kind in "iuf" else "")[codes]
+
+    @staticmethod
+    def _names(path: str) -> list[str]:
+        with hdf5.opened(path, "AnnData") as file:
+            var = file["var"]
+            index = _told(var, "_index") or "_index"
+            names = [str(one) for one in _values(var[index], slice(None)).tolist()]
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
+            return names
+
+
+def _told(item: h5py.Group, *names: str) -> Any:
+    """The first of these attributes that there is."""
+    return next((found for name in names if (found := hdf5.attribute(item, name, text=True)) is not None), None)
+
+
+def _has(path: str, name: str | None) -> bool:
+    """Whether obs has such a column."""
+    with hdf5.opened(path, "AnnData") as file:
+        return name is not None and name in file["obs"]
+
+
+def _values(dataset: Any, rows: slice) -> NDArray[Any]:
+    """Numbers or truth values as they are, strings as str."""
+    if h5py.check_string_dtype(dataset.dtype) is not None:
+        return np.array(dataset.asstr()[rows].tolist(), dtype=str)
+    return dataset[rows]

@@ -1,0 +1,248 @@
+"""The compiled pass over svmlight text: a state machine on bytes, for `distsms.data.formats.svmlight`.
+
+Texts end in a newline, at which every loop over a field stops, so that no loop has to look for the end of the text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.utils.jit import njit
+
+MAX_INDEX = 2**62
+"""The largest index accepted, so that no sum of two of them overflows."""
+BAD_ENTRY, BASE, ORDER, LARGE = 1, 2, 3, 4
+"""What `scan` calls the faults that it finds."""
+
+_TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35
+_PLUS, _MINUS, _POINT, _ZERO, _COLON = 43, 45, 46, 48, 58
+_UPPER_E, _LOWER_E = 69, 101
+_Q, _I, _D = 113, 105, 100
+_EXACT_INTEGERS = 2**53  # integers to here, and powers of ten to 10^22, are doubles
+_LARGEST_MANTISSA = 9 * 10**18  # its nearest double is still an int64
+_POWERS = np.array([float(f"1e{power}") for power in range(23)])
+_SPLIT = 134217729.0  # 2^27 + 1
+
+
+@njit()
+def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
+    """Upper bounds of the numbers of rows and of entries: newlines and colons."""
+    newlines = 0
+    colons = 0
+    for byte in text:
+        newlines += byte == _NEWLINE
+        colons += byte == _COLON
+    return newlines, colons
+
+
+@njit()
+def _ends_field(byte: int) -> bool:
+    return byte in (_SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
+
+
+@njit()
+def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
+    """Whether nothing but a comment follows; a carriage return counts only where a newline follows it."""
+    return text[i] in (_NEWLINE, _HASH) or (text[i] == _RETURN and text[i + 1] == _NEWLINE)
+
+
+@njit()
+def _divide(mantissa: int, power: float) -> tuple[bool, float]:
+    """mantissa / power for an int64 above 2^53 and an exact power of ten: (whether proved correctly rounded, value).
+
+    high + low is the mantissa and high = q power + r, all of them exactly (Dekker's product), so that the quotient is
+    q + (r + low) / power. The last term carries a relative error below 2^-51: if a change of 2^-48 either way does not
+    change the rounded sum, that sum is the correctly rounded quotient.
+    """
+    high = float(mantissa)
+    low = float(mantissa - np.int64(high))
+    q = high / power
+    scaled = q * _SPLIT
+    q1 = scaled - (scaled - q)
+    q2 = q - q1
+    scaled = power * _SPLIT
+    p1 = scaled - (scaled - power)
+    p2 = power - p1
+    product = q * power
+    error = ((q1 * p1 - product) + q1 * p2 + q2 * p1) + q2 * p2
+    term = (((high - product) - error) + low) / power
+    change = abs(term) * 2.0**-48
+    value = q + term
+    return (q + (term - change)) == value and (q + (term + change)) == value, value
+
+
+@njit()
+def _digit(text: NDArray[np.uint8], i: int) -> Any:
+    """The digit at i, below 0 or above 9 where there is none. Not a byte, which numpy 2 would make it without Numba."""
+    return np.int64(text[i]) - _ZERO
+
+
+@njit()
+def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
+    """Read the number at `start`: (whether that could be done here, exactly as `float` does; value; end of field)."""
+    i = start
+    byte = text[i]
+    negative = byte == _MINUS
+    if negative or byte == _PLUS:
+        i += 1
+        byte = text[i]
+    mantissa = 0
+    digits_at = i
+    digit = _digit(text, i)
+    while 0 <= digit <= 9:
+        mantissa = mantissa * 10 + digit
+        i += 1
+        digit = _digit(text, i)
+    n_digits = i - digits_at
+    exponent = 0
+    if text[i] == _POINT:
+        i += 1
+        point_at = i
+        digit = _digit(text, i)
+        while 0 <= digit <= 9:
+            mantissa = mantissa * 10 + digit
+            i += 1
+            digit = _digit(text, i)
+        exponent = point_at - i
+        n_digits -= exponent
+    easy = n_digits > 0
+    if text[i] == _LOWER_E or text[i] == _UPPER_E:
+        i += 1
+        sinks = text[i] == _MINUS
+        if sinks or text[i] == _PLUS:
+            i += 1
+        power_at = i
+        power = 0
+        digit = _digit(text, i)
+        while 0 <= digit <= 9:
+            power = min(power * 10 + digit, 10000)  # out of reach of the fast path, and no overflow
+            i += 1
+            digit = _digit(text, i)
+        easy = easy and i > power_at
+        exponent += -power if sinks else power
+    while not _ends_field(text[i]):
+        easy = False
+        i += 1
+    if n_digits > 18:  # not counting zeros in front; a mantissa of 19 digits that wrapped around is negative
+        while text[digits_at] == _ZERO or text[digits_at] == _POINT:
+            n_digits -= text[digits_at] == _ZERO
+            digits_at += 1
+        easy = easy and (n_digits <= 18 or (n_digits == 19 and 0 < mantissa <= _LARGEST_MANTISSA))
+    value = 0.0
+    if easy and mantissa:
+        if exponent == 0:
+            value = float(mantissa)
+        elif exponent < -22 or exponent > 22:
+            easy = False
+        elif mantissa <= _EXACT_INTEGERS:
+            value = mantissa / _POWERS[-exponent] if exponent < 0 else mantissa * _POWERS[exponent]
+        elif exponent < 0:
+            easy, value = _divide(mantissa, _POWERS[-exponent])
+        else:
+            easy = False
+    return easy, -value if negative else value, i
+
+
+@njit()
+def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
+    """The end of a field `qid:` and digits, or `start` if there is none; and the number, MAX_INDEX + 1 if larger."""
+    if text[start] != _Q or text[start + 1] != _I or text[start + 2] != _D or text[start + 3] != _COLON:
+        return start, -1
+    i = start + 4
+    number = 0
+    digit = _digit(text, i)
+    while 0 <= digit <= 9:
+        number = number * 10 + digit if number <= MAX_INDEX // 10 else MAX_INDEX + 1
+        i += 1
+        digit = _digit(text, i)
+    return (i if i > start + 4 and _ends_field(text[i]) else start), number
+
+
+@njit()
+def scan(
+    text: NDArray[np.uint8],
+    first: int,
+    base: int,
+    labels: NDArray[np.float64],
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    data: NDArray[np.float64],
+    hard: NDArray[np.int64],
+    queries: NDArray[np.int64],
+) -> tuple[int, int, int, int, int, int, int]:
+    """Fill the arrays from `text[first:]`, whose indices begin at `base`, to its end or to the first fault.
+
+    `hard` receives (position, slot) of each number that is left to Python, slot being a place in `data`, or -1 - row
+    for a label; `queries` the query id of each row, or -1. Returns fault (0: none) and its position; rows; entries;
+    numbers in `hard`; columns; query ids.
+    """
+    n_queries = 0
+    n = 0
+    nnz = 0
+    n_hard = 0
+    last = base - 1
+    i = first
+    while i < text.size:
+        while text[i] == _SPACE or text[i] == _TAB:
+            i += 1
+        if not _ends_row(text, i):
+            easy, value, end = _decimal(text, i)
+            labels[n] = value
+            if not easy:
+                hard[n_hard, 0] = i
+                hard[n_hard, 1] = -1 - n
+                n_hard += 1
+            i = end
+            previous = base - 1
+            asked = False
+            queries[n] = -1
+            while True:
+                while text[i] == _SPACE or text[i] == _TAB:
+                    i += 1
+                if _ends_row(text, i):
+                    break
+                at = i
+                if not asked and previous < base:
+                    i, number = _after_query(text, at)
+                    if i > at:
+                        asked = True
+                        queries[n] = number
+                        n_queries += 1
+                        continue
+                index = 0
+                digit = _digit(text, i)
+                while 0 <= digit <= 9:
+                    if index > MAX_INDEX // 10:
+                        return LARGE, at, n, nnz, n_hard, 0, n_queries
+                    index = index * 10 + digit
+                    i += 1
+                    digit = _digit(text, i)
+                if index > MAX_INDEX:
+                    return LARGE, at, n, nnz, n_hard, 0, n_queries
+                if i == at or text[i] != _COLON:
+                    return BAD_ENTRY, at, n, nnz, n_hard, 0, n_queries
+                if index <= previous:
+                    return BASE if index < base else ORDER, at, n, nnz, n_hard, 0, n_queries
+                previous = index
+                i += 1
+                easy, value, end = _decimal(text, i)
+                indices[nnz] = index - base
+                data[nnz] = value
+                if easy:
+                    nnz += value != 0
+                else:
+                    hard[n_hard, 0] = i
+                    hard[n_hard, 1] = nnz
+                    n_hard += 1
+                    nnz += 1
+                i = end
+            last = max(last, previous)
+            n += 1
+            indptr[n] = nnz
+        while text[i] != _NEWLINE:
+            i += 1
+        i += 1
+    return 0, i, n, nnz, n_hard, last - base + 1, n_queries

@@ -1,0 +1,86 @@
+"""Arrays in memory, written as a data set by one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from distsms.data import duplicates, row_metadata
+from distsms.data.groupby import known
+from distsms.data.row_metadata import Beside
+from distsms.data.shards.manifest import Manifest, prepare, publish
+from distsms.data.shards.writer import finish_shard, stage_shard
+from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
+from distsms.utils.files import exclusive
+
+
+def write_data(
+    directory: str | os.PathLike[str],
+    X: Any,
+    y: ArrayLike,
+    n_shards: int = 1,
+    weights: ArrayLike | None = None,
+    dtype: str = "float64",
+    label_map: Mapping[str, Any] | None = None,
+    zero_based: bool = False,
+    source: Iterable[Mapping[str, Any]] = (),
+    overwrite: bool = False,
+    compression: str = "none",
+    groups: ArrayLike | None = None,
+    times: ArrayLike | None = None,
+) -> Manifest:
+    """Write X (n, p), SciPy sparse or array-like, and y (n,) of +1 and -1 as a data set. Local: for one process.
+
+    groups, times : (n,) of numbers, strings or dates: which rows belong together, and when they were; as `beside`.
+    Raises InputError if nothing or nonsense would be written, or if the directory holds a data set and not `overwrite`.
+    """
+    X, y = X.tocsr() if sparse.issparse(X) else np.asarray(X), np.asarray(y)
+    weights = None if weights is None else np.asarray(weights)
+    if X.ndim != 2 or min(X.shape) < 1:
+        raise InputError(f"{directory}: X has shape {X.shape}; a data set needs rows and columns.")
+    if y.shape != X.shape[:1] or (weights is not None and weights.shape != y.shape):
+        raise InputError(f"{directory}: X has {X.shape[0]} rows; y and weights must have as many entries.")
+    if not np.isin(y, (-1, 1)).all():
+        found = ", ".join(map(str, np.unique(y)[:5]))
+        raise InputError(f"{directory}: labels must be +1 and -1, found {found}. For labels 0 and 1 give 2 * y - 1.")
+    more = _beside(directory, len(y), groups, times)
+    with exclusive(Path(directory)):
+        prepare(directory, overwrite)
+        entries = []
+        for number in range(n_shards):
+            rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
+            some = more.some(rows)
+            staged = stage_shard(directory, number, X[rows], dtype, compression=compression, beside=some)
+            entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
+        return publish(
+            directory,
+            entries,
+            label_map=label_map or {"+1": 1, "-1": -1},
+            zero_based=zero_based,
+            source=source,
+            belonging=known(duplicates.hashes(X, dtype), y, more, _names(groups, times), Communicator()),
+        )
+
+
+def _beside(directory: str | os.PathLike[str], n: int, groups: ArrayLike | None, times: ArrayLike | None) -> Beside:
+    given = {name: np.asarray(one) for name, one in (("groups", groups), ("times", times)) if one is not None}
+    for name, one in given.items():
+        if one.shape != (n,):
+            raise InputError(f"{directory}: {name} have the shape {one.shape}; expected one for each of {n} rows.")
+
+    def fail(name: str, row: int, problem: str) -> NoReturn:
+        raise InputError(f"{directory}: {name}, row {row} (counted from 0): {problem}.")
+
+    return row_metadata.read(*_names(groups, times), lambda name: row_metadata.texts(given[name]), fail)
+
+
+def _names(groups: ArrayLike | None, times: ArrayLike | None) -> tuple[str | None, str | None]:
+    """What messages and manifest call them."""
+    return (None if groups is None else "groups"), (None if times is None else "times")

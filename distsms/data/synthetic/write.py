@@ -1,0 +1,101 @@
+"""Data sets that are computed rather than converted, of any size, written in parallel straight to shards.
+
+The rows come in blocks that a source (`distsms.data.synthetic.planted`, `distsms.data.synthetic.lower_bounds`) makes
+from their number alone. So the
+data depend on the source, not on how many ranks write how many shards, and nobody ever holds more than one shard.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from distsms.data.convert import writing
+from distsms.data.shards import dataset
+from distsms.data.synthetic.planted import Rows
+from distsms.parallel.communicator import Communicator
+
+SHARD_BYTES = 64 * 2**20
+"""Size of a shard where the number of shards is not given, whatever the number of ranks."""
+
+
+class Source(Protocol):
+    """Rows that can be made block by block, in any order, on any rank."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def p(self) -> int: ...
+    @property
+    def block_rows(self) -> int: ...
+    @property
+    def row_bytes(self) -> float:
+        """Of a row in a file, on average."""
+        ...
+
+    def block(self, number: int) -> Rows:
+        """The rows from number * block_rows on, block_rows of them or what is left of n; CSR is canonical. Local."""
+        ...
+
+
+def write(
+    source: Source,
+    directory: str | os.PathLike[str],
+    comm: Communicator,
+    n_shards: int | None = None,
+    dtype: str = "float64",
+    overwrite: bool = False,
+    name: str = "synthetic",
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    compression: str = "none",
+) -> dataset.Manifest:
+    """Write all rows of a source as a data set. Collective; raises InputError on every rank.
+
+    Unless n_shards is given there is a shard for every 64 MiB; a shard has at least one row. name : kept in the
+    manifest as what the data were made from. progress, compression : as in `conversion.convert`. Memory of a rank: its
+    largest shard, twice for a moment (of a pattern's ones, too), and a block.
+    """
+    n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
+    mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
+    with writing(directory, comm, overwrite):
+        entries = []
+        with comm.together():
+            for done, k in enumerate(mine):
+                X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
+                staged = dataset.stage_shard(directory, k, X, dtype, compression=compression)
+                entries.append(dataset.finish_shard(staged, y, source.p))
+                progress(done + 1, len(mine))
+        entries = [entry for part in comm.allgather(entries) for entry in part]
+        with comm.together():
+            if comm.is_root:
+                meaning = {"+1": 1, "-1": -1}
+                made_from = [{"name": name, "bytes": 0}]
+                dataset.publish(directory, entries, label_map=meaning, zero_based=False, source=made_from)
+    with comm.together():
+        return dataset.read_manifest(directory)
+
+
+def rows(source: Source, start: int, stop: int) -> Rows:
+    """The global rows start..stop (start < stop) of a source. Local; blocks at the ends are made whole, and cut."""
+    size = source.block_rows
+    parts, labels = [], []
+    for number in range(start // size, -(-stop // size)):
+        X, y = source.block(number)
+        cut = slice(max(start - number * size, 0), stop - number * size)
+        parts.append(X if len(y[cut]) == len(y) else X[cut])
+        labels.append(y[cut])
+    return _stacked(parts), np.concatenate(labels)
+
+
+def _stacked(parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if not sparse.issparse(parts[0]):
+        return np.concatenate(parts)
+    X = sparse.vstack(parts, format="csr")
+    X.has_canonical_format = True  # as its parts are; finding out costs as much as writing the shard
+    return X

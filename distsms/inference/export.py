@@ -1,0 +1,107 @@
+"""Models in the formats of others: ONNX, LIBLINEAR and CSV. Local, for one process.
+
+Labels are the model's own (`Model.classes`): in LIBLINEAR, which knows whole numbers only, 1 and -1 where they are not.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from csv import writer as csv_writer
+from typing import TextIO
+
+import numpy as np
+
+from distsms.errors import InputError
+from distsms.inference.model import Model, intercept
+from distsms.utils.files import replacing
+
+OPSET, IR_VERSION = 16, 8  # of early 2022: any runtime since knows them
+
+
+def refuse_row_normalization(model: Model) -> None:
+    """Raise InputError for a model that wants each row brought to unit length, which the other formats do not do."""
+    if model.normalization.kind == "l2":
+        raise InputError(
+            "the model was trained on rows normalized by l2, which these formats do not say: normalize the rows before "
+            "`distsms shard` instead, and before they are scored"
+        )
+
+
+def onnx(model: Model) -> bytes:
+    """An ONNX model, in double precision.
+
+    Input `X` double (n, p), dense.  Outputs `score` double (n,), <w, x> + bias, and `label` (n,): int64 or string.
+    Raises InputError if the package onnx is missing.
+    """
+    try:
+        from onnx import TensorProto, checker, helper, numpy_helper
+    except ImportError as error:
+        raise InputError(f"ONNX files need the package onnx: pip install 'distsms[export]' ({error})") from error
+    classes = model.classes
+    labels = np.array(classes if all(isinstance(one, int) for one in classes) else list(map(str, classes)))
+    kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING
+    constants = {"w": model.w, "bias": np.float64(model.bias), "threshold": np.float64(model.threshold)}
+    constants |= {"negative": labels[0], "positive": labels[1]}
+    nodes = [
+        helper.make_node("MatMul", ["X", "w"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["score"]),
+        helper.make_node("GreaterOrEqual", ["score", "threshold"], ["called"]),
+        helper.make_node("Where", ["called", "positive", "negative"], ["label"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "distsms",
+        [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", model.p])],
+        [
+            helper.make_tensor_value_info("label", kind, ["n"]),
+            helper.make_tensor_value_info("score", TensorProto.DOUBLE, ["n"]),
+        ],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="distsms")
+    made.ir_version = IR_VERSION
+    checker.check_model(made)
+    return made.SerializeToString()
+
+
+def liblinear(model: Model) -> bytes:
+    """A model file of LIBLINEAR, for its `predict`.
+
+    It counts columns from 1, whatever the training data did, and decides by the sign: its decision value is the score
+    less the threshold (`model.intercept`).
+    """
+    negative, positive = model.classes
+    labels = f"{positive} {negative}" if isinstance(negative, int) and isinstance(positive, int) else "1 -1"
+    last = intercept(model.bias, model.threshold)
+    head = f"solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel {labels}\nnr_feature {model.p}\nbias 1\nw\n"
+    return (head + "".join(f"{one!r} \n" for one in [*model.w.tolist(), last])).encode()
+
+
+def csv(model: Model) -> bytes:
+    """Rows of `name` and `value`: threshold, bias, each column's weight, by a table's name or counted from 0."""
+    names = model.feature_names or range(model.p)
+    text = io.StringIO()
+    rows = csv_writer(text, lineterminator="\n")
+    rows.writerows([("name", "value"), ("threshold", model.threshold), ("bias", model.bias)])
+    rows.writerows(zip(names, model.w.tolist(), strict=True))
+    return text.getvalue().encode()
+
+
+FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": liblinear, "csv": csv}
+
+
+def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -> None:
+    """Write the model as `to`, a key of FORMATS, atomically; "-" is `stdout`. Raises InputError if that fails.
+
+    It scores rows as they are: factors of columns are in w. Models of rows normalized by l2 are refused.
+    """
+    refuse_row_normalization(model)
+    content = FORMATS[to](model)
+    if path == "-":
+        stdout.buffer.write(content)
+        stdout.flush()
+        return
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)

@@ -1,0 +1,186 @@
+"""The model file: HDF5, written atomically, readable with h5py alone (no pickle, no MPI, no PETSc).
+
+w            float64 (p,)      coefficients: a row's score is <w, x> + bias, the row as it is but for normalize = "l2"
+scale        float64 (p,)      factors of the columns in training, where they were normalized; w has them in it
+table        uint8 (bytes,)    JSON: the table's columns and categories that the features are made of, if it was one
+attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data.formats.table_schema import Table
+from distsms.data.shards.manifest import Manifest
+from distsms.errors import InputError
+from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
+from distsms.utils import hdf5
+from distsms.utils.files import replacing, require_regular, require_space
+
+FORMAT, VERSION = "distsms-model", 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """Coefficients w (p,) and everything that is known of them, by name; see the README for the names."""
+
+    w: NDArray[np.float64]
+    info: dict[str, Any]
+    table: Table | None = None
+    scale: NDArray[np.float64] | None = None
+
+    @property
+    def normalization(self) -> Normalization:
+        """What the rows of training were normalized by."""
+        return Normalization(self.info.get("normalize", "none"), self.scale)
+
+    @property
+    def p(self) -> int:
+        """The number of columns that the model knows."""
+        return len(self.w)
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """Of all p columns, where the training data were a table."""
+        if self.table is None:
+            return None
+        return self.table.features + [f"column {k}" for k in range(self.table.p, self.p)]
+
+    @property
+    def bias(self) -> float:
+        """What every score has on top of <w, x>; 0 in models without, and in those from before there was one."""
+        return float(self.info.get("bias", 0.0))
+
+    @property
+    def threshold(self) -> float:
+        """A row is called positive where its score is at least this."""
+        return float(self.info["threshold"])
+
+    @property
+    def classes(self) -> tuple[Any, Any]:
+        """The negative and the positive label: the original ones, unless a class had several (or none), then -1, 1."""
+        negative, positive = (np.atleast_1d(self.info["label_map"][sign]).tolist() for sign in ("-1", "+1"))
+        if len(negative) != 1 or len(positive) != 1 or None in (*negative, *positive):
+            return -1, 1
+        both = [int(one) if isinstance(one, float) and one.is_integer() else one for one in (*negative, *positive)]
+        return both[0], both[1]
+
+
+def trained(w: NDArray[np.float64], info: dict[str, Any], like: Manifest | None) -> Model:
+    """The model with coefficients w (p,) for rows as training saw them, those of the data set `like`."""
+    if like is None:
+        return Model(w, info)
+    how = like.normalization
+    return Model(how.fold(w), info | {"normalize": how.kind}, like.table, how.scale)
+
+
+def intercept(bias: float, threshold: float) -> float:
+    """What makes <w, x> + intercept > 0 the same as <w, x> + bias >= threshold, for those who decide by the sign."""
+    return math.nextafter(bias - threshold, math.inf)
+
+
+def save(path: str | os.PathLike[str], model: Model) -> None:
+    """Write the model, atomically. Raises InputError if that fails."""
+    require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes)
+    with replacing(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+        file["w"] = model.w
+        if model.scale is not None:
+            file["scale"] = model.scale
+        if model.table is not None:
+            file["table"] = np.frombuffer(json.dumps(model.table.as_json()).encode(), np.uint8)
+        file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
+        file.attrs["info"] = json.dumps(model.info)
+        file.attrs["complete"] = True
+
+
+def save_somewhere(path: str | os.PathLike[str], model: Model) -> None:
+    """Write the model to `path`, or, so that a long run is not lost, to the directory for temporary files.
+
+    Raises InputError if `path` could not be written, saying where the model is instead.
+    """
+    try:
+        save(path, model)
+    except (InputError, OSError) as error:
+        rescue = Path(tempfile.mkdtemp(prefix="distsms-")) / Path(path).name
+        save(rescue, model)
+        raise InputError(f"{error}; the model was written to {rescue} instead") from error
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise InputError now rather than after hours if no file can be written at `path`."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: the folder {folder} does not exist; create it first")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{path}: no permission to write in {folder}")
+    require_regular(Path(path))
+
+
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Raise InputError if there is a file at `path` that is not a model: something else would be lost."""
+    check_writable(path)
+    if Path(path).exists() and os.path.getsize(path) and not is_model(path):
+        raise InputError(f"{path}: exists and is not a model; name another file, or remove it first")
+
+
+def load(path: str | os.PathLike[str]) -> Model:
+    """Read a model file. Raises InputError where it is missing, of another kind, or damaged."""
+    if Path(path).is_dir():
+        raise InputError(f"{path}: is a directory, not a model; were the arguments swapped? MODEL comes first")
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such model file")
+    hdf5.check_heaps(path)
+    try:
+        with hdf5.opened(path, "a model") as file:
+            if hdf5.attribute(file, "format", text=True) != FORMAT or not hdf5.attribute(file, "complete"):
+                raise InputError(f"{path}: an HDF5 file, but not a (complete) model of distsms")
+            if (version := int(hdf5.attribute(file, "version"))) > VERSION:
+                raise InputError(f"{path}: written by a newer distsms (model version {version})")
+            w, info = np.asarray(hdf5.dataset(file, "w")[()]), json.loads(hdf5.attribute(file, "info", text=True))
+            scale = np.asarray(hdf5.dataset(file, "scale")[()]) if "scale" in file else None
+            table = Table.from_json(json.loads(hdf5.dataset(file, "table")[()].tobytes())) if "table" in file else None
+    except RecursionError as error:
+        raise InputError(f"{path}: cannot be read as a model: {error}") from error
+    labels = info.get("label_map") if isinstance(info, dict) else None
+    if (
+        not isinstance(labels, dict)
+        or not {"+1", "-1"} <= set(labels)
+        or not isinstance(info.get("threshold"), float)
+        or not isinstance(bias := info.get("bias", 0.0), float)
+        or not math.isfinite(bias)
+        or not isinstance(info.get("zero_based"), bool)
+    ):
+        raise InputError(f"{path}: damaged model: threshold, bias, label_map or zero_based is missing")
+    normalize = info.get("normalize", "none")
+    vectors = [w] if scale is None else [w, scale]
+    if any(one.shape != (w.size,) or one.dtype != np.float64 or not np.isfinite(one).all() for one in vectors):
+        raise InputError(f"{path}: damaged model: w must be a vector of finite float64, and so must scale")
+    if normalize not in KINDS or (normalize in BY_COLUMN and scale is None) or (table and table.p > w.size):
+        raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
+    return Model(w, info, table, scale)
+
+
+def is_model(path: str | os.PathLike[str]) -> bool:
+    """Whether the file says that it is a model, whole or not."""
+    try:
+        hdf5.check_heaps(path)
+        with hdf5.opened(path, "a model") as file:
+            return bool(hdf5.attribute(file, "format", text=True) == FORMAT)
+    except InputError:
+        return False
+
+
+def versions() -> dict[str, str]:
+    """Versions of h5py and of the HDF5 library."""
+    return {"python": sys.version.split()[0], "h5py": h5py.version.version, "HDF5": h5py.version.hdf5_version}

@@ -1,0 +1,361 @@
+"""The compiled loops of `distsms.matrix.local`.
+
+Sparse rows, as `Sparse` holds them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None where all are 1:
+the compiler then drops them; `Runs`. Sums are float64 whatever the values are. A kernel works on the rows of a part,
+which begins with a block. Nothing is checked here.
+
+What is odd in these loops was measured. A processor guesses the end of a row badly unless the rows before it were as
+long, and a bad guess costs more than a short row: hence the runs. Two sums hide the latency of additions. And the
+compiler's unrolling defeats the processor's own prefetching where the entries of w miss the cache, so that in long rows
+it is told what to fetch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from distsms.matrix.blocks import Part
+from distsms.utils.jit import njit
+
+Array = NDArray[Any]
+Values = Array | None
+Order = Array | None
+
+AHEAD = np.uint64(256)  # entries
+_ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
+_EIGHT, _SIXTY_FOUR = np.uint64(8), np.uint64(64)  # entries of a row that is worth an unrolled loop
+_ANY_ORDER = {"reassoc", "contract", "nsz"}  # lets the compiler split a sum over the lanes of a vector register
+
+
+class Runs(NamedTuple):
+    """Runs of equally long rows, inside of blocks.
+
+    lengths, counts : (runs,) unsigned, of rows, and how many there are of them, less 1.
+    order : (n_local,) uint8, from which place of its block each row came, or None: from its own.
+    block : rows of a block, a power of 2.
+    """
+
+    lengths: Array
+    counts: Array
+    order: Order
+    block: int
+
+
+@intrinsic  # type: ignore[misc]
+def _prefetch(_: Any, array: Any, i: Any) -> Any:
+    """Ask for array[i], in a cache line that is read soon; i may lie beyond the end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        to_read, keep, is_data = number(0), number(3), number(1)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        builder.call(function, [address, to_read, keep, is_data])
+        return context.get_dummy_value()
+
+    return types.void(array, i), generate
+
+
+@njit()
+def _value(values: Values, k: Any) -> Any:
+    if values is None:
+        return 1.0
+    return np.float64(values[k])
+
+
+@njit()
+def _fetch(columns: Array, values: Values, k: Any) -> None:
+    _prefetch(columns, k + AHEAD)  # type: ignore[call-arg]
+    if values is not None:
+        _prefetch(values, k + AHEAD)  # type: ignore[call-arg]
+
+
+@njit()
+def _place(order: Order, block: int, q: Any) -> Any:
+    """Where the row comes from that is held in place q."""
+    if order is None:
+        return q
+    return (q & -block) + order[q]
+
+
+@njit()
+def arrange_rows(
+    given: Array, given_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
+) -> None:
+    """Copy the entries of a part, given in the order of the rows, to where they are held.
+
+    begin : (block,) uint64, room for where each row of a block begins.
+    """
+    lengths, counts, order, block = runs.lengths, runs.counts, runs.order, runs.block
+    source = target = np.uint64(0)
+    run = part.run
+    for here in range(part.first, part.last, block):
+        end, q, at = min(here + block, part.last), here, run
+        while q < end:
+            for _ in range(counts[at] + 1):
+                begin[_place(order, block, q) - here] = lengths[at]
+                q += 1
+            at += 1
+        for i in range(end - here):
+            length = begin[i]
+            begin[i] = source
+            source += length
+        q = here
+        while q < end:
+            length = np.uint64(lengths[run])
+            for _ in range(counts[run] + 1):
+                k = begin[_place(order, block, q) - here]
+                stop = k + length
+                while k < stop:
+                    columns[target] = given[k]
+                    if values is not None:
+                        values[target] = given_values[k]  # type: ignore[index]
+                    k += _ONE
+                    target += _ONE
+                q += 1
+            run += 1
+
+
+@njit()
+def checksum(words: Array) -> np.uint64:
+    """A number that another word in any one place, or two exchanged, would change; words uint32."""
+    total = np.uint64(0)
+    for i in range(len(words)):
+        total += np.uint64(words[i]) * (_TWO * np.uint64(i) + _ONE)
+    return total
+
+
+@njit()
+def dot_rows(columns: Array, values: Values, runs: Runs, part: Part, w: Array, out: Array) -> None:
+    """out[i] = <x_i, w> of the rows of a part; w (p,), out (n_local,)."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        long = length >= _EIGHT
+        while q < end:
+            k = stop
+            stop = k + length
+            a = b = 0.0
+            if long:
+                while k + _THREE < stop:
+                    _fetch(columns, values, k)
+                    a += _value(values, k) * w[columns[k]]
+                    b += _value(values, k + _ONE) * w[columns[k + _ONE]]
+                    a += _value(values, k + _TWO) * w[columns[k + _TWO]]
+                    b += _value(values, k + _THREE) * w[columns[k + _THREE]]
+                    k += _FOUR
+            while k + _ONE < stop:
+                a += _value(values, k) * w[columns[k]]
+                b += _value(values, k + _ONE) * w[columns[k + _ONE]]
+                k += _TWO
+            if k < stop:
+                a += _value(values, k) * w[columns[k]]
+            out[_place(runs.order, runs.block, q)] = a + b
+            q += 1
+
+
+@njit()
+def add_rows(
+    columns: Array, values: Values, runs: Runs, part: Part, skip: bool, coefficients: Array, out: Array
+) -> None:
+    """out += sum_i c_i x_i over the rows of a part; c (n_local,), out (p,). skip: pass over rows with c_i = 0."""
+    lengths, counts, order, block = runs  # from the tuple, each costs some percent here, and nothing in `dot_rows`
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(lengths[run]), q + counts[run] + 1
+        run += 1
+        long = length >= _SIXTY_FOUR
+        while q < end:
+            k = stop
+            stop = k + length
+            c = coefficients[_place(order, block, q)]
+            q += 1
+            if skip and c == 0:
+                continue
+            if long:
+                while k + _THREE < stop:
+                    _fetch(columns, values, k)
+                    out[columns[k]] += c * _value(values, k)
+                    out[columns[k + _ONE]] += c * _value(values, k + _ONE)
+                    out[columns[k + _TWO]] += c * _value(values, k + _TWO)
+                    out[columns[k + _THREE]] += c * _value(values, k + _THREE)
+                    k += _FOUR
+            while k + _ONE < stop:
+                out[columns[k]] += c * _value(values, k)
+                out[columns[k + _ONE]] += c * _value(values, k + _ONE)
+                k += _TWO
+            if k < stop:
+                out[columns[k]] += c * _value(values, k)
+
+
+@njit()
+def _factor(factors: Array, i: Any) -> Any:
+    """Of row i; 1 where there are no factors."""
+    if len(factors):
+        return factors[i]
+    return 1.0
+
+
+@njit()
+def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array, factors: Array) -> float:
+    """The largest over the rows of a part of (entries + 2) sum_j |x_ij w_j| times the row's factor; 0 without rows."""
+    best: Any = 0.0
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            k = stop
+            stop = k + length
+            a = 0.0
+            while k < stop:
+                a += abs(_value(values, k) * w[columns[k]])
+                k += _ONE
+            best = max(best, a * (length + 2.0) * _factor(factors, _place(runs.order, runs.block, q)))
+            q += 1
+    return best
+
+
+@njit()
+def describe_columns(
+    columns: Array, values: Values, runs: Runs, part: Part, factors: Array, largest: Array, counts: Array
+) -> None:
+    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of a part's rows times their factors."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            k = stop
+            stop = k + length
+            factor = _factor(factors, _place(runs.order, runs.block, q))
+            while k < stop:
+                j = columns[k]
+                largest[j] = max(largest[j], abs(_value(values, k)) * factor)
+                counts[j] += 1.0
+                k += _ONE
+            q += 1
+
+
+@njit()
+def add_squares(columns: Array, values: Values, runs: Runs, part: Part, factors: Array, squares: Array) -> None:
+    """squares += x_ij^2 of the entries of a part's rows times their factors; (p,)."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            k = stop
+            stop = k + length
+            factor = _factor(factors, _place(runs.order, runs.block, q))
+            while k < stop:
+                squares[columns[k]] += (_value(values, k) * factor) ** 2
+                k += _ONE
+            q += 1
+
+
+@njit()
+def row_lengths(columns: Array, values: Values, runs: Runs, part: Part, out: Array) -> None:
+    """out_i = ||x_i|| of the rows of a part; (n_local,). No square overflows."""
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            start = stop
+            stop = start + length
+            largest: Any = 0.0
+            k = start
+            while k < stop:
+                largest = max(largest, abs(_value(values, k)))
+                k += _ONE
+            a = 0.0
+            k = start if largest > 0 else stop
+            while k < stop:
+                a += (_value(values, k) / largest) ** 2
+                k += _ONE
+            out[_place(runs.order, runs.block, q)] = largest * np.sqrt(a)
+            q += 1
+
+
+@njit(fastmath=_ANY_ORDER)
+def dot_dense(array: Array, w: Array, out: Array) -> None:
+    """As `dot_rows`, of all rows of an array (rows, p); out (rows,)."""
+    for i in range(len(array)):
+        row = array[i]
+        a = 0.0
+        for j in range(len(w)):
+            a += np.float64(row[j]) * w[j]
+        out[i] = a
+
+
+@njit(fastmath=_ANY_ORDER)
+def add_dense(array: Array, c: Array, out: Array) -> None:
+    """As `add_rows`, of all rows of an array (rows, p), four rows for each visit of `out`; c (rows,)."""
+    i, last = 0, len(array)
+    while i + 4 <= last:
+        row0, row1, row2, row3 = array[i], array[i + 1], array[i + 2], array[i + 3]
+        c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
+        for j in range(len(out)):
+            out[j] += (c0 * row0[j] + c1 * row1[j]) + (c2 * row2[j] + c3 * row3[j])
+        i += 4
+    while i < last:
+        row0, c0 = array[i], c[i]
+        for j in range(len(out)):
+            out[j] += c0 * row0[j]
+        i += 1
+
+
+@njit(fastmath=_ANY_ORDER)
+def largest_dense(array: Array, w: Array, factors: Array) -> float:
+    """As `largest_row`, of all rows of an array (rows, p)."""
+    best = 0.0
+    for i in range(len(array)):
+        row = array[i]
+        a = 0.0
+        for j in range(len(w)):
+            a += abs(row[j] * w[j])
+        best = max(best, a * _factor(factors, i))
+    return best * (len(w) + 2.0)
+
+
+@njit()
+def largest_dense_entries(array: Array, factors: Array, largest: Array) -> None:
+    """largest_j = max(largest_j, |x_ij|) of all rows times their factors; (p,)."""
+    for i in range(len(array)):
+        row, factor = array[i], _factor(factors, i)
+        for j in range(len(largest)):
+            largest[j] = max(largest[j], abs(np.float64(row[j])) * factor)
+
+
+@njit()
+def add_squares_dense(array: Array, factors: Array, squares: Array) -> None:
+    """squares_j += x_ij^2 of all rows times their factors; (p,)."""
+    for i in range(len(array)):
+        row, factor = array[i], _factor(factors, i)
+        for j in range(len(squares)):
+            squares[j] += (np.float64(row[j]) * factor) ** 2
+
+
+@njit()
+def lengths_dense(array: Array, out: Array) -> None:
+    """As `row_lengths`, of all rows of an array (rows, p); out (rows,)."""
+    for i in range(len(array)):
+        row = array[i]
+        largest: Any = 0.0
+        for j in range(len(row)):
+            largest = max(largest, abs(np.float64(row[j])))
+        a = 0.0
+        if largest > 0:
+            for j in range(len(row)):
+                a += (np.float64(row[j]) / largest) ** 2
+        out[i] = largest * np.sqrt(a)

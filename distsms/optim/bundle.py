@@ -1,0 +1,324 @@
+"""Lower bounds on min J from planes, at no extra pass over the data: the proof that a solution is accurate.
+
+Each evaluation yields a plane <r, v> + d <= R(v). With any weights alpha >= 0, sum alpha = 1, their mixture is a plane
+too (the zero plane is one of them where R >= 0), so by duality
+
+    min J >= <d, alpha> - Omega*(-m),    m = sum_k alpha_k r_k,    Omega* the regularizer's conjugate
+
+and the best alpha solves a small quadratic program. Whatever alpha the program ends with, the bound it gives holds; an
+inexact alpha only makes it looser.
+
+What rounding can do to the bound is taken off it. With u the unit roundoff, S = sum_k alpha_k ||r_k|| the size of the
+terms of m, and e_j how far rounding may have put r_kj off (see `Objective.plane_errors`), ||m||^2 comes in two ways:
+
+    from the Gram matrix,  alpha' (r_k'r_l) alpha: k^2 numbers, but wrong by about u S^2
+    from m itself:         a pass over the planes, and m is wrong by about u S, so ||m||^2 by u S ||m|| + (u S)^2
+
+Where planes are steep and cancel in their mixture, the former's error divided by 2 lambda may be larger than J. So the
+latter is taken where the former would lose more than is tolerated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from distsms.optim.penalty import SquaredNorm
+from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
+from distsms.optim.state import Snapshot
+from distsms.parallel.vectors import Vectors
+from distsms.utils.typing import Floats
+
+U = float(np.finfo(float).eps) / 2  # the unit roundoff
+USUAL = 128 * U
+"""What rounding usually does to an inner product, as a share of the product of the lengths; the most that it can do,
+`Vectors.longest_sum` U, is far more."""
+
+
+OF_PLANES = ("d", "lengths", "drift", "d_drift", "alpha", "last_use")
+"""What is kept of each plane besides r and the Gram matrix."""
+
+
+class Bound(NamedTuple):
+    """What a mixture of planes proves, and what was taken off for rounding."""
+
+    value: float
+    taken: float
+
+
+class Certificate:
+    """A bundle of at most `capacity` planes and the best lower bound so far. Lives where the solver's vectors live.
+
+    This is also BMRM's model of J: Omega(w) + the highest of the planes, least where `minimum` says.
+
+    capacity : at least 2.  zero_plane : whether the zero plane is one more of them, as it may be where R >= 0.
+    errors : a slice of the most that rounding may have put each entry of a plane's r off, whichever plane; None for
+    exact planes.  d_error : the same for d.
+    Memory: 8 capacity (p + capacity) bytes, taken as planes come. Cost of the k-th plane: one pass over k p numbers,
+    and a program of k variables; where the Gram matrix has lost the digits that matter one more pass, and a QR
+    factorization of the planes.
+    """
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        regularizer: SquaredNorm,
+        zero_plane: bool,
+        capacity: int,
+        errors: Floats | None = None,
+        d_error: float = 0.0,
+    ) -> None:
+        if capacity < 2:
+            raise ValueError("a bundle needs room for two planes at least")
+        self.regularizer = regularizer
+        self.lower_bound = 0.0 if zero_plane else -float("inf")
+        self.bound = Bound(self.lower_bound, 0.0)
+        """By the present mixture."""
+        self._vectors, self._d_error = vectors, d_error
+        self._errors = np.zeros(vectors.length) if errors is None else errors
+        self._errors_length = self._length(self._errors)
+        self.unavoidable = d_error + regularizer.conjugate(self._errors_length**2)
+        """What is taken off every bound, for rounding in the planes as they come."""
+        self._fixed = int(zero_plane)  # the zero plane is the first, and stays
+        places = capacity + self._fixed
+        self._planes = np.empty((places, vectors.length))  # takes no memory before it is written to
+        self._gram = np.zeros((1, 1))  # grows with the planes
+        self._d = np.zeros(places)
+        self._lengths = np.zeros(places)  # ||r_k||
+        # How far merging may have put each r_k, in length, and d_k off a mixture of the planes that came.
+        self._drift, self._d_drift = np.zeros(places), np.zeros(places)
+        self._alpha = np.zeros(places)
+        self._last_use = np.zeros(places)  # when the plane came, or had a weight, by the count of planes added
+        self._added = 0
+        self._count = self._fixed
+        self._proximity = regularizer.lam  # weight of the next level point's proximal term
+        self._tolerance = 0.0
+        self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, where that has lost too many digits
+        self._planes[: self._fixed] = 0.0
+
+    def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
+        """Add the plane <r, v> + d and return the best lower bound so far. r : (p,), copied.
+
+        tolerance : so much of the bound may be lost to rounding if that saves a pass over the planes.
+        """
+        slot = self._free_slot()
+        self._planes[slot] = r
+        k, lam = self._count, self.regularizer.lam
+        self._set_products(slot)
+        self._lengths[slot] = math.sqrt(self._gram[slot, slot])
+        self._drift[slot] = self._d_drift[slot] = 0.0
+        self._d[slot], self._alpha[slot], self._factor, self._tolerance = d, 0.0, None, tolerance
+        alpha = self._maximizer(lam, lam * self._d[:k], self._alpha[:k])
+        *weights, value, taken, lost = self._agreed(alpha, *self._by_gram(alpha))
+        if lost > tolerance:
+            self._factor = self._vectors.factor(self._planes[:k])
+            weights = self._agreed(self._maximizer(lam, lam * self._d[:k], np.array(weights)))
+        self._alpha[:k], self.bound = weights, Bound(value, taken)
+        if self._factor is not None or taken - self.unavoidable > tolerance:
+            self.bound = Bound(*self._agreed(self._by_mixture(self._alpha[:k])))
+        self.lower_bound = max(self.lower_bound, self.bound.value)
+        self._added += 1
+        self._last_use[slot] = self._added
+        self._note_use(self._alpha[:k])
+        return self.lower_bound
+
+    def _agreed(self, values: Sequence[float] | Floats, *more: float) -> list[float]:
+        return self._vectors.agreed(np.append(values, more)).tolist()
+
+    def _length(self, vector: Floats) -> float:
+        return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])
+
+    def _set_products(self, slot: int) -> None:
+        """The Gram matrix's row and column of a plane."""
+        k = self._count
+        self._gram[slot, :k] = self._gram[:k, slot] = self._vectors.dots(self._planes[:k], self._planes[slot])
+
+    def _note_use(self, alpha: Floats) -> None:
+        self._last_use[: len(alpha)][alpha > 0] = self._added
+
+    def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
+        """The alpha of the simplex with the largest <linear, alpha> - ||sum alpha r||^2 / 2, all over `scale`."""
+        if self._factor is None:
+            k = self._count
+            return simplex_qp(self._gram[:k, :k], linear, guess)
+        return simplex_least_squares(self._factor / math.sqrt(scale), linear / scale, guess)
+
+    def _products(self, alpha: Floats) -> Floats:
+        """<r_k, sum alpha r> of all planes, (k,)."""
+        F = self._factor
+        return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
+
+    def _by_gram(self, alpha: Floats) -> tuple[float, float, float]:
+        """A mixture's `Bound` from the Gram matrix; and what rounding in the matrix probably cost the program.
+
+        The latter is the larger of what it usually does to ||m||^2, and how far the program missed its maximum: the
+        highest slope less the mixture's own.
+        """
+        k, lam = len(alpha), self.regularizer.lam
+        products = self._gram[:k, :k] @ alpha
+        square, size = max(0.0, float(alpha @ products)), float(alpha @ self._lengths[:k])
+        slopes = self._d[:k] - products / lam
+        count = int(np.count_nonzero(alpha))
+        noise = self._share(count) * size**2
+        length = math.sqrt(square + noise)
+        lost = max(self.regularizer.conjugate(USUAL * size**2), float(np.max(slopes) - alpha @ slopes))
+        return *self._bound(alpha, square, noise, self._errors_length * length, 0.0), lost
+
+    def _by_mixture(self, alpha: Floats) -> Bound:
+        """The same from the mixture's own r. A pass over the planes."""
+        k = len(alpha)
+        m = np.abs(alpha @ self._planes[:k])
+        square, first_order = self._vectors.dots(np.array([m, self._errors]), m).tolist()
+        off = (k + 4) * U * float(alpha @ self._lengths[:k])
+        return self._bound(alpha, square, self._share(k) * square, first_order, off)
+
+    def _share(self, count: int) -> float:
+        """The most that rounding can do to an inner product of mixtures of so many planes, by the lengths' product."""
+        return (self._vectors.longest_sum + 2 * count + 8) * U
+
+    def _bound(self, alpha: Floats, square: float, noise: float, first_order: float, off: float) -> Bound:
+        """What a mixture proves, less the most that rounding can have added to it.
+
+        square : ||m||^2, wrong by at most `noise`.  first_order : <e, |m|> or more.  off : how far m is off, in length,
+        besides e and drift.
+        """
+        k, conjugate = len(alpha), self.regularizer.conjugate
+        total = math.fsum(alpha)  # 1 but for rounding; the mixture that is meant has alpha / total
+        off += float(alpha @ self._drift[:k])
+        changes = noise + 2 * (first_order + off * math.sqrt(square + noise)) + (self._errors_length + off) ** 2
+        height, norm = float(alpha @ self._d[:k]) / total, conjugate(square) / total**2
+        own = (k + 8) * U * (float(alpha @ np.abs(self._d[:k])) + norm) + float(alpha @ self._d_drift[:k])
+        taken = (self._d_error + own + conjugate(changes) / total**2) * (1 + 16 * U)
+        return Bound(height - norm - taken, taken)
+
+    def minimum(self) -> tuple[Floats, float]:
+        """The model's minimizer w = -(1/lam) sum_k alpha_k r_k, (p,), and the bound that it attains.
+
+        That is the present mixture's; it is the best one so far, unless rounding spoilt the last program.
+        """
+        alpha = self._alpha[: self._count]
+        w = self.regularizer.minimizer(alpha @ self._planes[: self._count])
+        return self._evened(w, alpha), self.bound.value
+
+    def _evened(self, w: Floats, alpha: Floats) -> Floats:
+        """w moved to where the planes that have a weight are equally high, as they are at the model's minimum.
+
+        What rounding does to m is divided by lambda in w, and steep planes magnify it. Their heights at w tell how far
+        it is off: the shortest move to even them is a combination of differences of their r. Only where the Gram matrix
+        has lost its digits. Two passes over the planes for each of two rounds.
+        """
+        used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
+        if self._factor is None or len(used) == 1:
+            return w
+        origin = used[np.argmax(alpha[used])]
+        others = used[used != origin]
+        weigh = short_combination(self._factor[:, others] - self._factor[:, [origin]])
+        for _ in range(2):
+            heights, weights = self._vectors.dots(planes, w) + self._d[: len(alpha)], np.zeros(len(alpha))
+            weights[others] = weigh(heights[origin] - heights[others])
+            weights[origin] = -np.sum(weights)
+            w = w + np.array(self._agreed(weights)) @ planes
+        return w
+
+    def snapshot(self) -> Snapshot:
+        """All that it knows; see `restore`."""
+        k = self._count
+        return Snapshot(
+            {
+                "lower_bound": self.lower_bound,
+                "bound": list(self.bound),
+                "added": self._added,
+                "proximity": self._proximity,
+            },
+            {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]},
+            {"planes": list(self._planes[:k])},
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Know what another one knew, to the bit; its planes stay even where there are more than `capacity`."""
+        k = self._count = len(snapshot.tables["d"])
+        places = max(k, len(self._planes))
+        self._planes = np.empty((places, self._planes.shape[1]))
+        self._gram = snapshot.tables["gram"].copy()
+        for name in OF_PLANES:
+            whole = np.zeros(places)
+            whole[:k] = snapshot.tables[name]
+            setattr(self, f"_{name}", whole)
+        self._added, self._proximity = snapshot.numbers["added"], snapshot.numbers["proximity"]
+        for row, plane in zip(self._planes, snapshot.vectors["planes"], strict=False):
+            row[:] = plane
+        self.lower_bound, self.bound = snapshot.numbers["lower_bound"], Bound(*snapshot.numbers["bound"])
+
+    def level_point(self, centre: Floats, J: float, share: float) -> Floats:
+        """Where a level method goes: about the point next to the centre at which the model has fallen to a level.
+
+        centre : (p,), where J is attained.  share : of the way from the lower bound up to J, where the level is.
+        Lemarechal, Nemirovskii & Nesterov, New variants of bundle methods (1995), with the best point as the centre.
+        The point minimizes the model + u/2 ||w - centre||^2; u is found by doubling from where it was last.
+        Cost: two passes over k p numbers, and a few programs of k variables.
+        """
+        w, lost = self._level_point(centre, J, share)
+        if lost > self._tolerance and self._factor is None:
+            self._factor = self._vectors.factor(self._planes[: self._count])
+            w, _ = self._level_point(centre, J, share)
+        return w
+
+    def _level_point(self, c: Floats, J: float, share: float) -> tuple[Floats, float]:
+        """The point, and what rounding of the Gram matrix probably cost the program that finds it."""
+        k, lam = self._count, self.regularizer.lam
+        planes, d, dots = self._planes[:k], self._d[:k], self._vectors.dots
+        at_centre, norm2 = dots(planes, c), float(dots(c[None, :], c)[0])
+        level = self.lower_bound + share * (J - self.lower_bound)
+
+        def proximal(weight: float, guess: Floats) -> tuple[Floats, bool]:
+            """The program's mixture, and whether the model's value at (weight c - mixture) / (lam + weight) is low."""
+            both = lam + weight
+            alpha = self._maximizer(both, both * d + weight * at_centre, guess)
+            products = self._products(alpha)
+            height = float(np.max((weight * at_centre - products) / both + d))
+            square = (weight * weight * norm2 - 2 * weight * (alpha @ at_centre) + alpha @ products) / both**2
+            return alpha, self.regularizer.value(max(0.0, float(square))) + height <= level
+
+        alpha, low = proximal(self._proximity, self._alpha[:k])
+        while not low and self._proximity > 1e-6 * lam:
+            self._proximity /= 4
+            alpha, low = proximal(self._proximity, alpha)
+        reached, weight, found = low, self._proximity, alpha
+        while low and weight < 1e12 * lam:
+            self._proximity, alpha = weight, found
+            weight = 2 * self._proximity
+            found, low = proximal(weight, alpha)
+        lost = 0.5 * USUAL * float(alpha @ self._lengths[:k]) ** 2 / (lam + self._proximity) if reached else np.inf
+        *weights, self._proximity, lost = self._agreed(alpha, self._proximity, lost)
+        alpha = np.array(weights)
+        self._note_use(alpha)
+        return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
+
+    def _free_slot(self) -> int:
+        """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""
+        if self._count < len(self._planes):
+            self._count += 1
+            if self._count > len(self._gram):
+                self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, len(self._planes) - len(self._gram))))
+            return self._count - 1
+        own = slice(self._fixed, None)
+        first, second = self._fixed + np.lexsort((self._last_use[own], self._alpha[own]))[:2]
+        if self._alpha[first] > 0:
+            self._merge(int(second), int(first))
+        return int(first)
+
+    def _merge(self, kept: int, gone: int) -> None:
+        """Replace plane `kept` by the mixture of both, so that the present mixture of all stays what it is."""
+        total = self._alpha[kept] + self._alpha[gone]
+        a, b = self._alpha[kept] / total, self._alpha[gone] / total
+        self._planes[kept] *= a
+        self._planes[kept] += b * self._planes[gone]
+        self._set_products(kept)
+        for drift, sizes in ((self._drift, self._lengths), (self._d_drift, np.abs(self._d))):
+            drift[kept] = a * (drift[kept] + 4 * U * sizes[kept]) + b * (drift[gone] + 4 * U * sizes[gone])
+        self._d[kept] = a * self._d[kept] + b * self._d[gone]
+        self._lengths[kept] = math.sqrt(self._gram[kept, kept])
+        self._alpha[kept], self._alpha[gone] = total, 0.0

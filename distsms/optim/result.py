@@ -1,0 +1,101 @@
+"""What a run says of itself: its state after each evaluation, how it ended, and what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms import errors
+from distsms.utils.typing import Floats
+
+
+class Status(Enum):
+    """How a run ended: (exit code, sentence)."""
+
+    PROVED = (errors.EXIT_OK, "proved: the gap is below the target")
+    FLOOR = (errors.EXIT_FLOOR, "smoothing floor: the fixed width keeps the gap above the target")
+    LIMIT = (errors.EXIT_LIMIT, "evaluation limit reached before the gap was proved")
+    STALLED = (errors.EXIT_STALLED, "the solver can make no further progress")
+    ROUNDING = (errors.EXIT_STALLED, "rounding errors of the scores are too large for this target")
+    NONFINITE = (errors.EXIT_NONFINITE, "the objective became NaN or infinite")
+    STOPPED = (errors.EXIT_REQUEUE, "stopped by a signal before the gap was proved")
+    TIME = (errors.EXIT_REQUEUE, "time limit reached before the gap was proved")
+
+    @property
+    def exit_code(self) -> int:
+        """What the program returns."""
+        return self.value[0]
+
+    @property
+    def sentence(self) -> str:
+        """What people read."""
+        return self.value[1]
+
+
+class Finished(Exception):
+    """Leaves the solver from inside an evaluation, once the run is over."""
+
+    def __init__(self, status: Status, detail: str = "") -> None:
+        super().__init__(status, detail)
+        self.status, self.detail = status, detail
+
+
+class State(NamedTuple):
+    """Where a run stands after an evaluation; a line of the trace."""
+
+    evaluation: int
+    seconds: float
+    J: float
+    lower_bound: float
+    gap: float  # best J so far - lower bound
+    best_J: float
+    J_mu: float
+    R: float
+    nu: float
+    smoothing_gap: float
+    optimization_gap: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found; the same on every rank."""
+
+    w: Floats  # (p,), of the best J
+    status: Status
+    detail: str
+    J: float
+    R: float
+    lower_bound: float  # less what rounding can have done
+    gap: float  # J - lower_bound
+    J_at_zero: float
+    nu: float
+    evaluations: int
+    seconds: float
+    starts: int = 1  # one more for each time that it was taken up again
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether it is proved that hardly any w is better than w = 0, which says nothing."""
+        return self.idle and bool(self.gap <= 1e-2 * self.J_at_zero)
+
+    @property
+    def idle(self) -> bool:
+        """Whether w is hardly better than w = 0 itself: J within the gap of J(0), or within a thousandth of it."""
+        return bool(self.J_at_zero - max(min(self.gap, 1e-2 * self.J_at_zero), 1e-3 * self.J_at_zero) <= self.J)
+
+    @property
+    def against_zero(self) -> str:
+        """How w compares with w = 0 where it is idle, for people."""
+        return f"{'no' if self.J_at_zero <= self.J else 'hardly'} better than w = 0"
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything but w, ready for JSON."""
+        known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
+        finite = {key: None if isinstance(one, float) and not np.isfinite(one) else one for key, one in known.items()}
+        return finite | {
+            "status": self.status.name.lower(),
+            "exit_code": self.status.exit_code,
+        }

@@ -1,0 +1,124 @@
+"""What a run is asked to do, checked, and what that comes to in memory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distsms.errors import InputError
+from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
+
+RUN, PAIR = 6, 3
+"""Vectors that an evaluation, the run and the certificate hold besides, and those of a pair of TAO's; measured."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is asked to do.
+
+    epsilon, relative : the gap to be proved, absolute on J and as a share of J; where both are given, either suffices.
+    c_mu : the paper's fixed smoothing width mu = c_mu epsilon / D; None lets the width shrink as the run goes on.
+    history, planes : at most so many pairs in the solver's memory and planes in the certificate; fewer where they would
+    take more than `vector_bytes` on a rank, half of it each.
+    scaling : a solver whose `traits` say so works on w_j m_j^scaling, m_j the mean of x_ij^2: at 1/2 columns of any
+    size and frequency are alike, at 0 they are what they are. The problem is the same.
+    checkpoint_every : seconds between two snapshots of the run; None takes none, and the solver remembers no more for
+    them than its own history.
+    zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
+    bundle_steps : whether the certificate's planes also say where to evaluate, where that pays or the solver is stuck;
+    see `distsms.optim.level_steps`.
+    """
+
+    lam: float
+    epsilon: float | None = 1e-3
+    relative: float | None = None
+    c_mu: float | None = None
+    solver: str = "lmvm"
+    history: int = 50
+    planes: int = 100
+    scaling: float = 0.125
+    zero_plane: bool = True
+    bundle_steps: bool = True
+    vector_bytes: float = 2**31
+    max_evaluations: int = 10_000
+    time_limit: float = float("inf")
+    checkpoint_every: float | None = None
+    solver_options: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.relative is not None and self.relative >= 1:
+            raise InputError(f"relative is {self.relative}; it must be below 1 (0.01 is 1 %)")
+        if self.epsilon is None and self.relative is None:
+            raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
+        solver_class(self.solver)  # raises InputError if there is none
+        for name in ("epsilon", "relative", "c_mu", "lam", "time_limit", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"{name} is {value}; it must be positive")
+        if self.c_mu is not None and not self.traits.smooth:
+            raise InputError(f"c_mu is given, but {self.solver} minimizes the exact risk: there is no smoothing")
+        if self.solver_options and not self.traits.options:
+            raise InputError(f"{self.solver} has no options of PETSc: {' '.join(self.solver_options)}")
+        if not 0 <= self.scaling <= 1:
+            raise InputError(f"scaling is {self.scaling}; it must be between 0 (none) and 1")
+        for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+
+    @property
+    def traits(self) -> Traits:
+        """What the solver is made for."""
+        return solver_class(self.solver).traits
+
+    def check_measure(self, name: str, smooth: bool) -> None:
+        """Raise InputError if the solver needs a smoothed risk, and the measure called `name` has none."""
+        if self.traits.smooth and not smooth:
+            exact = " or ".join(solver for solver in SOLVERS if not solver_class(solver).traits.smooth)
+            raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
+
+    def history_within(self, p: int) -> int:
+        """The solver's history where a rank holds p numbers of a vector: 24 p bytes a pair; never below TAO's own 5."""
+        if not self.traits.history:
+            return 0
+        room = max(5, self.vector_bytes / 2 // (8 * PAIR * max(p, 1)))
+        return int(min(self.history, room, max(5, self.max_evaluations)))
+
+    def remembered_within(self, p: int) -> int:
+        """How many of the solver's pairs are kept for snapshots: at most a quarter of `vector_bytes`; never below 5."""
+        if self.checkpoint_every is None:
+            return 0
+        return int(min(self.history_within(p), max(5, self.vector_bytes / 4 // (16 * max(p, 1)))))
+
+    def planes_within(self, p: int) -> int:
+        """How many planes are kept where a rank holds p numbers of each: 8 k (p + k) bytes for k; never below 2.
+
+        Where the planes are the solver's model, all are kept that `vector_bytes` have room for, with their Gram matrix.
+        Beyond the number of planes, here and there, idle ones are replaced, or the two of least weight merged.
+        """
+        if self.traits.planes is Planes.PAIR:
+            return 2
+        budget = self.vector_bytes / (2 if self.traits.history else 1)
+        room = (np.sqrt(p * p + budget / 2) - p) / 2
+        wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
+        return int(min(wanted, max(2, room)))
+
+    def vectors_held(self, p: int) -> int:
+        """Bytes of vectors of which a rank holds p numbers: the solver's, planes and their products, and `RUN`."""
+        planes, pairs = self.planes_within(p), PAIR * self.history_within(p) + 2 * self.remembered_within(p)
+        return 8 * p * (pairs + self.traits.vectors + planes + RUN) + 8 * planes**2
+
+    def target(self, J: float) -> float:
+        """The gap to be proved where the best J so far is J."""
+        return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
+
+    def target_in_words(self) -> str:
+        """The gap to be proved, for people."""
+        wanted = [f"{self.epsilon:g}"] if self.epsilon else []
+        return " or ".join([*wanted, f"{self.relative:g} J"] if self.relative else wanted)
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    """The settings as they are stored with a model, ready for JSON."""
+    return {key: value if value != float("inf") else None for key, value in asdict(settings).items()}

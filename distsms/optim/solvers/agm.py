@@ -1,0 +1,129 @@
+"""AGM, Nesterov's accelerated gradient method with an adaptive Lipschitz estimate (JMLR, section 5.5.3, Appendix A).
+
+The function is f + Psi with Psi = sigma/2 ||w||^2, sigma its strong convexity, and f smooth and convex. The method is
+A(x_0, L_0, mu = sigma) of Nesterov, Gradient methods for minimizing composite objective function, CORE 2007/76, (4.9):
+
+    a^2 / (A + a) = 2 (1 + sigma A) / L,    y = (A x + a v) / (A + a),    T = argmin <f'(y), .> + L/2 ||. - y||^2 + Psi
+    L is large enough when <g, y - T> >= ||g||^2 / L, with g = L (y - T) + f'(T) - f'(y) the gradient at T,
+        which is the same as ||f'(T) - f'(y)||^2 <= L <f'(T) - f'(y), T - y>
+    then x = T, A += a and v = argmin 1/2 ||. - x_0||^2 + sum_i a_i [<f'(x_i), .> + Psi]
+                             = (x_0 - sum_i a_i f'(x_i)) / (1 + sigma A)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distsms.optim.solvers.base import Outcome, Problem, Traits
+from distsms.optim.state import Snapshot
+from distsms.utils.typing import Floats
+
+RAISE = 2.0  # the paper's gamma_u: L grows by this when it was too small
+LOWER = 1.2  # gamma_d: L shrinks by this after a step. With the usual 2, every other trial would be in vain
+EPS = float(np.finfo(float).eps)
+HUGE = 1e60
+TRIALS = 100  # of L in one step; 2^100 times the first guess is beyond any need
+
+
+class Solver:
+    """Nesterov's method on a `Problem`, from w (p,). history, options and remembers are not used.
+
+    Two evaluations for each trial of L, nearly one trial a step. After a pause the momentum starts anew,
+    since the sums of gradients are the old function's; the estimate L stays.
+    """
+
+    traits = Traits()
+
+    def __init__(
+        self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
+    ) -> None:
+        self._problem = problem
+        self._sigma = problem.strong_convexity
+        self._L: float | None
+        self._A: float
+        self._total: Floats
+        self.restart(w)
+
+    def run(self) -> tuple[Outcome, str]:
+        """See `solvers.Solver.run`."""
+        if self._L is None and not self._first_estimate():
+            return Outcome.FAILED, "the gradient is zero where it starts"
+        assert self._L is not None
+        while True:
+            step = self._step(self._A, self._total / (1.0 + self._sigma * self._A))
+            if step is None:
+                return (
+                    Outcome.FAILED,
+                    f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})",
+                )
+            self._x, a, slope = step
+            if self._problem.iterated():
+                self._A, self._total = 0.0, self._x.copy()
+                return Outcome.PAUSED, ""
+            self._A += a
+            self._total -= a * slope
+            if self._sigma * self._A > HUGE:  # the 1 counts for nothing now, and all is homogeneous in A and the total
+                self._A, self._total = self._A / HUGE * 1e30, self._total / HUGE * 1e30
+            self._L /= LOWER
+
+    def _step(self, A: float, v: Floats) -> tuple[Floats, float, Floats] | None:
+        """The next x, its a and f'(x), raising L as far as needed; None if steps are lost in rounding."""
+        assert self._L is not None
+        for _ in range(TRIALS):
+            L, sigma = self._L, self._sigma
+            half = (1.0 + sigma * A) / L
+            a = half + np.sqrt(half * half + 2.0 * half * A)
+            y = (A * self._x + a * v) / (A + a)
+            slope_y = self._slope(y)
+            T = (L * y - slope_y) / (L + sigma)
+            move = y - T
+            if self._norm(move) <= 32 * EPS * self._norm(y):
+                return None
+            slope = self._slope(T)
+            if self._large_enough(L, slope - slope_y, -move, 8 * EPS * (self._norm(slope) + L * self._norm(y))):
+                return T, a, slope
+            self._L *= RAISE
+        return None
+
+    def _slope(self, w: Floats) -> Floats:
+        """f'(w), one evaluation."""
+        return self._problem.value_and_gradient(w)[1] - self._sigma * w
+
+    def _first_estimate(self) -> bool:
+        """||g||^2 / (2 F), which is no more than the Lipschitz constant of the gradient if F >= 0 everywhere."""
+        value, gradient = self._problem.value_and_gradient(self._x)
+        norm2 = self._problem.dot(gradient, gradient)
+        if not norm2 > 0:
+            return False
+        self._L = 0.5 * norm2 / abs(value) if value else 1.0
+        return True
+
+    def _norm(self, x: Floats) -> float:
+        return float(np.sqrt(self._problem.dot(x, x)))
+
+    def _large_enough(self, L: float, change: Floats, move: Floats, noise: float) -> bool:
+        """Whether ||change||^2 <= L <change, move>, if the change of f' may be wrong by a vector of norm `noise`.
+
+        Where f is linear along the move both sides are zero, and rounding alone would raise L without end.
+        """
+        dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
+        return dot(change, change) - L * dot(change, move) <= noise * room
+
+    def restart(self, w: Floats) -> None:
+        """See `solvers.Solver.restart`."""
+        self._x, self._L = w, None
+        self._A, self._total = 0.0, w.copy()  # the sum of all a_i, and x_0 - sum a_i f'(x_i)
+
+    def memory(self) -> Snapshot:
+        """See `solvers.Solver.memory`."""
+        return Snapshot({"L": self._L, "A": self._A}, {}, {"points": [self._x, self._total]})
+
+    def recall(self, memory: Snapshot) -> None:
+        """See `solvers.Solver.recall`."""
+        self._L, self._A = memory.numbers["L"], memory.numbers["A"]
+        self._x, self._total = memory.vectors["points"]
+
+    def close(self) -> None:
+        """Nothing to free."""

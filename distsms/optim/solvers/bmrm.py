@@ -1,0 +1,74 @@
+"""BMRM, cutting planes on the exact risk (JMLR, Algorithm 1, (8), (9); BMRM 2007, Algorithms 1 and 2, section 5).
+
+    w_k = argmin_w  Omega(w) + max_{i <= k} [ <r_i, w> + d_i ]  =  -(1/lam) sum_i alpha_i r_i
+
+with alpha from a quadratic program over the simplex. The planes, their Gram matrix and the program are the run's proof
+of the gap, too, and exist once: in `distsms.optim.bundle`. What is left for a solver is to evaluate where the model has
+its minimum. The line-search variant is the same step on a model of two planes, the mixture of all old ones and the
+newest: the program is then a line search in closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distsms.optim.solvers.base import Outcome, Planes, Problem, Traits
+from distsms.optim.state import Snapshot
+from distsms.utils.typing import Floats
+
+REPEATS = 20
+"""So many planes in a row that do not raise the model's minimum are the end: in exact arithmetic each one does, unless
+the model was exact there."""
+
+
+class Solver:
+    """BMRM on a `Problem`, first evaluated at w (p,). history, options and remembers are not used.
+
+    Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and what the program takes.
+    """
+
+    traits = Traits(smooth=False, planes=Planes.MODEL, vectors=1)
+
+    def __init__(
+        self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
+    ) -> None:
+        self._problem, self._w = problem, w
+
+    def run(self) -> tuple[Outcome, str]:
+        """See `solvers.Solver.run`."""
+        least, repeats = -np.inf, 0
+        while True:
+            self._problem.value_and_gradient(self._w)
+            if self._problem.iterated():
+                return Outcome.PAUSED, ""
+            before = least
+            self._w, least = self._problem.model_minimum()
+            repeats = 0 if least > before else repeats + 1
+            if repeats == REPEATS:
+                return (
+                    Outcome.FAILED,
+                    f"{REPEATS} new planes have not raised the minimum of the model: it is at rounding",
+                )
+
+    def restart(self, w: Floats) -> None:
+        """See `solvers.Solver.restart`."""
+        self._w = w
+
+    def memory(self) -> Snapshot:
+        """See `solvers.Solver.memory`: all there is to remember are the planes, and these are the problem's."""
+        return Snapshot()
+
+    def recall(self, memory: Snapshot) -> None:
+        """See `solvers.Solver.recall`."""
+        self._w, _ = self._problem.model_minimum()
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class LineSearch(Solver):
+    """BMRM without a quadratic program (BMRM 2007, section 5 and Algorithm 2); two planes of memory."""
+
+    traits = Traits(smooth=False, planes=Planes.PAIR, vectors=1)

@@ -1,0 +1,265 @@
+"""The path of lambdas, on all rows and on those of each fold's complement, as solves that share their passes.
+
+A lane is one set of rows: lane 0 all of them, lane f those that fold f is trained on (those outside of it, or before it
+in time), by weights 0 and 1 over the one copy of the data. It goes down the lambdas by itself, each point beginning
+where the last one ended; all lanes advance together (`distsms.optim.batching`). A point that is proved, or that could
+not be, is kept on the disk at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data.shards.dataset import Block
+from distsms.losses.registry import choose_ordering, make_loss
+from distsms.metrics import confidence
+from distsms.metrics.confidence import Interval, Spread
+from distsms.optim.batching import Seat, together
+from distsms.optim.objective import Objective
+from distsms.optim.result import Result, Status
+from distsms.optim.run import Solve
+from distsms.optim.settings import Settings
+from distsms.optim.train import scale_of
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.vectors import make_vectors
+from distsms.selection.folds import Folds, best_of_others, dealt
+from distsms.training import fit
+from distsms.utils.timing import Clock
+from distsms.utils.typing import Floats
+
+RULES = ("best", "one-se")
+
+
+class Point(NamedTuple):
+    """A lambda of a lane, solved. The measures are by name, as `fit.measured` has them."""
+
+    lam: float
+    lane: int
+    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous` and `idle`
+    threshold: float
+    training: Mapping[str, float]  # on the lane's own rows
+    held_out: Mapping[str, Any] | None  # on the fold's rows, and `squares` and `counts` of `Spread`; lane 0 has none
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the lanes have in common."""
+
+    measure: str
+    lambdas: Sequence[float]  # falling
+    folds: int  # 0: the path alone
+    seed: int
+    settings: Settings  # of each point, but for lambda
+    ordering: str = "auto"
+    step: str = "root"
+    at_once: int = 2**30  # how many lanes advance in one pass
+    folds_by: str = "rows"  # see `distsms.selection.folds`
+
+
+class Run(NamedTuple):
+    """What came of the lanes; the same on every rank."""
+
+    points: list[Point]  # those that were computed now
+    stopped: bool
+    passes: int  # over the data that evaluations took
+    evaluations: int
+
+
+def run(
+    block: Block,
+    problem: Problem,
+    comm: Communicator,
+    keep: Callable[[Point, Result], None],
+    done: Callable[[float, int], bool] = lambda lam, lane: False,
+    start: Callable[[int], Floats | None] = lambda lane: None,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+    belonging: NDArray[Any] | None = None,
+) -> Run:
+    """Solve the points that are not done, and hand each to `keep` when it is. Collective.
+
+    keep : called on the root, with w (p,) in the result.
+    done : whether a lane's lambda is on the disk; start : on the root, where a lane begins, (p,), or None for 0.
+    stop_wanted : as for `Objective`; points under way are lost then.
+    belonging : (n_local,), `folds.marks` of this rank's rows; not wanted for folds by rows.
+    Raises InputError, on all ranks, where a class has fewer rows than there are folds.
+    Memory beyond the data: that of a training for each lane, and a few bytes more for each row and lane.
+    """
+    lanes = Lanes(block, problem, comm, stop_wanted, clock, belonging)
+    found = lanes.run(keep, [[lam for lam in problem.lambdas if not done(lam, f)] for f in lanes.numbers], start)
+    lanes.vectors.close()
+    return found
+
+
+class Lanes:
+    """The lanes of a problem on this rank's rows. Building it is collective."""
+
+    def __init__(
+        self,
+        block: Block,
+        problem: Problem,
+        comm: Communicator,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+        belonging: NDArray[Any] | None = None,
+    ) -> None:
+        self.block, self.problem, self.comm = block, problem, comm
+        self.numbers = range(problem.folds + 1)
+        counted = block.counted
+        self.folds = Folds(np.zeros(len(counted), np.int16), counted)
+        if problem.folds:
+            marks = counted if belonging is None else belonging
+            how = problem.folds, problem.seed, comm
+            self.folds = dealt(problem.folds_by, marks, block.labels, counted, *how)
+        n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (block.labels == sign)) for sign in (1, -1)])))
+        ordering, _ = choose_ordering(problem.ordering, problem.measure, max(n_pos, 1), max(n_neg, 1), comm.size)
+        given = (
+            np.ones(len(counted)) if block.weights is None else block.weights
+        )  # a loss refuses those that are not 0 or 1
+        rows = map(self.folds.training, self.numbers)
+        losses = [make_loss(problem.measure, ordering, block.labels, np.where(some, given, 0.0), comm) for some in rows]
+        self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
+        self.objective = Objective(block.features, losses, comm, stop_wanted, clock, self.vectors, self._judge)
+
+    def run(
+        self,
+        keep: Callable[[Point, Result], None],
+        lambdas: Sequence[Sequence[float]],
+        start: Callable[[int], Floats | None] = lambda lane: None,
+    ) -> Run:
+        """See `run`; lambdas : those that each lane has still to solve. Collective."""
+        vectors, settings, comm = self.vectors, self.problem.settings, self.comm
+        scale = scale_of(self.objective, replace(settings, lam=self.problem.lambdas[0]))
+        starts = [self._dealt(start(lane) if comm.is_root else None) for lane in self.numbers]
+        points: list[Point] = []
+
+        def lane(seat: Seat, number: int) -> None:
+            w = starts[number]
+            for lam in lambdas[number]:
+                result = Solve(seat, replace(settings, lam=lam), scale).run(w)
+                if result.status is Status.STOPPED:
+                    return
+                w = result.w
+                numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
+                points.append(Point(lam, number, numbers, *seat.judged(w)))
+                whole = vectors.at_root(w)
+                if whole is not None:
+                    keep(points[-1], replace(result, w=whole))
+
+        solves = [lambda seat, number=number: lane(seat, number) for number in self.numbers]
+        passes = together(self.objective, solves, self.problem.at_once)
+        points, passes = comm.bcast((points, passes))
+        return Run(points, len(points) < sum(map(len, lambdas)), passes, self.objective.evaluations)
+
+    def _dealt(self, whole: Floats | None) -> Floats:
+        """This rank's slice of the root's start, or of 0 where the root has none. Collective."""
+        given = self.comm.bcast(whole is not None)
+        return self.vectors.dealt(whole) if given else np.zeros(self.vectors.length)
+
+    def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
+        """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""
+        measure, labels, own, comm = self.problem.measure, self.block.labels, self.folds.training(lane), self.comm
+        threshold = fit.threshold_of(self.objective.losses[lane].calls_positive, scores[own], labels[own], comm)
+        training = fit.measured(measure, scores[own], labels[own], threshold, comm)
+        if not lane:
+            return threshold, training, None
+        out = self.folds.judged(lane)
+        spread = confidence.spread_of(measure, scores[out], labels[out], comm)
+        told = {"squares": list(spread.squares), "counts": list(spread.counts)}
+        return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm) | told
+
+
+class Mean(NamedTuple):
+    """The folds' measure at a lambda: mean, and its standard error from their spread."""
+
+    lam: float
+    mean: float
+    error: float
+
+
+class Choice(NamedTuple):
+    """Which lambda, and how flat the optimum is: `low` to `high` is the run of lambdas around the best one whose means
+    are within the best one's standard error of its own.
+
+    instead_of : what the rule alone would have chosen, where that says nothing (see `faults`).
+    """
+
+    best: Mean
+    chosen: Mean
+    low: Mean
+    high: Mean
+    instead_of: Mean | None = None
+
+
+def means(points: Sequence[Point], measure: str) -> list[Mean]:
+    """Of each lambda, falling, that all folds have; the standard error is s / sqrt(folds)."""
+    folds = max((one.lane for one in points), default=0)
+    found = []
+    for lam in sorted({one.lam for one in points}, reverse=True):
+        values: list[Any] = [one.held_out.get(measure) for one in points if one.lam == lam and one.held_out is not None]
+        if folds and len(values) == folds and None not in values:
+            found.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
+    return found
+
+
+def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
+    """What the method reaches: the mean over folds, each at the lambda that the rule chooses by the others' means.
+
+    None without a lambda that all folds have, or where points were kept without `squares`.
+    """
+    held = {(one.lam, one.lane): one.held_out for one in points if one.held_out}
+    lams, folds = [one.lam for one in means(points, measure)], sorted({lane for _, lane in held})
+    if not lams or any("squares" not in one for one in held.values()):
+        return None
+    values = np.array([[held[lam, fold][measure] for fold in folds] for lam in lams])
+    if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
+        at = [lams[k] for k in best_of_others(values)]
+    else:
+        at, wrong = [], faults(points)
+        for k in range(len(folds)):
+            others = np.delete(values, k, axis=1)
+            errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
+            curve = [Mean(*one) for one in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
+            at.append(choose(curve, rule, wrong).chosen.lam)
+    these = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
+    found = confidence.of_folds([Spread(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these])
+    if measure == "rocarea":
+        return confidence.of_rocarea(found, confidence.LEVEL)
+    return confidence.of_prbep(found, np.empty(0), confidence.LEVEL)
+
+
+def faults(points: Sequence[Point]) -> dict[float, str]:
+    """By lambda, why its model says nothing, if so: w is hardly better than w = 0, or the mean of the folds' ROCArea is
+    less than a standard error above that of chance."""
+    found = {}
+    for one in points:
+        if not one.lane and (one.result["vacuous"] or one.result.get("idle")):
+            found[one.lam] = "no better than w = 0"
+    for mean in means(points, "rocarea"):
+        if mean.mean - mean.error <= 0.5:
+            found.setdefault(mean.lam, "ROCArea of the folds not above chance")
+    return found
+
+
+def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) -> Choice:
+    """The lambda of the best mean (of several, the largest), or by `one-se` the largest in the run around it.
+
+    curve : falling lambdas, at least one.  without : lambdas that are not chosen while there are others.
+    Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
+    """
+    able = [i for i, one in enumerate(curve) if one.lam not in without] or range(len(curve))
+    at = max(able, key=lambda i: curve[i].mean)
+    least, first, last = curve[at].mean - curve[at].error, at, at
+    while first - 1 in able and curve[first - 1].mean >= least:
+        first -= 1
+    while last + 1 in able and curve[last + 1].mean >= least:
+        last += 1
+    chosen = curve[first if rule == "one-se" else at]
+    alone = choose(curve, rule).chosen if without else chosen
+    return Choice(curve[at], chosen, curve[last], curve[first], None if alone == chosen else alone)

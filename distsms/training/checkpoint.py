@@ -1,0 +1,176 @@
+"""The checkpoint folder: the two newest states of a run, each whole or not there.
+
+checkpoint.npz        the newest, a NumPy archive without pickle (a zip file, not compressed)
+checkpoint.older.npz  the one before it
+
+    info.json         format, version, `problem` (what may not differ in a run that goes on from here), `numbers`,
+                      and `shapes`, by the names of the arrays
+    NAME.npy          float64 (k, p) or (k,)
+
+Plain writes of Python rather than HDF5, which may crash the process where a disk is full. A zip file ends with its
+directory, so that a file cut short is seen, and every member has a checksum. What a run puts in is the run's business:
+see `distsms.optim.run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from distsms.data.formats.npy import DAMAGED
+from distsms.errors import InputError
+from distsms.utils.files import replacing, require_space, sync
+from distsms.utils.typing import Floats
+
+FORMAT, VERSION = "distsms-checkpoint", 2
+NEWEST, OLDER = "checkpoint.npz", "checkpoint.older.npz"
+INFO = "info.json"
+
+
+class Rows(NamedTuple):
+    """An array that is written row by row, so that nobody need hold it whole: its shape, and its rows as they come."""
+
+    shape: tuple[int, ...]
+    rows: Iterable[Floats]
+
+    @classmethod
+    def of(cls, array: Floats) -> Rows:
+        """A whole array, (k, p) or (k,)."""
+        return cls(array.shape, array if array.ndim > 1 else [array])
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file that was read through and found whole."""
+
+    path: Path
+    problem: dict[str, Any]
+    numbers: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+
+    def rows(self, name: str) -> Iterator[Floats]:
+        """The rows of an array (k, p) one after the other, each (p,); of (k,), the array itself."""
+        shape = self.shapes[name]
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
+            _read_header(member)
+            for _ in range(shape[0] if len(shape) > 1 else 1):
+                content = member.read(8 * shape[-1])
+                if len(content) < 8 * shape[-1]:
+                    raise InputError(f"{self.path}: damaged: {name} ends too early")
+                yield np.frombuffer(content, np.float64).copy()
+
+    def array(self, name: str) -> Floats:
+        """A whole array."""
+        return np.array(list(self.rows(name))).reshape(self.shapes[name])
+
+
+def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], arrays: Mapping[str, Rows]) -> None:
+    """Write the newest checkpoint; what was the newest is the older one then. Local: one rank writes.
+
+    Raises InputError if that fails; what was there before is still there then.
+    """
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleared it away
+    require_space(folder, sum(8 * int(np.prod(one.shape)) for one in arrays.values()))
+    shapes = {name: one.shape for name, one in arrays.items()}
+    info = {"format": FORMAT, "version": VERSION, "problem": problem, "numbers": numbers, "shapes": shapes}
+    with replacing(folder / NEWEST) as temporary:
+        with zipfile.ZipFile(temporary, "w") as archive:
+            archive.writestr(INFO, json.dumps(info))
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    _write(member, array)
+        sync(temporary)
+        if (folder / NEWEST).exists():
+            os.replace(folder / NEWEST, folder / OLDER)
+
+
+def _write(member: IO[bytes], array: Rows) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": array.shape})
+    member.write(header.getvalue())
+    for row in array.rows:
+        member.write(np.ascontiguousarray(row, "<f8").data)
+
+
+def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, None if there is none; and words about damaged ones. Local.
+
+    Raises InputError if it is of another problem, saying what differs, or if there are files but no good one.
+    """
+    words = []
+    for name in (NEWEST, OLDER):
+        try:
+            found = read(folder / name)
+        except FileNotFoundError:
+            continue
+        except InputError as error:
+            words.append(str(error))
+            continue
+        differences = [
+            f"{key} is {_words(problem.get(key))}, in the checkpoint {_words(found.problem.get(key))}"
+            for key in {**problem, **found.problem}
+            if problem.get(key) != found.problem.get(key)
+        ]
+        if differences:
+            raise InputError(
+                f"{found.path}: the checkpoint of another problem: {'; '.join(differences)}. Ask for the same again, "
+                "or name another folder"
+            )
+        return found, words
+    if words:
+        raise InputError(f"{'; '.join(words)}. There is none to go on from: remove the folder to start anew")
+    return None, []
+
+
+def exists(folder: Path) -> bool:
+    """Whether the folder holds a checkpoint, good or not."""
+    return any((folder / name).exists() for name in (NEWEST, OLDER))
+
+
+def read(path: Path) -> Checkpoint:
+    """Read a checkpoint through. Raises FileNotFoundError where there is none, InputError where it is damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if damaged := archive.testzip():
+                raise InputError(f"{path}: damaged: the checksum of {damaged} is wrong")
+            info = json.loads(archive.read(INFO))
+            if info["format"] != FORMAT:
+                raise InputError(f"{path}: not a checkpoint of distsms")
+            if info["version"] != VERSION:
+                other = f"{path}: written by {'a newer' if info['version'] > VERSION else 'an older'} distsms"
+                raise InputError(f"{other} (checkpoint version {info['version']}; this one reads {VERSION})")
+            shapes = {name: tuple(shape) for name, shape in info["shapes"].items()}
+            for name, shape in shapes.items():
+                with archive.open(f"{name}.npy") as member:
+                    whole = _read_header(member) == shape and min(shape) >= 0
+                    if not whole or archive.getinfo(f"{name}.npy").file_size != member.tell() + 8 * math.prod(shape):
+                        raise InputError(f"{path}: damaged: {name} is not of the size it should be")
+        return Checkpoint(path, dict(info["problem"]), dict(info["numbers"]), shapes)
+    except FileNotFoundError:
+        raise
+    except (OSError, *DAMAGED) as error:
+        raise InputError(f"{path}: damaged, or not a checkpoint: {error}") from error
+
+
+def _read_header(member: IO[bytes]) -> tuple[int, ...]:
+    """The shape of the array whose member is open, which is read up to the array's first number."""
+    np.lib.format.read_magic(member)
+    shape, by_columns, kind = np.lib.format.read_array_header_1_0(member)
+    if by_columns or kind != np.float64:
+        raise ValueError("numbers of another kind")
+    return tuple(shape)
+
+
+def _words(value: Any) -> str:
+    return "not given" if value is None else str(value)

@@ -1,0 +1,192 @@
+"""What each rank of a training run will hold in memory, known before anything is loaded, and whether it is there."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from distsms.data.shards.manifest import Manifest
+from distsms.data.shards.streaming import Room, buffer_bytes, entry_bytes
+from distsms.errors import InputError
+from distsms.losses.base import Cost
+from distsms.matrix.blocks import threads_wanted
+from distsms.matrix.normalization import BY_COLUMN
+from distsms.optim.settings import Settings
+from distsms.parallel.vectors import SHARED_FROM
+from distsms.utils.formatting import size
+
+INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
+"""Python and the libraries on every rank, and what PETSc adds where the solver steps; measured, see README."""
+EXPANDING = 8 * 2**20
+"""What reading compressed shards adds: their library, and a piece as it is stored and expanded; measured."""
+ROW_BYTES = 40
+"""For each row besides its entries: label, classes, scores, coefficients and what a loss makes of them."""
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+"""What control groups of version 2 and 1 call the memory that they allow."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a run takes. `data` is dealt out to the ranks, `each` is every rank's, `root` the root's besides.
+
+    node : what the ranks of a node share, once for each.  rows : of `data`, what is not entries, `row` of each row.
+    buffers : what a rank takes to stream entries that it does not hold.
+    """
+
+    data: int
+    each: int
+    root: int
+    node: int = 0
+    rows: int = 0
+    row: int = 0
+    buffers: int = 0
+
+    def of_rank(self, ranks: int) -> int:
+        """A rank's need where there are so many; the root has `root` besides."""
+        return self.data // ranks + self.each
+
+    def besides_rows(self, root: bool) -> int:
+        """What a rank holds besides its rows, the root or another one."""
+        return self.each + self.node + self.root * root
+
+    def least(self, ranks: int, root: bool) -> int:
+        """What a rank takes that streams all its entries, if they are more than the buffers."""
+        entries = (self.data - self.rows) // ranks
+        return self.besides_rows(root) + self.rows // ranks + min(self.buffers, entries)
+
+    def of_node(self, here: int, ranks: int) -> int:
+        """What a node with the root and so many ranks of all needs."""
+        return here * self.of_rank(ranks) + self.node + self.root
+
+    def ranks_that_fit(self, here: int, there: int) -> tuple[int, int] | None:
+        """How many ranks, and how many of them on a node of `there` bytes, at most `here`; None if even one cannot."""
+        for on_node in range(here, 0, -1):
+            room = there - self.root - self.node - on_node * self.each
+            if room > 0:
+                return max(on_node, -(-on_node * self.data // room)), on_node
+        return None
+
+    def in_words(self, ranks: int, here: int) -> str:
+        """The same for people, where `here` of so many ranks are on a node."""
+        words = [f"{size(self.of_rank(ranks))} on each rank"]
+        words += [f"{size(self.node)} more on each node"] if self.node and here > 1 else []
+        words += [f"{size(self.root)} more on the root"] if self.root else []
+        return ", ".join(words)
+
+
+class Layout(NamedTuple):
+    """Where the solver's vectors live: see `distsms.parallel.vectors`; here : ranks of a node."""
+
+    step: str
+    size: int
+    here: int = 1
+
+    def longest(self, p: int) -> int:
+        """The numbers of a vector of length p that a rank holds at most."""
+        return p if self.step == "root" else -(-p // self.size)
+
+
+ALONE = Layout("root", 1)
+
+
+def needs(
+    manifest: Manifest,
+    settings: Settings,
+    ordering: Cost,
+    layout: Layout = ALONE,
+    bias: bool = False,
+    losses: int = 1,
+    solves: int = 1,
+) -> Needs:
+    """What training on a data set takes, with what an ordering takes and perhaps a constant feature. Local.
+
+    losses, solves : how many of one data set there are, and how many of these are solved in one pass.
+
+    Each rank holds w, once for a node where its ranks share it, and X'c, once more for every thread but the first;
+    and what MPI takes to sum X'c, twice that at most. Columns are described in no more than that. A constant feature
+    takes a copy of X'c. Normalization takes the factors, of the columns or of the rows, and what it multiplies by them.
+    """
+    kind = manifest.normalization.kind
+    row = ROW_BYTES * losses + 8 * (1 + solves) * (kind == "l2")
+    rows = row * manifest.n
+    data = entry_bytes(manifest)[0] * manifest.nnz + rows
+    p = manifest.p + bias
+    shared = layout.here > 1 and p >= SHARED_FROM
+    each = INTERPRETER + EXPANDING * (manifest.compression != "none")
+    each += 8 * p * solves * (2 + (not shared) + threads_wanted() + bias)
+    each += 8 * p * (1 + solves) * (kind in BY_COLUMN)
+    each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
+    steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
+    if layout.step == "spread":
+        each += steps
+    else:
+        root += steps
+    return Needs(data, each, root, 8 * p * solves * shared, rows, row, buffer_bytes(manifest, threads_wanted()))
+
+
+def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: float = math.inf) -> None:
+    """InputError if the ranks of this node, numbered `here`, need more than the `there` bytes that it has. Local.
+
+    allowed : what a rank may take, `--memory`; InputError if that is too little to stream in.
+    """
+    own = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
+    least = [needed.least(ranks, rank == 0) for rank in here]
+    if max(least) > allowed:
+        raise InputError(
+            f"--memory {size(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
+            f"{'the root' if 0 in here else 'a rank'} for vectors, labels, scores and buffers, all entries being "
+            "streamed; more ranks need less each of what belongs to rows"
+        )
+    wanted = sum(min(one, allowed) for one in own) + needed.node * (max(own) <= allowed)
+    if wanted <= there:
+        return
+    text = (
+        f"{len(here)} rank(s) on {os.uname().nodename} need {size(wanted)}, and {size(there)} are there "
+        f"({size(needed.of_rank(ranks))} a rank, {size(needed.root)} more on the root). "
+    )
+    share = math.floor(there / len(here) / 2**26) * 2**26
+    stream = f"; or --memory {share // 2**20}MiB, by which what does not fit is read from the shards on each pass"
+    stream = stream if share >= max(least) else ""
+    fitting = needed.ranks_that_fit(len(here), there)
+    if fitting is None:
+        raise InputError(
+            text + "More ranks cannot help, since what one holds of the vectors does not shrink: lower --history, "
+            "--planes or --vector-memory, spread them (--step spread), leave out columns, or take a larger node"
+            + stream
+        )
+    raise InputError(text + f"{fitting[0]} ranks, {fitting[1]} on each node of this memory, would fit" + stream)
+
+
+def room(needed: Needs, allowed: float, root: bool) -> Room:
+    """What is left to a rank, the root or another one, for its rows, of what it may take in all. Local."""
+    return Room(int(allowed) - needed.besides_rows(root), needed.row)
+
+
+def available(root: Path = Path("/")) -> int:
+    """Bytes that this machine can give to processes, or that a control group of ours may take, if that is less. Local.
+
+    root : of the file system that has /proc and /sys.
+    """
+    fields = (line.split() for line in _lines(root / "proc/meminfo"))
+    found = [1024 * int(one[1]) for one in fields if one[0] == "MemAvailable:"]
+    found = found or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controller, group = line.split(":", 2)
+        at = root / "sys/fs/cgroup" / controller
+        inner = at / group.lstrip("/")
+        for place in (inner, *inner.parents):
+            if place.is_relative_to(at):
+                limits = [text for name in _LIMITS for text in _lines(place / name)]
+                found += [int(text) for text in limits if text.isdecimal()]  # "max" is none
+    return min(found)
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a small file; none if it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

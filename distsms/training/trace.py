@@ -1,0 +1,87 @@
+"""The trace of a run: a file of JSON lines, one for each evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from distsms.errors import InputError
+from distsms.optim.result import State
+from distsms.utils.formatting import to_json
+from distsms.utils.schema import Fields, columns, number, number_or_null, positive, read_objects
+from distsms.utils.typing import Floats
+
+LINE: Fields = {"evaluation": positive, "seconds": number}
+TRACED: Fields = {**LINE, "best_J": number, "gap": number_or_null}
+
+
+class Trace:
+    """A file of JSON lines, one for each evaluation; does nothing without a path. Raises InputError if not writable.
+
+    solver : named in every line.
+    after : the evaluation that a run goes on from: what an old file says up to it stays, what comes after it goes.
+    """
+
+    def __init__(self, path: str | None, solver: str, after: int = 0) -> None:
+        self.file_entry, self._solver = None, solver
+        if path is not None:
+            try:
+                if after and Path(path).is_file():
+                    os.truncate(path, _length_up_to(path, after))
+                self.file_entry = open(path, "a" if after else "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+            except OSError as error:
+                raise InputError(f"{path}: the trace cannot be written: {error}") from error
+
+    def __call__(self, state: State) -> None:
+        """Append the state, readable by others at once. A disk that fills up costs the trace, not the run."""
+        if self.file_entry is not None:
+            try:
+                self.file_entry.write(to_json({**state._asdict(), "solver": self._solver}) + "\n")
+                self.file_entry.flush()
+            except OSError as error:
+                print(f"warning: the trace ends at evaluation {state.evaluation}: {error}", file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):
+                    self.file_entry.close()
+                self.file_entry = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file_entry is not None:
+            self.file_entry.close()
+
+
+def check_trace(path: str) -> None:
+    """Raise InputError if there is a file at `path` that is no trace: something else would be lost. Local."""
+    try:
+        if not Path(path).is_file():
+            return
+        with open(path, "rb") as file:
+            start = file.read(2**16)
+        if start and "evaluation" not in json.loads(start.split(b"\n")[0]):
+            raise ValueError
+    except OSError as error:
+        raise InputError(f"{path}: the trace cannot be written: {error}") from error
+    except (ValueError, TypeError):
+        raise InputError(f"{path}: exists and is not a trace; name another file, or remove it first") from None
+
+
+def _length_up_to(path: str, evaluation: int) -> int:
+    """How many bytes of a trace are whole lines on evaluations up to this one."""
+    length = 0
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                if not line.endswith(b"\n") or json.loads(line)["evaluation"] > evaluation:
+                    break
+            except (ValueError, KeyError, TypeError):  # of a writer that was killed, or no trace at all
+                break
+            length += len(line)
+    return length
+
+
+def read_trace(path: Path, remedy: str = "Give the file that `distsms train --trace` wrote") -> dict[str, Floats]:
+    """The columns of a trace file; without lines none. Raises InputError if it is damaged."""
+    return columns(read_objects(path, TRACED, remedy, lines=True), TRACED)

@@ -1,0 +1,115 @@
+"""What people and programs read: thinned lines, valid JSON, aligned tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+
+from distsms.cli import progress
+from distsms.errors import InputError
+from distsms.optim.result import State
+from distsms.training.trace import Trace
+from distsms.utils import formatting, usage
+
+pytestmark = pytest.mark.serial
+
+
+def state(k):
+    return State(k, 0.1 * k, 1.0, 0.0, 1.0 / k, 1.0, 1.0, 1.0, 0.5, 0.1, 0.1)
+
+
+def test_a_log_has_few_lines_and_always_the_last():
+    stream = io.StringIO()
+    course = progress.Course(stream)
+    for k in range(1, 1235):
+        course(state(k))
+    course.close()
+    shown = [int(line.split()[0]) for line in stream.getvalue().splitlines()[1:]]
+    assert shown == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100), 1234]
+    assert "\r" not in stream.getvalue()
+
+
+def test_a_terminal_sees_one_line_that_changes():
+    stream = io.StringIO()
+    course = progress.Course(stream, live=True)
+    for k in range(1, 50):
+        course(state(k))
+    course.close()
+    _, line = stream.getvalue().rstrip("\n").split("\n")
+    assert line.split("\r")[-1].split()[0] == "49"
+
+
+def test_quiet_is_quiet(capsys):
+    course = progress.Course(None)
+    course(state(1))
+    course.close()
+    assert capsys.readouterr().out == ""
+
+
+def test_trace_lines_are_json(tmp_path):
+    trace = Trace(str(tmp_path / "t.jsonl"), "agm")
+    trace(state(1))
+    trace(state(2)._replace(gap=math.inf, J=math.nan))
+    first, second = map(json.loads, (tmp_path / "t.jsonl").read_text().splitlines())  # before it is closed
+    assert first["gap"] == 1.0 and first["solver"] == "agm"
+    assert second["gap"] is None
+    trace.close()
+    with pytest.raises(InputError, match="trace"):
+        Trace(str(tmp_path / "no" / "t.jsonl"), "agm")
+
+
+def test_sizes_and_tables():
+    assert [formatting.size(n) for n in (0, 1023, 2048, 3 * 2**30, 2**50)] == [
+        "0 B",
+        "1023 B",
+        "2 KiB",
+        "3 GiB",
+        "1024 TiB",
+    ]
+    lines = formatting.table(["name", "x"], [["a", 1.5], ["long name", "text"]]).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    usage = {
+        "seconds": {"loss": 1.0},
+        "bytes_sent": 1,
+        "bytes_received": 3 * 2**30,
+        "bytes_read": 2048,
+        "peak_memory": 2**20,
+    }
+    shown = progress.usage_table([usage, {**usage, "seconds": {"test": 1.0}}])
+    assert "2 KiB" in shown and "3 GiB" in shown
+
+
+def test_bytes_read_are_counted(tmp_path):
+    (tmp_path / "x").write_bytes(b"0" * 100_000)
+    counter = usage.ReadCounter()
+    with counter:
+        (tmp_path / "x").read_bytes()
+    assert 100_000 <= counter.bytes < 110_000
+    (tmp_path / "x").read_bytes()
+    assert counter.bytes < 110_000
+
+
+def test_a_full_disk_costs_the_trace_and_a_gone_reader_the_lines(tmp_path, capsys):
+    trace = Trace("/dev/full", "agm")
+    trace(state(1))
+    trace(state(2))
+    trace.close()
+    assert capsys.readouterr().err.count("the trace ends at evaluation 1") == 1
+
+    class Gone(io.StringIO):
+        def write(self, text):
+            if self.left == 0:
+                raise BrokenPipeError
+            self.left -= 1
+            return len(text)
+
+    for lines in range(3):  # before the header, before the first evaluation, before the second
+        stream = Gone()
+        stream.left = lines
+        course = progress.Course(stream)
+        course(state(1))
+        course(state(2))
+        course.close()

@@ -1,0 +1,221 @@
+"""Files of every format: the same rows, on any number of ranks, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+
+from distsms.data.convert import convert
+from distsms.data.formats import text_files
+from distsms.data.formats.registry import Reading, open_reader
+from distsms.data.shards.dataset import read_ids, read_manifest, verify
+from distsms.errors import InputError
+from distsms.matrix import normalization
+from tests.support.files import (
+    ALONE,
+    FORMATS,
+    HEADER,
+    content,
+    mixed,
+    numbers,
+    on_root,
+    write,
+    write_anndata,
+    write_csv,
+)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_gives_the_same_rows(comm, shared_dir, kind, monkeypatch):
+    """To the bit, whatever the ranks, and however small the blocks."""
+    monkeypatch.setattr("distsms.data.formats.rows.BLOCK_ENTRIES", 50)
+    monkeypatch.setattr("distsms.data.formats.arrow.BATCH_ROWS", 5)
+    X, y = numbers()
+    how = on_root(comm, lambda: write(shared_dir / f"a.{kind}", X, y))
+    for n_shards in (None, 4):
+        manifest = convert([shared_dir / f"a.{kind}"], shared_dir / "d", comm, n_shards, 7, overwrite=True, **how)
+        assert manifest.label_map == {"+1": 7, "-1": 3} and manifest.p == 7 and verify(shared_dir / "d") == []
+        found, labels = content(shared_dir / "d")
+        np.testing.assert_array_equal(found, X)
+        np.testing.assert_array_equal(labels, np.where(y == 7, 1, -1))
+        comm.barrier()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "h5ad"])
+def test_several_files_are_read_one_after_the_other(comm, shared_dir, kind):
+    X, y = numbers()
+    names = [f"{k}.{kind}" for k in range(3)]
+    (how, *_) = [
+        on_root(comm, lambda k=k: write(shared_dir / names[k], X[20 * k :][:20], y[20 * k :][:20])) for k in range(3)
+    ]
+    convert([shared_dir / name for name in names], shared_dir / "d", comm, 2, "7", **how)
+    np.testing.assert_array_equal(content(shared_dir / "d")[0], X)
+
+
+@pytest.mark.parametrize("normalize", normalization.KINDS)
+def test_data_sets_do_not_depend_on_the_ranks(comm, shared_dir, normalize, monkeypatch):
+    """Every byte of manifest and shards is what one process writes."""
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
+    on_root(comm, lambda: write_csv(shared_dir / "a.csv", HEADER, mixed()))
+    how = {"label": "y", "normalize": normalize}
+    convert([shared_dir / "a.csv"], shared_dir / "d", comm, 5, "y", **how)
+    if comm.is_root:
+        convert([shared_dir / "a.csv"], shared_dir / "alone", ALONE, 5, "y", **how)
+        for path in (shared_dir / "d").iterdir():
+            assert path.read_bytes() == (shared_dir / "alone" / path.name).read_bytes(), path
+    comm.barrier()
+
+
+def claim(path, honest, lie):
+    """Change the last place in a Parquet footer that holds a number of rows, from 64 to 8191.
+
+    There it is an i64 of Thrift's compact protocol: 16 for the type, then 7 bits of a zigzag number in each byte.
+    """
+
+    def field(n):
+        zigzag = 2 * n if n >= 0 else -2 * n - 1
+        return bytes([0x16, zigzag & 0x7F | 0x80, zigzag >> 7])
+
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    at = content.rindex(field(honest), footer)
+    path.write_bytes(content[:at] + field(lie) + content[at + 3 :])
+
+
+@pytest.mark.parametrize(
+    "lies, message",
+    [
+        ({300: 356}, "it claims 356 rows, its groups 300"),
+        ({300: 244}, "it claims 244 rows, its groups 300"),
+        ({300: 0}, "it claims 0 rows, its groups 300"),
+        ({100: 156}, "it claims 300 rows, its groups 356"),
+        ({100: 64}, "it claims 300 rows, its groups 264"),
+        ({100: -2, 300: 198}, "it claims 198 rows, its groups 198"),
+        ({100: 156, 300: 356}, "56 rows are missing in group 1"),
+    ],
+)
+def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
+    """In the footer, or in the second group, whose number comes last in it. No more of a group is read than that."""
+
+    def prepare():
+        table = {"x": np.arange(300.0), "y": np.arange(300) % 2}
+        pq.write_table(pa.table(table), shared_dir / "a.parquet", row_group_size=200)
+        for honest, lie in lies.items():
+            claim(shared_dir / "a.parquet", honest, lie)
+        claims = pq.read_metadata(shared_dir / "a.parquet")
+        assert claims.num_rows == lies.get(300, 300) and claims.row_group(1).num_rows == lies.get(100, 100)
+
+    on_root(comm, prepare)
+    with pytest.raises(InputError, match=f"a.parquet: is damaged: {message}; copy it again"):
+        convert([shared_dir / "a.parquet"], shared_dir / "d", comm, label="y")
+
+
+@pytest.mark.serial
+def test_parquet_that_shrinks_while_it_is_read(tmp_path):
+    X, y = numbers()
+    how = write(tmp_path / "a.parquet", X, y)
+    reader = open_reader([tmp_path / "a.parquet"], Reading(positive=7, **how), ALONE)
+    write(tmp_path / "a.parquet", X[:50], y[:50])
+    with pytest.raises(InputError, match="has 50 rows, had at least 60; is it being written to"):
+        list(reader.read(reader.plan(1)[0]))
+
+
+@pytest.mark.parametrize("kind", ["npz", "sparse.npz", "npy", "h5ad", "sparse.h5ad"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_arrays_must_be_finite(comm, shared_dir, kind, bad):
+    X, y = numbers()
+    X[41, 5] = bad
+    how = on_root(comm, lambda: write(shared_dir / f"a.{kind}", X, y))
+    with pytest.raises(InputError, match=rf"a\.{kind}: row 41, column 5 \(counted from 0\): found {bad}"):
+        convert([shared_dir / f"a.{kind}"], shared_dir / "d", comm, positive="7", **how)
+
+
+@pytest.mark.serial
+def test_arrays_of_other_kinds(tmp_path):
+    X, y = numbers()
+
+    def refused(message, name, **how):
+        with pytest.raises(InputError, match=message):
+            convert([tmp_path / name], tmp_path / "d", ALONE, positive="7", **how)
+
+    sparse.save_npz(tmp_path / "csc.npz", sparse.csc_matrix(X))
+    refused("format csc; expected CSR", "csc.npz")
+    np.save(tmp_path / "one.npy", y)
+    refused("expected rows and columns", "one.npy", label="y")
+    np.save(tmp_path / "X.npy", X)
+    refused(r"--label y\.npy", "X.npy")
+    np.save(tmp_path / "short.npy", y[:-1])
+    refused("59 entries, the input 60 rows", "X.npy", label=str(tmp_path / "short.npy"))
+    np.savez(tmp_path / "o.npz", X=X.astype(object), y=y)
+    refused("Python objects", "o.npz")
+    np.savez(tmp_path / "f.npz", X=np.asfortranarray(X), y=y)
+    refused("stored by columns", "f.npz")
+    (tmp_path / "t.npz").write_bytes((tmp_path / "f.npz").read_bytes()[:200])
+    refused("cannot be read", "t.npz")
+    write_anndata(tmp_path / "a.h5ad", X, list("abcdefa"), {"y": y})
+    refused("'a' occurs twice", "a.h5ad", label="y")
+    refused("has no column 'z'; it has 'y'", "a.h5ad", label="z")
+    refused("--label COLUMN", "a.h5ad")
+    (tmp_path / "no.h5ad").write_bytes(b"x")
+    refused("cannot be read as HDF5", "no.h5ad", label="y")
+    (tmp_path / "no.parquet").write_bytes(b"x" * 100)
+    refused("cannot be read as Parquet", "no.parquet", label="y")
+
+
+@pytest.mark.serial
+def test_labels_of_anndata(tmp_path):
+    """Categories, truth values, numbers that may be missing; ids from the index."""
+    X = np.arange(8.0).reshape(4, 2)
+    obs = {
+        "cell": np.array(["b", "a", "b", "c"]),
+        "name": np.array(["w", "x", "y", "z"]),
+        "ok": np.array([1, 0, 0, 1], bool),
+    }
+    write_anndata(tmp_path / "a.h5ad", X, ["g1", "g2"], obs)
+    manifest = convert([tmp_path / "a.h5ad"], tmp_path / "d", ALONE, positive="b", label="cell", id="name")
+    assert manifest.label_map == {"+1": "b", "-1": ["a", "c"]} and manifest.table.features == ["g1", "g2"]
+    assert content(tmp_path / "d")[1].tolist() == [1, -1, 1, -1]
+    assert read_ids(manifest, 1, 3) == ["x", "y"]
+    manifest = convert([tmp_path / "a.h5ad"], tmp_path / "e", ALONE, label="ok")
+    assert content(tmp_path / "e")[1].tolist() == [1, -1, -1, 1] and manifest.label_map == {"+1": "true", "-1": "false"}
+    with h5py.File(tmp_path / "a.h5ad", "r+") as file:
+        group = file["obs"].create_group("maybe")
+        group["values"], group["mask"] = np.array([1, 0, 1, 0]), np.array([0, 0, 0, 1], bool)
+    with pytest.raises(InputError, match=r"row 3 \(counted from 0\): the label is missing"):
+        convert([tmp_path / "a.h5ad"], tmp_path / "f", ALONE, label="maybe")
+
+
+@pytest.mark.serial
+def test_a_manifest_that_contradicts_itself(tmp_path):
+    write_csv(tmp_path / "a.csv", HEADER, mixed())
+    convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, positive="y", label="y", normalize="maxabs")
+    whole = json.loads((tmp_path / "d/manifest.json").read_text())
+    for change in (
+        {"scale": [1.0]},
+        {"normalize": "x"},
+        {"table": {"columns": 3}},
+        {"scale": None},
+        {"normalize": "l2"},
+    ):
+        (tmp_path / "d/manifest.json").write_text(json.dumps({**whole, **change}))
+        with pytest.raises(InputError, match=r"manifest\.json"):
+            read_manifest(tmp_path / "d")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_files_that_anndata_itself_wrote(tmp_path, form):
+    anndata, pandas = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+    X, y = numbers()
+    obs = pandas.DataFrame({"y": pandas.Categorical(y.astype(str))}, index=[f"cell {i}" for i in range(len(y))])
+    anndata.AnnData(form(X), obs=obs).write_h5ad(tmp_path / "a.h5ad", compression="gzip")
+    convert([tmp_path / "a.h5ad"], tmp_path / "d", ALONE, positive="7", label="y", id="_index")
+    found, labels = content(tmp_path / "d")
+    np.testing.assert_array_equal(found, X)
+    np.testing.assert_array_equal(labels, np.where(y == 7, 1, -1))

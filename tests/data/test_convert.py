@@ -1,0 +1,109 @@
+"""What labels mean, and conversions on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsms.data.convert import convert, interpret
+from distsms.data.shards.dataset import load, verify
+from distsms.data.shards.manifest import COMPRESSIONS
+from distsms.errors import InputError
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "found, positive, expected",
+    [
+        ((-1, 1), None, (1, -1)),
+        ((0, 1), None, (1, 0)),
+        ((1, 2), None, (1, 2)),
+        ((1,), None, (1, None)),
+        ((2,), None, (None, 2)),
+        ((-1,), None, (None, -1)),
+        ((3, 7), 7, (7, 3)),
+        ((1, 2), 2, (2, 1)),
+        ((4,), 7, (None, 4)),
+        ((1, 2, 3), 1, (1, [2, 3])),
+        ((3, 7), "7", (7, 3)),
+        ((), None, (None, None)),
+    ],
+)
+def test_labels(found, positive, expected):
+    meaning = interpret(map(float, found), positive)
+    assert (meaning.positive, meaning.negative) == expected
+    assert meaning.signs(np.array(found, float)).tolist() == [1 if one == meaning.positive else -1 for one in found]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("found, positive", [((3, 7), None), ((1, 2, 3), None), ((1, 2), 3), ((5,), None)])
+def test_labels_that_nobody_can_know(found, positive):
+    with pytest.raises(InputError, match="label"):
+        interpret(map(float, found), positive)
+
+
+def write(comm, path, text):
+    if comm.is_root:
+        path.write_text(text)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("n_shards", [None, 1, 3, 50])
+def test_rows_keep_their_order(comm, shared_dir, n_shards):
+    """More shards than lines, lines of very different length, comments; each row's first value is its number."""
+    lines = [f"{1 if k % 3 else -1} 1:{k + 1} " + " ".join(f"{c}:2" for c in range(2, 2 + k % 7)) for k in range(40)]
+    write(comm, shared_dir / "a.svm", "# head\n\n" + "\n".join(lines[:25]) + "\n")
+    write(comm, shared_dir / "b.svm", "\n".join(lines[25:]))
+    manifest = convert([shared_dir / "a.svm", shared_dir / "b.svm"], shared_dir / "d", comm, n_shards)
+    assert (manifest.n, manifest.p, manifest.n_neg) == (40, 7, 14)
+    assert verify(shared_dir / "d") == []
+    block = load(manifest, comm)
+    first = block.features.margins(np.eye(7)[0])
+    np.testing.assert_array_equal(first, block.first_row + 1 + np.arange(len(first)))
+    np.testing.assert_array_equal(block.labels, np.where((first - 1) % 3, 1, -1))
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [("1 1:1\n-1 1:x\n", r"a\.svm:2:"), ("1 9:1\n", "column 9"), ("1 1:1\n2 1:1\n3 1:1\n", "3 different labels")],
+)
+def test_failures_leave_nothing(comm, shared_dir, text, message):
+    write(comm, shared_dir / "a.svm", text)
+    with pytest.raises(InputError, match=message):
+        convert([shared_dir / "a.svm"], shared_dir / "d", comm, n_features=5)
+    comm.barrier()
+    assert not (shared_dir / "d").exists()
+    with pytest.raises(InputError, match="nowhere"):
+        convert([shared_dir / "nowhere"], shared_dir / "d", comm)
+
+
+def test_an_empty_file_is_no_data_set(comm, shared_dir):
+    write(comm, shared_dir / "a.svm", "# nothing\n")
+    with pytest.raises(InputError, match="row"):
+        convert([shared_dir / "a.svm"], shared_dir / "d", comm)
+
+
+@pytest.mark.parametrize("normalize", ["none", "standard"])
+def test_compressed_is_the_same(comm, shared_dir, normalize):
+    """Bit by bit, from files that are smaller."""
+    write(comm, shared_dir / "a.svm", "".join(f"{k % 2} 1:{k % 9 / 7} {k % 50 + 2}:1\n" for k in range(20_000)))
+    kinds = {}
+    for compression in COMPRESSIONS:
+        how = {"normalize": normalize, "compression": compression}
+        manifest = convert([shared_dir / "a.svm"], shared_dir / compression, comm, 3, **how)
+        block = load(manifest, comm)
+        size = sum(shard.bytes for shard in manifest.shards)
+        kinds[compression] = manifest.normalization, size, block.labels, block.features.margins(np.eye(51))
+    (plain_scale, plain_bytes, *plain), (scale, n_bytes, *packed) = kinds.values()
+    assert scale == plain_scale and 3 * n_bytes < plain_bytes
+    for one, other in zip(plain, packed, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_float32_and_more_columns(comm, shared_dir):
+    write(comm, shared_dir / "a.svm", "1 1:0.1 3:2\n-1 2:1e-3\n")
+    manifest = convert([shared_dir / "a.svm"], shared_dir / "d", comm, n_features=9, dtype="float32")
+    assert (manifest.p, manifest.dtype) == (9, "float32")
+    block = load(manifest, comm)
+    total = comm.sum(block.features.margins(np.ones(9)).sum(keepdims=True))
+    assert total[0] == float(np.float32(0.1)) + 2 + float(np.float32(1e-3))

@@ -1,0 +1,279 @@
+"""Parts of an input: the same rows whoever writes them, and all that they have in common."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms.data import duplicates, row_metadata
+from distsms.data.convert import convert
+from distsms.data.formats import rows
+from distsms.data.shards import dataset
+from distsms.data.shards.dataset import load, read_ids, read_manifest, verify
+from distsms.data.splits import Split, periods
+from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
+from distsms.selection import folds
+from tests.support.files import on_root
+from tests.support.program import run, run_json
+
+ALONE = Communicator()
+N = 300
+
+
+def numbers(directory):
+    """The rows of a data set: their numbers in the input, which `write` has put into the first column."""
+    return load(directory, ALONE).features.margins(np.array([1.0, 0, 0])).astype(int) - 1
+
+
+def write(comm, folder, kind):
+    """N rows whose first column is their number plus 1; what is needed besides to read them."""
+    X = np.column_stack([np.arange(1, N + 1), np.arange(N) % 7 - 3.0, np.where(np.arange(N) % 3, 0, 2.5)])
+    y = np.where(np.arange(N) % 4, -1, 1)
+    if comm.is_root:
+        lines = [" ".join(f"{j + 1}:{x:g}" for j, x in enumerate(row) if x) for row in X]
+        text = "# head\n\n" + "\n".join(f"{label} {line}" for label, line in zip(y, lines, strict=True))
+        table = [f"{a:g},{b:g},{c:g},{label},r{a:g}" for (a, b, c), label in zip(X, y, strict=True)]
+        if kind == "svm":
+            (folder / "a.svm").write_text(text)
+        elif kind == "csv":
+            (folder / "a.csv").write_text("a,b,c,y,id\n" + "\n".join(table) + "\n")
+        else:
+            np.savez(folder / "a.npz", X=X, y=y, names=np.array([f"r{row}" for row in range(N)]))
+    comm.barrier()
+    return {"svm": {}, "csv": {"label": "y", "id": "id"}, "npz": {}}[kind]
+
+
+@pytest.mark.parametrize("kind", ["svm", "csv", "npz"])
+@pytest.mark.parametrize("n_shards, compression", [(None, "none"), (1, "blosc-lz4"), (7, "none"), (7, "blosc-lz4")])
+def test_the_same_rows_whoever_writes_them(comm, shared_dir, kind, n_shards, compression):
+    how = write(comm, shared_dir, kind)
+    split = Split((0.6, 0.4), seed=1)
+    how |= {"split": split, "compression": compression}
+    first = convert([shared_dir / f"a.{kind}"], shared_dir / "d", comm, n_shards, **how)
+    assert first.directory == shared_dir / "d/train"
+    wanted = split.assign(0, N)
+    for k, name in enumerate(("train", "test")):
+        folder = shared_dir / "d" / name
+        manifest = read_manifest(folder)
+        assert verify(folder) == [] and manifest.p == 3 and manifest.compression == compression
+        assert manifest.split == {"part": name, "of": N, "fractions": [0.6, 0.4], "seed": 1}
+        np.testing.assert_array_equal(numbers(folder), np.flatnonzero(wanted == k))
+        if kind == "csv":
+            assert read_ids(manifest, 0, manifest.n) == [f"r{row + 1}" for row in np.flatnonzero(wanted == k)]
+    comm.barrier()  # the root gives up its lock last
+    assert sorted(one.name for one in (shared_dir / "d").iterdir()) == ["test", "train"]
+
+
+@pytest.mark.serial
+@given(st.integers(0, 2**62), st.lists(st.floats(0.05, 0.9), min_size=2, max_size=5), st.integers(0, 10**15))
+def test_parts_are_of_the_expected_size_and_depend_on_the_number_alone(seed, fractions, first):
+    split = Split(tuple(np.array(fractions) / max(1, sum(fractions))), seed)
+    n = 4000
+    part = split.assign(first, n)
+    assert part.min() >= 0 and part.max() <= len(fractions)
+    np.testing.assert_array_equal(np.concatenate([split.assign(first, 1500), split.assign(first + 1500, 2500)]), part)
+    left = max(0.0, 1 - sum(split.fractions))
+    for k, share in enumerate([*split.fractions, left]):
+        deviation = np.sqrt(n * share * (1 - share))
+        assert abs(np.count_nonzero(part == k) - n * share) <= 6 * deviation + 1e-6
+
+
+@pytest.mark.serial
+def test_another_seed_is_another_split_and_thirds_leave_nothing_out():
+    a, b = (Split((0.5, 0.5), seed).assign(0, 1000) for seed in (0, 1))
+    assert 400 < np.count_nonzero(a == b) < 600
+    assert set(Split((0.1,) * 10).assign(0, 10000)) == set(range(10))  # whose floats add up to less than 1
+    assert Split((0.5, 0.3, 0.1)).names == ["part-1", "part-2", "part-3"]
+
+
+@pytest.mark.parametrize("kind", ["standard", "maxabs"])
+def test_factors_are_those_of_the_first_part(comm, shared_dir, kind):
+    write(comm, shared_dir, "svm")
+    split = Split((0.5, 0.2, 0.1), seed=3)
+    convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, normalize=kind, split=split)
+    convert([shared_dir / "a.svm"], shared_dir / "raw", comm, 5, split=split)
+    x = np.flatnonzero(split.assign(0, N) == 0) + 1.0
+    wanted = 1 / (x.std() if kind == "standard" else x.max())
+    sets = [read_manifest(shared_dir / "d" / name) for name in split.names]
+    assert len({tuple(one.normalization.scale) for one in sets}) == 1
+    assert sets[0].normalization.scale[0] == pytest.approx(wanted, rel=1e-12)
+    assert sum(one.n for one in sets) == np.count_nonzero(split.assign(0, N) < 3) < N
+    assert {one.normalization.kind for one in map(read_manifest, (shared_dir / "raw").glob("part-*"))} == {"none"}
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("fractions", [(), (0.5,), (0.8, 0.3), (0.5, 0.0), (1.5, -0.5), (0.5, float("nan"))])
+def test_fractions_that_are_none(fractions):
+    with pytest.raises(InputError, match="--split"):
+        Split(fractions)
+
+
+def test_refusals_change_nothing(comm, shared_dir):
+    """A part without rows, a data set in the way of a part, and one in whose directory parts would lie."""
+    write(comm, shared_dir, "svm")
+    path = [shared_dir / "a.svm"]
+    with pytest.raises(InputError, match=r"test: not a single row"):
+        convert(path, shared_dir / "d", comm, split=Split((0.5, 1e-12)))
+    comm.barrier()
+    assert not (shared_dir / "d").exists()
+    convert(path, shared_dir / "d/test", comm)
+    with pytest.raises(InputError, match=r"test: holds a data set already"):
+        convert(path, shared_dir / "d", comm, split=Split((0.5, 0.5)))
+    comm.barrier()
+    assert read_manifest(shared_dir / "d/test").n == N and not (shared_dir / "d/train").exists()
+    convert(path, shared_dir / "d", comm, split=Split((0.5, 0.5)), overwrite=True)
+    assert read_manifest(shared_dir / "d/test").n < N
+    convert(path, shared_dir / "whole", comm)
+    with pytest.raises(InputError, match=r"whole: holds a data set, and"):
+        convert(path, shared_dir / "whole", comm, split=Split((0.5, 0.5)), overwrite=True)
+
+
+@pytest.mark.serial
+def test_the_folder_of_the_parts_names_them(tmp_path):
+    write(ALONE, tmp_path, "svm")
+    convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5)))
+    with pytest.raises(InputError, match=r"not a data set, but a folder of some: \S*d/test, \S*d/train\. Give"):
+        read_manifest(tmp_path / "d")
+    convert([tmp_path / "a.svm"], tmp_path / "e", ALONE, split=Split((0.2,) * 4))
+    with pytest.raises(InputError, match=r"e/part-1, \S*e/part-2, \S*e/part-3, \.\.\.\. Give"):
+        read_manifest(tmp_path / "e")
+
+
+@pytest.mark.serial
+def test_no_old_part_is_left_beside_a_new_one(tmp_path, monkeypatch):
+    write(ALONE, tmp_path, "svm")
+    convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5), seed=0))
+    publish = dataset.publish
+
+    def full(directory, *args, **how):
+        if directory.name == "test":
+            raise InputError("no space")
+        return publish(directory, *args, **how)
+
+    monkeypatch.setattr(dataset, "publish", full)
+    with pytest.raises(InputError, match="no space"):
+        convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5), seed=1), overwrite=True)
+    assert read_manifest(tmp_path / "d/train").split["seed"] == 1
+    with pytest.raises(InputError, match="not a data set"):
+        read_manifest(tmp_path / "d/test")
+
+
+@pytest.mark.serial
+def test_a_manifest_whose_split_is_damaged(tmp_path):
+    write(ALONE, tmp_path, "svm")
+    path = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5))).path
+    record = json.loads(path.read_text())
+    for wrong in (7, {}, record["split"] | {"seed": -1}, record["split"] | {"fractions": "all"}):
+        path.write_text(json.dumps(record | {"split": wrong}))
+        with pytest.raises(InputError, match=r"manifest\.json: split"):
+            read_manifest(path.parent)
+
+
+@pytest.mark.parametrize("kind", ["svm", "npz"])
+def test_rows_beyond_a_shards_memory_become_more_shards(comm, shared_dir, monkeypatch, kind):
+    """In order, whatever the ranks; with names and labels that were counted in pieces. The text is compressed."""
+    write(comm, shared_dir, kind)
+    name, how = "a.npz", {"id": "names"}
+    if kind == "svm":
+        name, how = "a.svm.gz", {}
+        if comm.is_root:
+            (shared_dir / name).write_bytes(gzip.compress((shared_dir / "a.svm").read_bytes()))
+    comm.barrier()
+    monkeypatch.setattr("distsms.data.convert.SHARD_BYTES", 4000)
+    monkeypatch.setattr("distsms.data.formats.svmlight.BLOCK_BYTES", 512)
+    monkeypatch.setattr("distsms.data.formats.rows.BLOCK_ENTRIES", 20)
+    manifest = convert([shared_dir / name], shared_dir / "d", comm, 2, **how)
+    assert len(manifest.shards) > 3 and max(one.rows for one in manifest.shards) < N // 3
+    assert [one.file for one in manifest.shards] == [f"shard-{k:05d}.h5" for k in range(len(manifest.shards))]
+    np.testing.assert_array_equal(numbers(shared_dir / "d"), np.arange(N))
+    np.testing.assert_array_equal(load(manifest, ALONE).labels, np.where(np.arange(N) % 4, -1, 1))
+    assert read_ids(manifest, 0, N) == ([f"r{row}" for row in range(N)] if kind == "npz" else None)
+    assert not list((shared_dir / "d").glob("*.partial"))
+
+
+@pytest.mark.e2e
+def test_the_program(tmp_path):
+    write(ALONE, tmp_path, "svm")
+    words = "shard", tmp_path / "a.svm", tmp_path / "d", "--split"
+    told = run(*words, "0.5,0.3", "--seed", 5, "--compress", ranks=2)
+    left = np.count_nonzero(Split((0.5, 0.3), 5).assign(0, N) == 2)
+    assert f"{left} of {N} rows: the fractions add up to 0.8" in told and "d/test: " in told
+    made = run_json("info", tmp_path / "d/test")
+    assert made["split"] == Split((0.5, 0.3), 5).record(1, N) and made["compression"] == "blosc-lz4"
+    assert "a folder of some" in run("info", tmp_path / "d", code=1)
+    assert "nosuch: no such file or folder" in run("info", tmp_path / "nosuch", code=1)
+    assert "--split 0.8:" in run(*words, "0.8", code=1)
+    run(*words, "0.8,x", code=2)
+
+
+@pytest.mark.serial
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 400))
+def test_gathered_blocks_are_as_large_as_allowed(lengths, limit):
+    """No two neighbours would have fitted, no row is lost, and only single blocks are larger."""
+    start, blocks = 0, []
+    for n in lengths:
+        labels = np.arange(start, start + n, dtype=float)
+        blocks.append(rows.Rows(labels, np.arange(n + 1), np.zeros(n, np.int32), np.ones(n), 1))
+        start += n
+    whole = list(rows.gathered(iter(blocks), limit))
+    np.testing.assert_array_equal(np.concatenate([np.empty(0), *(one.labels for one in whole)]), np.arange(start))
+
+    def size(one):
+        return sum(array.nbytes for array in one[:4])
+
+    largest = max(map(size, blocks), default=0)
+    assert all(size(one) <= max(limit, largest) for one in whole)
+    assert all(size(a) + size(b) + 8 * len(blocks) > limit for a, b in itertools.pairwise(whole))  # each has an indptr
+
+
+@pytest.mark.parametrize("by", ["groups", "doubles", "time"])
+@pytest.mark.parametrize("n_shards", [1, 7])
+def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
+    """Whatever the ranks and shards; by time, the last part has the latest rows, and equal times stay together."""
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(1, 6, (N, 3)), rng.integers(0, 2, N)
+    user, day = rng.integers(0, 40, N), rng.integers(0, 90, N)
+    on_root(comm, lambda: np.savez(shared_dir / "a.npz", X=X, y=y, user=user, day=day))
+    how = {"split": Split((0.5, 0.3, 0.1), 2, by), "group": "user", "time": "day", "normalize": "standard"}
+    convert([shared_dir / "a.npz"], shared_dir / "d", comm, n_shards, **how)
+    parts = [read_manifest(shared_dir / "d" / f"part-{k}") for k in (1, 2, 3)]
+    marks = {"groups": user, "doubles": duplicates.hashes(X), "time": day}[by]
+    given = row_metadata.groups([str(one) for one in user], None) if by == "groups" else marks
+    wanted = Split((0.5, 0.3, 0.1), 2).by_hash(given)
+    if by == "time":
+        ends = [np.sort(day)[N * k // 10 - 1] for k in (5, 8, 9)]
+        wanted = sum((day > end).astype(int) for end in ends)
+    for k, part in enumerate(parts):
+        assert part.split["by"] == by
+        np.testing.assert_array_equal(folds.marks(part, by, 0, part.n), given[wanted == k])
+        _, counts = np.unique(X[wanted == k], axis=0, return_counts=True)
+        assert part.doubles["rows"] == counts[counts > 1].sum()
+        assert part.group["groups"] == len(set(user[wanted == k]))
+        assert (part.time["first"], part.time["last"]) == (day[wanted == k].min(), day[wanted == k].max())
+    assert sum(part.n for part in parts) == np.count_nonzero(wanted < 3) < N
+    assert not set(marks[wanted == 0]) & set(marks[wanted > 0])
+
+
+def test_time_is_the_order_of_the_input_where_there_is_no_other(comm, shared_dir):
+    write(comm, shared_dir, "svm")
+    convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, split=Split((0.8, 0.2), by="time"))
+    np.testing.assert_array_equal(numbers(shared_dir / "d/test"), np.arange(240, N))
+    with pytest.raises(InputError, match="--split-by groups: which column"):
+        convert([shared_dir / "a.svm"], shared_dir / "e", comm, 5, split=Split((0.8, 0.2), by="groups"))
+
+
+@pytest.mark.serial
+@given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.floats(0, 1), min_size=1, max_size=4))
+def test_periods_by_brute_force(times, ends):
+    times, ends = np.array(times, float), sorted(ends)
+    found = periods(times, ends, ALONE)
+    for k, end in enumerate(ends):
+        place = int(len(times) * end + 1e-9)
+        assert np.array_equal(found <= k, times <= (np.sort(times)[place - 1] if place else -np.inf))

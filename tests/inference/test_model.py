@@ -1,0 +1,174 @@
+"""Model files: round trip, atomic replacement, and every way in which a file is not a model."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+from distsms.errors import InputError
+from distsms.inference import model
+from distsms.inference.model import Model
+from distsms.utils import files
+
+pytestmark = pytest.mark.serial
+INFO = {"threshold": 0.5, "zero_based": False, "label_map": {"+1": 1.0, "-1": None}, "nested": {"n": 3}}
+
+
+def test_round_trip(tmp_path):
+    w = np.array([1.0, -0.0, 1e-300, np.pi])
+    model.save(tmp_path / "m.h5", Model(w, INFO))
+    found = model.load(tmp_path / "m.h5")
+    assert found.w.tobytes() == w.tobytes()
+    assert found.info == INFO
+    assert found.threshold == 0.5
+    assert found.bias == 0.0  # models from before there was one
+    assert found.p == 4
+    assert os.listdir(tmp_path) == ["m.h5"]
+
+
+def test_the_bias_comes_back_to_the_bit(tmp_path):
+    model.save(tmp_path / "m.h5", Model(np.ones(2), INFO | {"bias": -0.1 / 3}))
+    assert model.load(tmp_path / "m.h5").bias == -0.1 / 3
+    for bad in (None, "1", float("nan")):
+        model.save(tmp_path / "m.h5", Model(np.ones(2), INFO | {"bias": bad}))
+        with pytest.raises(InputError, match="bias"):
+            model.load(tmp_path / "m.h5")
+
+
+@pytest.mark.parametrize("broken", ["replace", "fsync"])
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, broken):
+    path = tmp_path / "m.h5"
+    model.save(path, Model(np.ones(3), INFO))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, broken, full)
+    with pytest.raises(InputError, match=r"m\.h5: cannot be written: .*No space"):
+        model.save(path, Model(np.zeros(3), INFO))
+    monkeypatch.undo()
+    assert model.load(path).w.tolist() == [1, 1, 1]
+    assert os.listdir(tmp_path) == ["m.h5"]
+
+
+def test_a_model_that_finds_no_place_is_rescued(tmp_path, monkeypatch):
+    monkeypatch.setattr(model.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError, match=r"the model was written to .*m\.h5 instead"):
+        model.save_somewhere(tmp_path / "gone" / "m.h5", Model(np.ones(3), INFO))
+    assert model.load(tmp_path / "m.h5").p == 3
+
+
+def test_killed_at_any_moment_the_file_is_old_or_new(tmp_path):
+    """A child that rewrites a model without pause is killed many times; the file is whole every time."""
+    import random
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    path = tmp_path / "m.h5"
+    code = (
+        "import itertools, sys, numpy as np\nfrom distsms.inference import model\n"
+        "for k in itertools.count():\n"
+        "    info = {'threshold': float(k), 'zero_based': True, 'label_map': {'+1': 1, '-1': -1}}\n"
+        "    model.save(sys.argv[1], model.Model(np.full(5000, float(k)), info))\n"
+        "    print(k, flush=True)"
+    )
+    for seed in range(8):
+        child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+        child.stdout.readline()  # it writes now
+        time.sleep(random.Random(seed).random() * 0.05)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        found = model.load(path)
+        assert set(found.w) == {found.threshold}
+
+
+def damage(path, how):
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    elif how == "text":
+        path.write_text("hello")
+    else:
+        with h5py.File(path, "r+") as file:
+            if how == "nan":
+                file["w"][1] = np.nan
+            elif how == "no w":
+                del file["w"]
+            elif how == "matrix":
+                del file["w"]
+                file["w"] = np.ones((2, 2))
+            elif how == "no threshold":
+                file.attrs["info"] = json.dumps({**INFO, "threshold": None})
+            elif how == "no json":
+                file.attrs["info"] = "{"
+            elif how == "incomplete":
+                del file.attrs["complete"]
+            elif how == "newer":
+                file.attrs["version"] = 99
+            elif how == "other":
+                file.attrs["format"] = "something else"
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["missing", "cut", "text", "nan", "no w", "matrix", "no json", "no threshold", "incomplete", "newer", "other"],
+)
+def test_what_is_no_model_is_refused_by_name(tmp_path, how):
+    path = tmp_path / "m.h5"
+    model.save(path, Model(np.ones(3), INFO))
+    damage(path, how)
+    with pytest.raises(InputError, match=r"m\.h5"):
+        model.load(path)
+
+
+def test_a_place_that_cannot_be_written_is_found_before(tmp_path):
+    model.check_writable(tmp_path / "new.h5")
+    for path in (tmp_path / "no" / "m.h5", tmp_path):
+        with pytest.raises(InputError):
+            model.check_writable(path)
+
+
+def test_versions_are_strings():
+    assert json.dumps(model.versions())
+
+
+def test_devices_and_links(tmp_path):
+    """What is no regular file is left alone; a link is followed."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="regular"):
+        model.check_writable(tmp_path / "pipe")
+    with pytest.raises(InputError, match="regular"):
+        model.save(tmp_path / "pipe", Model(np.ones(2), INFO))
+    (tmp_path / "link.h5").symlink_to("real.h5")
+    model.save(tmp_path / "link.h5", Model(np.ones(2), INFO))
+    assert (tmp_path / "link.h5").is_symlink()
+    assert model.load(tmp_path / "real.h5").p == 2
+
+
+def test_what_is_no_model_is_not_replaced(tmp_path):
+    (tmp_path / "thesis.h5").write_text("years of work")
+    with pytest.raises(InputError, match="not a model"):
+        model.check_replaceable(tmp_path / "thesis.h5")
+    model.save(tmp_path / "m.h5", Model(np.ones(2), INFO))
+    model.check_replaceable(tmp_path / "m.h5")
+
+
+def test_two_jobs_that_write_one_model(tmp_path):
+    """Both end well; what is there afterwards is the model of the one that ended last, whole."""
+    path = tmp_path / "m.h5"
+    with files.replacing(path) as first:
+        model.save(first, model.Model(np.full(3, 1.0), INFO))
+        model.save(path, model.Model(np.full(3, 2.0), INFO))
+        assert model.load(path).w[0] == 2.0
+    assert model.load(path).w[0] == 1.0
+    assert [one.name for one in tmp_path.iterdir()] == ["m.h5"]

@@ -1,0 +1,351 @@
+"""Scores of raw rows: X w by hand, in order, with ids, from every format, normalization and number of ranks."""
+
+from __future__ import annotations
+
+import csv
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from distsms import api
+from distsms.data.convert import convert
+from distsms.data.shards.dataset import load
+from distsms.errors import InputError
+from distsms.estimator import SMSClassifier
+from distsms.inference import evaluation, export, inputs, model, output, scoring
+from distsms.matrix.normalization import KINDS
+from tests.inference.test_export import with_csv, with_onnx
+from tests.support.files import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write, write_csv
+from tests.support.program import run, run_json
+
+
+def table(folder, name="a.csv", rows=None, header=None):
+    rows = mixed() if rows is None else rows
+    write_csv(folder / name, ["id", *(header or HEADER)], [[f"r {k}", *row] for k, row in enumerate(rows)])
+    return folder / name
+
+
+def trained(folder, comm, normalize, source="a.csv", **how):
+    """A model of a table, which is written on the root."""
+    how = {"label": "y", "positive": "y", **how}
+    convert([folder / source], folder / "train", comm, 3, normalize=normalize, **how)
+    return api.train(folder / "train", comm.library, lam=1e-2, solver="lbfgs", max_evaluations=30)
+
+
+def predicted(one, path, comm, folder, name="scores.txt", **how):
+    """What `distsms predict` writes, read by the csv module: ids and scores."""
+    how = inputs.How(labelled=False, **how)
+    output.write(str(folder / name), scoring.score_in_turns(one, path, comm, how), comm)
+    comm.barrier()
+    with open(folder / name, newline="") as file:
+        lines = list(csv.reader(file, delimiter="\t"))
+    comm.barrier()
+    return [line[0] for line in lines if len(line) > 1], np.array([float(line[-1]) for line in lines])
+
+
+@pytest.mark.parametrize("normalize", KINDS)
+def test_scores_are_those_of_raw_rows_by_hand(comm, shared_dir, normalize, monkeypatch):
+    """X as it was times the model's w (rows of unit length for l2); also from shards, and w is what was trained."""
+    monkeypatch.setattr(scoring, "PART_BYTES", 500)
+    on_root(comm, lambda: table(shared_dir))
+    one = trained(shared_dir, comm, normalize, id="id")
+    X, _ = content(shared_dir / "train")
+    expected = (normalized(X, "l2") if normalize == "l2" else X) @ one.w
+    ids, scores = predicted(one, shared_dir / "a.csv", comm, shared_dir)
+    np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)
+    assert ids == [f"r {k}" for k in range(len(X))]
+    again = predicted(one, shared_dir / "train", comm, shared_dir)
+    assert again[0] == ids and again[1].tolist() == scores.tolist()
+
+    block = load(shared_dir / "train", comm)
+    mine = slice(block.first_row, block.first_row + len(block.labels))
+    seen = block.features.margins(one.normalization.unfold(one.w))  # as training did
+    np.testing.assert_allclose(seen, scores[mine], rtol=1e-11, atol=1e-11)
+    assert one.info["normalize"] == normalize
+    J = one.info["lambda"] / 2 * np.sum(one.normalization.unfold(one.w) ** 2) + one.info["R"]
+    np.testing.assert_allclose(J, one.info["J"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_scores_alike(comm, shared_dir, kind, monkeypatch):
+    monkeypatch.setattr(scoring, "PART_BYTES", 300)
+    X, y = numbers()
+    on_root(comm, lambda: (write(shared_dir / "a.parquet", X, y), write(shared_dir / f"b.{kind}", X, y)))
+    one = trained(shared_dir, comm, "maxabs", "a.parquet", positive=7)
+    one = one if kind in ("csv", "tsv.gz", "parquet", "h5ad", "sparse.h5ad") else model.Model(one.w, one.info)
+    assert (one.table is None) == (kind in ("svm", "npz", "sparse.npz", "npy"))
+    ids, scores = predicted(one, shared_dir / f"b.{kind}", comm, shared_dir)
+    np.testing.assert_allclose(scores, X @ one.w, rtol=1e-9)
+    assert ids == []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
+    """Nothing but a header: no scores, and a word; nothing to measure, which a test set is told before training."""
+    X, y = numbers()
+    how = on_root(comm, lambda: (write(shared_dir / "a.parquet", X, y), write(shared_dir / f"b.{kind}", X[:0], y[:0])))
+    one, path = trained(shared_dir, comm, "none", "a.parquet", positive=7), shared_dir / f"b.{kind}"
+    one = one if kind in ("csv", "tsv.gz", "parquet", "h5ad", "sparse.h5ad") else model.Model(one.w, one.info)
+    on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
+    capsys.readouterr()
+    for name in ("s.txt", "s.h5"):
+        output.write(str(shared_dir / name), scoring.score_in_turns(one, path, comm, inputs.How(labelled=False)), comm)
+        assert capsys.readouterr().err.count(f"{path}: has no rows") == comm.is_root
+    if comm.is_root:
+        assert (shared_dir / "s.txt").read_bytes() == b""
+        with h5py.File(shared_dir / "s.h5") as file:
+            assert file["scores"].shape == (0,)
+    labelled = inputs.How(label=how[1].get("label"))
+    with pytest.raises(InputError, match=rf"b.{kind}: not a single row that counts"):
+        evaluation.judge([str(shared_dir / "m.h5")], str(path), evaluation.Asked(), comm, labelled)
+    with pytest.raises(InputError, match=rf"b.{kind}: not a single row that counts"):
+        inputs.check(path, one, labelled)
+
+
+def test_hdf5_and_awkward_ids(comm, shared_dir):
+    """Quotes, tabs, other alphabets and one name twice in ids; as many ranks as rows."""
+    names = ['a"b', "x\tünï", "plain", "plain"]
+    rows = [[name, k, "yn"[k % 2]] for k, name in enumerate(names)]
+    if comm.is_root:
+        pq.write_table(
+            pa.table(dict(zip(["id", "x", "y"], map(list, zip(*rows, strict=True)), strict=True))), shared_dir / "a.pq"
+        )
+    comm.barrier()
+    one = trained(shared_dir, comm, "none", "a.pq", id="id")
+    for source in ("a.pq", "train"):
+        assert predicted(one, shared_dir / source, comm, shared_dir)[0] == names
+        parts = scoring.score_in_turns(one, shared_dir / source, comm, inputs.How(labelled=False))
+        output.write(str(shared_dir / "s.h5"), parts, comm)
+        comm.barrier()
+        with h5py.File(shared_dir / "s.h5") as file:
+            assert file["ids"].asstr()[:].tolist() == names
+            np.testing.assert_allclose(file["scores"][:], np.arange(4) * one.w[0])
+        comm.barrier()
+
+
+@pytest.mark.serial
+def test_text_and_hdf5_have_all_digits(tmp_path, capsysbinary):
+    scores = np.array([0.1, 1e-300, -3.0, 1 / 3])
+    parts = [(scores[:1], None), (scores[1:], None)]
+    for name in ("s.txt", "-"):
+        output.write(str(tmp_path / name) if name != "-" else name, parts, ALONE)
+        text = (tmp_path / name).read_bytes() if name != "-" else capsysbinary.readouterr().out
+        assert [float(line) for line in text.split()] == scores.tolist()
+    output.write(str(tmp_path / "s.h5"), parts, ALONE)
+    with h5py.File(tmp_path / "s.h5") as file:
+        assert file["scores"][:].tolist() == scores.tolist()
+
+
+def test_other_tables_are_read_as_the_training_data(comm, shared_dir, capsys):
+    """Columns in another order, no label, unknown categories, values missing where none were: all counted."""
+    rows = [[x or "0", w, k, y] for x, w, k, y in mixed()]
+    on_root(comm, lambda: table(shared_dir, rows=rows))
+    one = trained(shared_dir, comm, "standard", id="id")
+    assert [name for name in one.feature_names if "missing" in name] == ["w is missing"]
+    new = [["bob", "2", ""], ["who", "2", "1"], ["", "3", "-1"], ["who", "", "5e-1"]]
+    on_root(comm, lambda: write_csv(shared_dir / "new.csv", ["w", "k", "x"], new))
+    w = dict(zip(one.feature_names, one.w, strict=True))
+    expected = [2 * w["k"] + w["w=bob"], w["x"] + 2 * w["k"], 3 * w["k"] - w["x"] + w["w is missing"], w["x"] / 2]
+    capsys.readouterr()
+    ids, scores = predicted(one, shared_dir / "new.csv", comm, shared_dir)
+    np.testing.assert_allclose(scores, expected, rtol=1e-12)
+    assert ids == []
+    told = capsys.readouterr().err
+    for what, count in (("'w': categories that training had not", 2), ("'x': missing", 1), ("'k': missing", 1)):
+        assert not comm.is_root or any(what in line and f": {count} rows" in line for line in told.splitlines())
+
+
+@pytest.mark.parametrize(
+    "header, row, message",
+    [
+        (["x", "k"], ["1", "2"], r"no column 'w', which the training data had; it has 'id', 'x', 'k'"),
+        (["x", "w", "k", "z"], ["1", "ann", "2", "3"], r"column 'z', which the training data had not.*--ignore-new"),
+        (["x", "w", "k"], ["1", "ann", "two"], r"new\.csv:2: column 'k': found 'two': expected a number"),
+        (["x", "w", "k"], ["inf", "ann", "2"], r"new\.csv:2: column 'x'.*not finite"),
+    ],
+)
+def test_tables_that_do_not_fit(comm, shared_dir, header, row, message):
+    on_root(comm, lambda: (table(shared_dir), table(shared_dir, "new.csv", [row], header)))
+    one = trained(shared_dir, comm, "none", id="id")
+    with pytest.raises(InputError, match=message):
+        predicted(one, shared_dir / "new.csv", comm, shared_dir)
+    comm.barrier()
+    if "--ignore" in message:
+        assert len(predicted(one, shared_dir / "new.csv", comm, shared_dir, ignore_new=True)[1]) == 1
+    else:
+        assert not (shared_dir / "scores.txt").exists()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "h5ad", "sparse.h5ad"])
+def test_dropped_columns_may_be_there_or_not(comm, shared_dir, kind, capsys):
+    """Scored and sharded, also by a model that was saved and by a set that was itself made like another."""
+    X, y = numbers()
+    names = ["c0", "", *(f"c{k}" for k in range(2, 7))]  # pandas writes an index without a name
+    kept, some = [0, 2, 3, 4, 6], [6, 2, 1, 0, 3, 4]
+    files = {"all": list(range(7)), "some": some, "none": kept}
+
+    def prepare():
+        write(shared_dir / "a.csv", X, y, names)
+        for name, which in files.items():
+            write(shared_dir / f"{name}.{kind}", X[:, which], y, [names[k] for k in which])
+        write(shared_dir / f"new.{kind}", X[:, [*range(7), 0]], y, [*names, "z"])
+
+    on_root(comm, prepare)
+    one = trained(shared_dir, comm, "maxabs", positive=7, drop=("c5", "", "c5"))
+    on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
+    one, like = model.load(shared_dir / "m.h5"), shared_dir / "train"
+    assert one.feature_names == [names[k] for k in kept] and one.table.dropped == ("c5", "")
+    capsys.readouterr()
+    for name in files:
+        path = shared_dir / f"{name}.{kind}"
+        np.testing.assert_allclose(predicted(one, path, comm, shared_dir)[1], X[:, kept] @ one.w, rtol=1e-9)
+        assert convert([path], shared_dir / name, comm, 2, like=like).table == one.table
+        np.testing.assert_array_equal(content(shared_dir / name)[0], X[:, kept])
+        found = [api.evaluate(one, data, comm.library) for data in (path, shared_dir / name)]
+        assert found[0] == found[1]
+        like = shared_dir / name
+    assert capsys.readouterr().err == ""
+    with pytest.raises(InputError, match=r"'z', which the training data had not\. --ignore-new-features"):
+        predicted(one, shared_dir / f"new.{kind}", comm, shared_dir)
+    with pytest.raises(InputError, match=r"'z', which the training data had not\. Remove it from the file, or make"):
+        convert([shared_dir / f"new.{kind}"], shared_dir / "x", comm, like=like)
+
+
+@pytest.mark.serial
+def test_labels_and_ids_of_training_are_not_new_columns(tmp_path):
+    """Where another column has the labels, or one of several files lacks the ids."""
+    table(tmp_path)
+    one = trained(tmp_path, ALONE, "none", id="id")
+    path = table(tmp_path, "b.csv", [[*row, row[-1]] for row in mixed()], [*HEADER, "truth"])
+    expected = scoring.score([one], tmp_path / "train", ALONE, inputs.How()).judged()
+    found = scoring.score([one], path, ALONE, inputs.How(label="truth")).judged()
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
+    np.testing.assert_array_equal(found[1], expected[1])
+    write_csv(tmp_path / "c.csv", HEADER, mixed())
+    made = convert([tmp_path / "a.csv", tmp_path / "c.csv"], tmp_path / "d", ALONE, like=tmp_path / "train")
+    assert made.n == 400 and not made.ids
+
+
+@pytest.mark.serial
+def test_types_that_changed(tmp_path):
+    table(tmp_path)
+    one = trained(tmp_path, ALONE, "none", id="id")
+    columns = {"x": [1.0], "w": [2.0], "k": [3.0]}
+    for change, message in (
+        ({}, "'w' holds numbers"),
+        ({"w": ["a"], "x": np.array(["2020-01-01"], "M8[s]")}, "'x' is of type"),
+    ):
+        pq.write_table(pa.table({**columns, **change}), tmp_path / "new.parquet")
+        with pytest.raises(InputError, match=message):
+            predicted(one, tmp_path / "new.parquet", ALONE, tmp_path)
+    with pytest.raises(InputError, match="is a table, and the model's training data had no columns"):
+        predicted(model.Model(one.w, one.info), tmp_path / "a.csv", ALONE, tmp_path)
+
+
+def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
+    """As a table and as shards the figures are the same; without --like the features differ, and are refused."""
+    rows = mixed()
+    few = [row for row in rows if row[1] != "eve"][:50]
+    on_root(comm, lambda: (table(shared_dir, rows=rows), table(shared_dir, "few.csv", few)))
+    one = trained(shared_dir, comm, "standard", id="id")
+    how = {"label": "y", "id": "id"}
+    convert([shared_dir / "few.csv"], shared_dir / "like", comm, 2, like=shared_dir / "train", **how)
+    convert([shared_dir / "few.csv"], shared_dir / "unlike", comm, 2, "y", **how)
+    found = [api.evaluate(one, shared_dir / name, comm.library) for name in ("few.csv", "like")]
+    assert found[0] == found[1] and found[0]["n"] == 50
+    with pytest.raises(InputError, match=r"feature 4 is 'w=é' there and 'w=eve' here.*--like"):
+        api.evaluate(one, shared_dir / "unlike", comm.library)
+    with pytest.raises(InputError, match="--like TRAINING_DATA"):
+        predicted(one, shared_dir / "unlike", comm, shared_dir, ignore_new=True)
+    with pytest.raises(InputError, match="--like takes"):
+        convert([shared_dir / "few.csv"], shared_dir / "x", comm, positive="y", like=shared_dir / "train")
+
+
+@pytest.mark.serial
+def test_the_rest_is_negative(tmp_path):
+    """Labels that training had not are negative only where several were."""
+    for name, labels in (("many.csv", "abcabc"), ("two.csv", "abab"), ("new.csv", "ad")):
+        write_csv(tmp_path / name, ["x", "y"], [[k, label] for k, label in enumerate(labels)])
+    one = trained(tmp_path, ALONE, "none", "many.csv", positive="a")
+    assert one.info["label_map"] == {"+1": "a", "-1": ["b", "c"]} and one.classes == (-1, 1)
+    assert api.evaluate(one, tmp_path / "new.csv")["n_neg"] == 1
+    convert([tmp_path / "two.csv"], tmp_path / "two", ALONE, 1, "a", label="y")
+    one = api.train(tmp_path / "two", lam=1e-2, solver="lbfgs")
+    with pytest.raises(InputError, match=r"has the label d; the model knows a \(positive\) and b"):
+        api.evaluate(one, tmp_path / "new.csv")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("normalize", ["standard", "maxabs"])
+def test_exports_score_raw_rows(tmp_path, normalize):
+    table(tmp_path)
+    one = trained(tmp_path, ALONE, normalize, id="id")
+    model.save(tmp_path / "m.h5", one)
+    read = model.load(tmp_path / "m.h5")
+    assert (
+        read.table == one.table and read.normalization == one.normalization and read.feature_names == one.feature_names
+    )
+    X, _ = content(tmp_path / "train")
+    scores = predicted(read, tmp_path / "a.csv", ALONE, tmp_path)[1]
+    np.testing.assert_allclose(with_onnx(export.onnx(read), X)[0], scores, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(with_csv(export.csv(read), X, read.feature_names)[0], scores, rtol=1e-9, atol=1e-9)
+    classifier = SMSClassifier.from_model(tmp_path / "m.h5")
+    np.testing.assert_allclose(classifier.decision_function(X) + classifier.threshold_, scores, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.serial
+def test_what_cannot_be_said_of_unit_rows_is_refused(tmp_path):
+    table(tmp_path)
+    one = trained(tmp_path, ALONE, "l2", id="id")
+    model.save(tmp_path / "m.h5", one)
+    for use in (
+        lambda: SMSClassifier.from_model(tmp_path / "m.h5"),
+        lambda: export.write(one, "csv", tmp_path / "m", None),
+    ):
+        with pytest.raises(InputError, match="normalized by l2"):
+            use()
+    convert([tmp_path / "a.csv"], tmp_path / "raw", ALONE, positive="y", label="y", id="id")
+    with pytest.raises(InputError, match="normalized as l2, the data are none"):
+        api.train(tmp_path / "raw", start=one, solver="lbfgs")
+
+
+@pytest.mark.serial
+def test_a_start_is_brought_to_the_scale_of_the_data(tmp_path):
+    """A model taken as start of the same problem is at its own J at once."""
+    table(tmp_path)
+    one = trained(tmp_path, ALONE, "standard", id="id")
+    again = api.train(tmp_path / "train", lam=1e-2, solver="lbfgs", start=one, max_evaluations=1)
+    np.testing.assert_allclose(again.info["J"], one.info["J"], rtol=1e-9)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("ranks", [None, 3])
+def test_the_commands(tmp_path, ranks):
+    """shard, train with --test, evaluate, report's names, predict on a table; an error is told once."""
+    path, new = table(tmp_path), table(tmp_path, "new.csv", mixed(30, 5))
+    how = ("--label", "y", "--positive", "y", "--id", "id", "--normalize", "standard", "--drop", "k")
+    told = run("shard", path, tmp_path / "train", *how, ranks=ranks)
+    assert "1 of numbers, 1 of categories: w (4); 2 for missing values" in told and "normalized (standard)" in told
+    train = ("--lambda", "1e-2", "--solver", "lbfgs", "--output", tmp_path / "m.h5")
+    assert "normalized: standard" in run("train", tmp_path / "train", *train, "--test", new, ranks=ranks)
+    found = run_json("evaluate", tmp_path / "m.h5", new, ranks=ranks)
+    assert found["n"] == 30
+    lines = run("predict", tmp_path / "m.h5", new, ranks=ranks).splitlines()
+    assert [line.split("\t")[0] for line in lines] == [f"r {k}" for k in range(30)]
+    none = table(tmp_path, "none.csv", [])
+    for line in (("evaluate", tmp_path / "m.h5", none), ("train", tmp_path / "train", *train, "--test", none)):
+        assert run(*line, code=1, ranks=ranks).count("none.csv: not a single row") == 1
+    assert run("predict", tmp_path / "m.h5", none, ranks=ranks) == ""
+    assert "like: 30 rows, 7 columns" in run("shard", new, tmp_path / "like", "--like", tmp_path / "train", ranks=ranks)
+    assert run_json("evaluate", tmp_path / "m.h5", tmp_path / "like", ranks=ranks)["rocarea"] == found["rocarea"]
+    assert run_json("info", tmp_path / "m.h5")["normalize"] == "standard"
+    assert "standard" in run("info", tmp_path / "train")
+    assert "pip install" in run(
+        "shard", path, tmp_path / "x", "--label", "y", code=1, program=("-c", NO_ARROW), env={"PYTHONPATH": "."}
+    )
+
+
+NO_ARROW = "import sys; sys.modules['pyarrow'] = None\nfrom distsms.__main__ import main\nsys.exit(main(sys.argv[1:]))"

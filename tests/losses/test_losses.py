@@ -1,0 +1,253 @@
+"""Both losses against brute force, finite differences, their own bounds, and themselves on other ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms.errors import InputError
+from tests.support import oracles
+from tests.support.problems import ALL, WAYS, build, local_part, problems
+
+RISK = {"rocarea": oracles.rocarea_risk, "prbep": oracles.prbep_risk}
+SMOOTHED = {"rocarea": oracles.rocarea_smoothed, "prbep": oracles.prbep_smoothed}
+
+
+def evaluate(measure, scores, labels, nu):
+    return build(measure, labels).evaluate(np.asarray(scores, float), nu)
+
+
+def check_equal(measure, value, expected, coefficients):
+    """Bit for bit where the root sums up alone; to rounding where ranks do."""
+    tolerance = 0 if measure[1] == "gather" else 1e-12
+    np.testing.assert_allclose(value[:3], expected[:3], rtol=tolerance)
+    np.testing.assert_allclose(value.coefficients, coefficients, rtol=tolerance, atol=tolerance / 10)
+
+
+def check_against_brute_force(measure, scores, labels, nu):
+    """Everything that a loss returns, against exact rational arithmetic."""
+    value = evaluate(measure, scores, labels, nu)
+    positive, negative = (oracles.rational(scores[labels == sign]) for sign in (1, -1))
+    exact_nu = oracles.rational([nu])[0]
+    R = float(RISK[measure[0]](positive, negative))
+    R_mu, d, c_pos, c_neg = SMOOTHED[measure[0]](positive, negative, exact_nu)
+    # What floats can tell: scores of size S and offsets of size 1 add up with an error of S eps, and beta has slope
+    # 1/nu.
+    eps = 4 * np.finfo(float).eps * len(scores)
+    largest = 1 + float(np.abs(scores).max()) + len(scores)
+    assert pytest.approx(R, rel=1e-12, abs=eps * largest) == value.R
+    assert value.R_mu == pytest.approx(float(R_mu), rel=1e-12, abs=eps * largest)
+    slack = min(1.0, eps * largest / nu)
+    if slack < 0.1:
+        assert value.d == pytest.approx(float(d), abs=slack + 1e-13)
+        # in units where a single row's largest coefficient is about 1
+        scale = (
+            {1: len(positive), -1: len(negative)} if measure[0] == "rocarea" else dict.fromkeys((1, -1), len(scores))
+        )
+        for sign, expected in ((1, c_pos), (-1, c_neg)):
+            found = value.coefficients[labels == sign] * scale[sign]
+            np.testing.assert_allclose(found, np.array(expected, float) * scale[sign], atol=2 * slack + 1e-13)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ALL)
+@given(problem=problems())
+def test_equals_brute_force(measure, problem):
+    check_against_brute_force(measure, *problem)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ALL)
+@pytest.mark.parametrize("n_pos, n_neg", [(1, 1), (1, 30), (30, 1), (40, 25), (25, 40)])
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e8])
+@pytest.mark.parametrize("nu", [1e-3, 0.3, 50.0])
+def test_equals_brute_force_on_more_rows(measure, n_pos, n_neg, size, nu):
+    rng = np.random.default_rng(n_pos)
+    labels = rng.permutation(np.repeat([1, -1], [n_pos, n_neg]))
+    scores = rng.normal(size=n_pos + n_neg) + (labels > 0)
+    if size == 1e8:  # far from zero, near to each other: where prefix sums would cancel
+        scores += size
+    else:
+        scores *= size
+    check_against_brute_force(measure, scores, labels, nu)
+
+
+@pytest.mark.serial
+@given(problem=problems(max_rows=8))
+def test_prbep_over_k_is_prbep_over_all_labelings(problem):
+    scores, labels, _ = problem
+    positive, negative = scores[labels > 0], scores[labels < 0]
+    by_k = oracles.prbep_risk(list(positive), list(negative))
+    assert oracles.prbep_risk_by_labelings(positive, negative) == pytest.approx(by_k, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ALL)
+def test_at_zero(measure):
+    """All scores equal: R = 1 for ROCArea, min(n+, n-) / n+ for PRBEP."""
+    for n_pos, n_neg in ((3, 7), (7, 3), (1, 1)):
+        labels = np.repeat([1, -1], [n_pos, n_neg])
+        for shift in (0.0, -17.5, 1e8):
+            value = evaluate(measure, np.full(n_pos + n_neg, shift), labels, 1e-6)
+            assert pytest.approx(1.0 if measure[0] == "rocarea" else min(n_pos, n_neg) / n_pos, abs=1e-6) == value.R
+        assert build(measure, labels).at_zero() == pytest.approx(
+            evaluate(measure, np.zeros(len(labels)), labels, 1e-6).R
+        )
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ALL)
+@given(problem=problems(max_rows=40), seed=st.integers(0, 10))
+def test_bounds_and_planes(measure, problem, seed):
+    """R - kappa nu <= R_mu <= R; the plane is below R at this and at other scores, and below R_mu + what beta costs."""
+    scores, labels, nu = problem
+    loss = build(measure, labels)
+    value = loss.evaluate(scores, nu)
+    slack = 1e-12 * (1 + np.abs(scores).max() + len(scores))
+    assert value.R_mu <= value.R + slack
+    assert value.R_mu >= value.R - loss.smoothing_cost() * nu - slack
+    rng = np.random.default_rng(seed)
+    for other in (scores, rng.normal(size=len(scores)) * (1 + np.abs(scores).max()), np.zeros(len(scores))):
+        plane = float(value.coefficients @ other) + value.d
+        assert plane <= loss.evaluate(other, 1.0).R + 1e-12 * (1 + np.abs(other).max() + np.abs(plane)) * len(scores)
+    assert abs(value.coefficients.sum()) <= 1e-12  # a constant feature is not seen
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ALL)
+@given(problem=problems(max_rows=30), seed=st.integers(0, 10))
+def test_the_exact_risk_at_width_zero(measure, problem, seed):
+    """R_mu = R, as by brute force; the plane touches R here and is below it elsewhere: a subgradient, ties or not."""
+    scores, labels, _ = problem
+    loss = build(measure, labels)
+    value = loss.evaluate(scores, 0.0)
+    slack = 4 * np.finfo(float).eps * len(scores) * (1 + np.abs(scores).max() + len(scores))
+    exact = RISK[measure[0]](*(oracles.rational(scores[labels == sign]) for sign in (1, -1)))
+    assert value.R == value.R_mu == pytest.approx(float(exact), rel=1e-12, abs=slack)
+    assert value.coefficients @ scores + value.d == pytest.approx(value.R, rel=1e-12, abs=slack)
+    assert abs(value.coefficients.sum()) <= 1e-12
+    rng = np.random.default_rng(seed)
+    size = 1 + np.abs(scores).max()
+    for other in (scores + rng.normal(size=len(scores)), rng.normal(size=len(scores)) * size, np.zeros(len(scores))):
+        R = loss.evaluate(other, 0.0).R
+        assert value.coefficients @ other + value.d <= R + 1e-12 * len(scores) * (size + np.abs(other).max())
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", [way for way in ALL if way[0] == "rocarea"])
+@given(problem=problems(max_rows=20))
+def test_rocarea_at_width_zero_counts_the_pairs(measure, problem):
+    scores, labels, _ = problem
+    scores = np.round(2 * scores / (1 + np.abs(scores).max())) / 2  # halves: t is exact, and often exactly 0
+    value = evaluate(measure, scores, labels, 0.0)
+    beta = oracles.rocarea_pairs(scores[labels > 0], scores[labels < 0]) > 0
+    np.testing.assert_allclose(value.coefficients[labels > 0], -beta.sum(axis=1) / beta.size, atol=1e-15)
+    np.testing.assert_allclose(value.coefficients[labels < 0], beta.sum(axis=0) / beta.size, atol=1e-15)
+    assert value.d == pytest.approx(beta.mean(), abs=1e-15)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", [measure for measure in ALL if measure[0] == "prbep"])
+@pytest.mark.parametrize("n_pos, n_neg", [(3, 7), (7, 3), (1, 1), (1, 9)])
+def test_prbep_at_width_zero_shares_the_tie(measure, n_pos, n_neg):
+    """At equal scores all of the smaller class is swapped, and the larger class shares alike."""
+    labels = np.repeat([1, -1], [n_pos, n_neg])
+    beta = np.abs(evaluate(measure, np.zeros(len(labels)), labels, 0.0).coefficients) * len(labels) / 2
+    swapped = min(n_pos, n_neg)
+    np.testing.assert_allclose(beta, np.repeat([swapped / n_pos, swapped / n_neg], [n_pos, n_neg]), rtol=1e-14)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ALL)
+@pytest.mark.parametrize("nu", [0.05, 0.5, 5.0])
+def test_coefficients_are_the_gradient(measure, nu):
+    """Finite differences of R_mu in each score, at random points, where R_mu is twice differentiable nearly surely."""
+    rng = np.random.default_rng(3)
+    labels = np.where(rng.random(30) < 0.3, 1, -1)
+    loss = build(measure, labels)
+    h = 1e-6
+    for _ in range(5):
+        scores = rng.normal(size=30)
+        value = loss.evaluate(scores, nu)
+        for i in range(30):
+            up, down = scores.copy(), scores.copy()
+            up[i] += h
+            down[i] -= h
+            slope = (loss.evaluate(up, nu).R_mu - loss.evaluate(down, nu).R_mu) / (2 * h)
+            assert value.coefficients[i] == pytest.approx(slope, abs=2e-5 * max(1, 1 / nu) / 30)
+
+
+@pytest.mark.parametrize("measure", ALL)
+@pytest.mark.parametrize("n", [2, 5, 300])
+@pytest.mark.parametrize("nu", [0.3, 0.0])
+def test_ranks_do_not_matter(measure, n, nu, comm):
+    """Each rank's coefficients equal those that one rank alone finds, as do R, R_mu and d: gathered, bit for bit."""
+    rng = np.random.default_rng(n)
+    scores, labels = np.round(rng.normal(size=n), 1), np.where(np.arange(n) % 3 == 0, 1, -1)
+    alone = evaluate(measure, scores, labels, nu)
+    value = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), nu)
+    check_equal(measure, value, alone, local_part(alone.coefficients, comm))
+
+
+@pytest.mark.parametrize("measure", ALL)
+def test_row_order_does_not_matter(measure, comm):
+    """A permutation of the rows permutes the coefficients."""
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=80), np.where(rng.random(80) < 0.2, 1, -1)
+    order = rng.permutation(80)
+    first = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), 0.2)
+    second = build(measure, local_part(labels[order], comm), comm).evaluate(local_part(scores[order], comm), 0.2)
+    np.testing.assert_allclose(second[:3], first[:3], rtol=1e-13)
+    whole = comm.bcast(comm.gather_rows(first.coefficients)), comm.bcast(comm.gather_rows(second.coefficients))
+    np.testing.assert_allclose(whole[1], whole[0][order], atol=1e-15)
+
+
+@pytest.mark.parametrize("measure", ALL)
+def test_duplicated_rows(measure, comm):
+    """Every row twice: the same R, R_mu and d (all are means), and half the coefficient on each copy."""
+    rng = np.random.default_rng(5)
+    scores, labels = rng.normal(size=30), np.where(rng.random(30) < 0.4, 1, -1)
+    once = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), 0.2)
+    twice_labels, twice_scores = np.repeat(local_part(labels, comm), 2), np.repeat(local_part(scores, comm), 2)
+    twice = build(measure, twice_labels, comm).evaluate(twice_scores, 0.2)
+    np.testing.assert_allclose(twice[:3], once[:3], rtol=1e-12)
+    np.testing.assert_allclose(twice.coefficients, np.repeat(once.coefficients, 2) / 2, atol=1e-14)
+
+
+@pytest.mark.parametrize("measure", ALL)
+def test_weight_zero_is_a_row_left_out(measure, comm):
+    rng = np.random.default_rng(1)
+    scores, labels, kept = rng.normal(size=50), np.where(rng.random(50) < 0.4, 1, -1), rng.random(50) < 0.7
+    alone = evaluate(measure, scores[kept], labels[kept], 0.2)
+    weights = local_part(kept.astype(float), comm)
+    value = build(measure, local_part(labels, comm), comm, weights).evaluate(local_part(scores, comm), 0.2)
+    expected = np.zeros(50)
+    expected[kept] = alone.coefficients
+    check_equal(measure, value, alone, local_part(expected, comm))
+
+
+@pytest.mark.parametrize("measure", ALL)
+def test_refusals(measure, comm):
+    for sign, word in ((1, "0 negative"), (-1, "0 positive")):
+        with pytest.raises(InputError, match=word):
+            build(measure, np.full(3 if comm.is_root else 0, sign), comm)
+    with pytest.raises(InputError, match="weights other than 0 and 1"):
+        build(measure, np.array([1, -1]), comm, np.array([1.0, 0.5 if comm.is_root else 1.0]))
+
+
+@pytest.mark.parametrize("measure", ALL)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_margin_that_is_not_finite_is_seen_on_every_rank(measure, bad, comm):
+    loss = build(measure, np.array([1, -1, -1]), comm)
+    value = loss.evaluate(np.array([0.0, bad if comm.rank == comm.size - 1 else 1.0, 2.0]), 0.1)
+    assert np.isnan(value[:3]).all()
+    assert not value.coefficients.any()
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ALL)
+def test_paper_width(measure):
+    """mu = c_mu eps / D in score units: 2 c_mu eps for ROCArea, c_mu eps for PRBEP."""
+    assert WAYS[measure].paper_width(10, 1e-3) == pytest.approx(0.02 if measure[0] == "rocarea" else 0.01)

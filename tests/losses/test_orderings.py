@@ -1,0 +1,156 @@
+"""Ways to bring the margins into order: those of ROCArea agree, none holds all rows, and which one costs least."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distsms.losses import pairwise_ranges
+from distsms.losses.registry import MEASURES, choose_ordering
+from distsms.losses.rocarea_exchange import by_ranges
+from distsms.metrics import ranking
+from tests.support.problems import ALL, build, problems
+
+
+def placed(placement, labels, comm, rng):
+    """Which rows are this rank's, (n,) bool."""
+    n, last = len(labels), comm.size - 1
+    rarer = 1 if np.sum(labels > 0) <= np.sum(labels < 0) else -1
+    owner = {
+        "scattered": rng.integers(0, comm.size, n),
+        "all on the last": np.full(n, last),
+        "none on the root": np.maximum(1, rng.integers(0, comm.size, n)) % comm.size,
+        "a class each": np.where(labels == rarer, 0, last),
+        "the larger class on all": np.where(labels == rarer, last, rng.integers(0, comm.size, n)),
+    }[placement]
+    return owner == comm.rank
+
+
+def check_against_gathering(way, scores, labels, mine, nu, comm):
+    """R, R_mu, d and every coefficient to 1e-9 of themselves."""
+    reference, found = (
+        build((way[0], ordering), labels[mine], comm).evaluate(scores[mine], nu) for ordering in ("gather", way[1])
+    )
+    np.testing.assert_allclose(found[:3], reference[:3], rtol=1e-9)
+    np.testing.assert_allclose(found.coefficients, reference.coefficients, rtol=1e-9)
+
+
+PLACEMENTS = ["scattered", "all on the last", "none on the root", "a class each", "the larger class on all"]
+
+
+@pytest.mark.parametrize("way", [way for way in ALL if way[0] == "rocarea" and way[1] != "gather"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@settings(max_examples=12)
+@given(problem=problems(max_rows=60), seed=st.integers(0, 99))
+def test_ways_of_rocarea_agree(way, placement, comm, problem, seed):
+    scores, labels, nu = problem
+    mine = placed(placement, labels, comm, np.random.default_rng(seed))
+    for width in (nu, 0.0):
+        check_against_gathering(way, scores, labels, mine, width, comm)
+
+
+@pytest.mark.parametrize("way", [way for way in ALL if way[0] == "rocarea" and way[1] != "gather"])
+@pytest.mark.parametrize("spread", ["normal", "far from zero", "outliers", "few values", "equal", "long tails"])
+@pytest.mark.parametrize("positive", [0.01, 0.4, 0.8])
+def test_ways_of_rocarea_agree_on_more_rows(way, spread, positive, comm):
+    """Enough rows for every rank to have a range, blocks, buckets with many values, and windows over whole ranges."""
+    rng = np.random.default_rng(7)
+    n = 3000
+    labels = np.where(rng.random(n) < positive, 1, -1)
+    x = rng.normal(size=n) + 0.5 * labels
+    scores = {
+        "normal": x,
+        "far from zero": 1e8 + x,
+        "outliers": np.where(rng.random(n) < 0.01, 1e8 * x, x),
+        "few values": np.round(x),
+        "equal": np.ones(n),
+        "long tails": np.exp(4 * x),
+    }[spread]
+    mine = placed("scattered", labels, comm, rng)
+    for nu in (0.0, 1e-9, 1e-3, 0.1, 0.7, 5.0, 1e10):
+        check_against_gathering(way, scores, labels, mine, nu, comm)
+
+
+@pytest.mark.parametrize("way", [way for way in ALL if way[0] == "rocarea"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_at_the_ends_of_what_floats_hold(way, sign, comm):
+    """Differences that are hardly numbers any more: right if tiny, infinite or NaN if sums overflow, never a crash."""
+    rng = np.random.default_rng(4)
+    labels = sign * np.where(np.arange(100) % 5 == 0, 1, -1)
+    mine = np.arange(100) % comm.size == comm.rank
+    check_against_gathering(way, 1e-310 * rng.normal(size=100), labels, mine, 0.1, comm)
+    value = build(way, labels[mine], comm).evaluate(np.where(rng.random(100) < 0.5, 1.7e308, -1.7e308)[mine], 0.1)
+    assert not np.isfinite(value.R)
+
+
+@pytest.mark.parametrize("sample, room", [(1, 4), (512, 0.01), (0, 0.3)])
+def test_ranges_that_are_not_even(comm, monkeypatch, sample, room):
+    """With hardly a sample, and questions in many rounds: slower, not wrong."""
+    monkeypatch.setattr(pairwise_ranges, "SAMPLE", sample)
+    monkeypatch.setattr(pairwise_ranges, "ROOM", room)
+    rng = np.random.default_rng(2)
+    labels, scores = np.where(rng.random(500) < 0.3, 1, -1), rng.normal(size=500)
+    for nu in (0.0, 0.3, 100.0):
+        check_against_gathering(
+            ("rocarea", "ranges"), scores, labels, np.arange(500) % comm.size == comm.rank, nu, comm
+        )
+
+
+@pytest.mark.parametrize("values", [1, 2, 7, 10000])
+def test_ranges_are_even_even_if_scores_are_equal(comm, values):
+    """No rank gets more than twice its share of rows and questions and their answers, 8 bytes each."""
+    rng = np.random.default_rng(values)
+    n_local = 10000
+    labels = np.where(rng.random(n_local) < 0.5, 1, -1)
+    loss = build(("rocarea", "ranges"), labels, comm)
+    before = comm.received["alltoall"]
+    loss.evaluate(rng.integers(0, values, n_local).astype(float), 0.5)
+    n_min, n_max = sorted((loss.n_pos, loss.n_neg))
+    assert comm.received["alltoall"] - before <= 2 * (16 * n_min + 32 * n_max) / comm.size
+
+
+@pytest.mark.parametrize("ordering", ["gather", "exchange", "ranges", "report"])
+def test_no_rank_holds_all_rows(comm, ordering):
+    """On a root with few rows of its own: its arrays while a loss is built and evaluated, or ROCArea reported."""
+    if comm.size < 2:
+        pytest.skip("one rank alone has all rows")
+    n, share = 400_000, 200
+    rng = np.random.default_rng(0)
+    n_local = share if comm.is_root else (n - share) // (comm.size - 1)
+    labels = np.where(np.arange(n_local) % 200 == 7, 1, -1).astype(np.int8)
+    # By ranges, the root has the highest or lowest part of what the others have; it is a part if these are alike.
+    scores = rng.normal(size=n_local)
+    build(("rocarea", "ranges"), np.array([1, -1]), comm).evaluate(np.zeros(2), 0.1)  # compiled beforehand
+    tracemalloc.start()
+    if ordering == "report":
+        ranking.rocarea(scores, labels, comm)
+    else:
+        build(("rocarea", ordering), labels, comm).evaluate(scores, 0.01)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    if comm.is_root and not (ordering == "ranges" and comm.size < 4):
+        assert (peak > 8 * n) == (ordering == "gather"), peak
+
+
+@pytest.mark.serial
+def test_the_ordering_that_costs_least():
+    for n_pos, n_neg in ((1, 1), (10, 10**9), (10**9, 10), (5 * 10**8, 5 * 10**8)):
+        for size in (1, 2, 32, 1024):
+            ordering, why = choose_ordering("auto", "rocarea", n_pos, n_neg, size)
+            assert ordering in ("gather", "exchange")
+            assert f"{size} rank" in why and "gather" in why and "exchange" in why
+            gather, exchange = (MEASURES["rocarea", o].cost(n_pos, n_neg, size) for o in ("gather", "exchange"))
+            assert (sum(exchange[:2]) <= sum(gather[:2])) == (ordering == "exchange")
+    assert choose_ordering("auto", "rocarea", 10**6, 10**9, 32)[0] == "exchange"
+
+
+@pytest.mark.serial
+def test_ranges_are_for_large_classes_on_many_ranks():
+    assert not by_ranges(10**9, 10**9, 1)
+    assert not by_ranges(10**5, 10**9, 1024)
+    assert not by_ranges(10**7, 10**9, 32)  # each negative asked for costs more than sending the positives to all
+    assert by_ranges(5 * 10**8, 5 * 10**8, 32)

@@ -1,0 +1,77 @@
+"""Normalized rows: by NumPy, and the same for any order of the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from distsms.data.convert import convert
+from distsms.data.shards.dataset import load, read_manifest
+from distsms.matrix import normalization
+from tests.support.files import (
+    ALONE,
+    content,
+    normalized,
+    numbers,
+    on_root,
+    write,
+)
+
+
+@pytest.mark.parametrize("kind", normalization.KINDS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_training_sees_normalized_rows(comm, shared_dir, kind, dtype):
+    """A constant column, an empty one, an empty row, time stamps; the files keep the rows as they were."""
+    X, y = numbers(40, 6)
+    X[:, 1], X[:, 2], X[3], X[:, 4] = 5, 0, 0, 1.7e9 + np.arange(40)
+    X = X.astype(dtype).astype(float)
+    on_root(comm, lambda: write(shared_dir / "a.svm", X, y))
+    convert([shared_dir / "a.svm"], shared_dir / "d", comm, 3, 7, dtype=dtype, normalize=kind, n_features=6)
+    np.testing.assert_array_equal(content(shared_dir / "d")[0], X)
+    block = load(shared_dir / "d", comm)
+    mine = slice(block.first_row, block.first_row + len(block.labels))
+    found = block.features.margins(np.eye(6)).T
+    np.testing.assert_allclose(found, normalized(X, kind)[mine], rtol=1e-6 if dtype == "float32" else 1e-12, atol=0)
+    assert read_manifest(shared_dir / "d").fingerprint == read_manifest(shared_dir / "d").fingerprint
+
+
+@pytest.mark.serial
+@given(
+    st.lists(st.lists(st.floats(-1e100, 1e100) | st.just(0.0), min_size=3, max_size=3), min_size=2, max_size=20),
+    st.randoms(),
+)
+def test_deviations_are_sums_without_order(rows, random):
+    """The same bits for any order of the rows and any parts, and those of exact fractions to 1e-10."""
+    from fractions import Fraction
+
+    def scale(rows):
+        X = sparse.csr_matrix(np.array(rows))
+        parts = (
+            [(X.indices[:k], X.data[:k]), (X.indices[k:], X.data[k:])] if (k := X.nnz // 2) else [(X.indices, X.data)]
+        )
+        return normalization.measure("standard", lambda: parts, (len(rows), 3), ALONE).scale
+
+    first = scale(rows)
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    assert first.tolist() == scale(shuffled).tolist()
+    for j in range(3):
+        column = [Fraction(row[j]) for row in rows]
+        mean = sum(column) / len(column)
+        spread = max(column) - min(column)
+        if spread > 100 * normalization.CONSTANT * float(max(map(abs, column))):  # surely not taken for constant
+            variance = sum(((one - mean) / spread) ** 2 for one in column) / len(column)
+            wanted = 1 / (float(spread) * float(variance) ** 0.5) if float(spread) > 1e-290 else None
+            assert wanted is None or abs(first[j] - wanted) <= 1e-10 * wanted
+        elif not spread:
+            assert first[j] == 1
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("last", [0.3, 3.0, 1e-300])
+def test_a_column_that_only_rounding_moves_stays_as_it_is(last):
+    entries = [(np.array([0]), np.array([one])) for one in (last, np.nextafter(last, 4), last)]
+    assert normalization.measure("standard", lambda: entries, (3, 1), ALONE).scale.tolist() == [1]

@@ -1,0 +1,85 @@
+"""Curves have exact counts at every point and no gaps; histograms count every row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms.metrics import curves, ranking
+from distsms.parallel.communicator import Communicator
+from tests.metrics.test_confidence import drawn
+from tests.support.problems import local_part
+
+ALONE = Communicator()
+
+
+def of(scores, labels, comm=ALONE, also=()):
+    return curves.curve(local_part(scores, comm), local_part(labels, comm), comm, also)
+
+
+def check_counts(curve, scores, labels):
+    """Each point is what the definition says, from nothing to everything."""
+    positive, negative = scores[labels > 0], scores[labels < 0]
+    for threshold, tp, fp in zip(curve.thresholds, curve.tp, curve.fp, strict=True):
+        assert (tp, fp) == (np.sum(positive >= threshold), np.sum(negative >= threshold))
+    assert curve.thresholds[0] == np.inf and (curve.tp[-1], curve.fp[-1]) == (len(positive), len(negative))
+    assert np.all(np.diff(curve.thresholds) < 0)
+
+
+@pytest.mark.serial
+@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=2, max_size=14))
+def test_of_few_rows_every_point_is_there(rows):
+    scores, labels = (np.array(column, float) for column in zip(*rows, strict=True))
+    labels[:2] = 1, -1
+    curve = of(scores, labels.astype(np.int8))
+    check_counts(curve, scores, labels)
+    assert set(curve.thresholds[1:]) == set(scores)
+    below = np.sum(np.diff(curve.fpr) * (curve.tpr[1:] + curve.tpr[:-1]) / 2)
+    assert below == pytest.approx(ranking.rocarea(scores, labels, ALONE))
+
+
+@pytest.mark.parametrize("share, decimals", [(0.002, 9), (0.3, 9), (0.3, 1), (0.97, 3)])
+@pytest.mark.parametrize("size", [1.0, 1e8, 1e-8])
+def test_of_many_rows_points_are_exact_and_near_each_other(comm, monkeypatch, share, decimals, size):
+    """With P ranks, less than s = max(1, n_c // (P STEPS)) rows of a class are between neighbouring offers of one rank,
+    and so less than P s + 1 <= n_c / STEPS + P + 1 with the offer itself; what is left out lies within n_c / STEPS."""
+    monkeypatch.setattr(curves, "STEPS", 25)
+    scores, labels = drawn(20_000, share, decimals=decimals)
+    scores = size * scores
+    n_pos = int(np.sum(labels > 0))
+    head = ranking.at_k(scores, labels, n_pos, ALONE)
+    curve = of(scores, labels, comm, (head.threshold,))
+    check_counts(curve, scores, labels)
+    assert head.threshold in curve.thresholds
+    assert len(curve.thresholds) < 32 + 3 + 2 * 2 * 25
+    if decimals == 9:
+        at = curve.thresholds.tolist().index(head.threshold)
+        assert curve.precision[at] == curve.tpr[at] == head.precision
+        for counts in (curve.tp, curve.fp):
+            assert np.diff(counts).max() <= 2 * counts[-1] / 25 + comm.size + 1
+
+
+@pytest.mark.parametrize("labels", [[], [1], [-1, -1], [1, -1]])
+def test_next_to_nothing(comm, labels):
+    labels = np.array(labels, np.int8)
+    scores = np.zeros(len(labels))
+    curve = of(scores, labels, comm)
+    check_counts(curve, scores, labels)
+    found = curves.histogram(local_part(scores, comm), local_part(labels, comm), curve, comm, 5)
+    assert found.positive.sum() == np.sum(labels > 0) and found.negative.sum() == np.sum(labels < 0)
+    assert np.all(np.diff(found.edges) > 0)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e8, 1e-8])
+def test_histograms_count_every_row(comm, size):
+    scores, labels = drawn(3000, 0.2, decimals=9)
+    scores[5:7] = 1e6, -1e6  # outliers do not make the rest one bar
+    scores = size * scores
+    curve = of(scores, labels, comm)
+    found = curves.histogram(local_part(scores, comm), local_part(labels, comm), curve, comm, 20)
+    assert found.edges[-1] - found.edges[0] < 12 * size
+    for sign, counts in ((1, found.positive), (-1, found.negative)):
+        inside = np.clip(scores[labels == sign], found.edges[0], found.edges[-1])
+        np.testing.assert_array_equal(counts, np.histogram(inside, found.edges)[0])

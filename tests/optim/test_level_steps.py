@@ -1,0 +1,69 @@
+"""Who gets the evaluations: steps that pay are taken on and on, steps that do not ever more rarely."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsms.optim.level_steps import Pace
+
+pytestmark = pytest.mark.serial
+
+
+class Enough(Exception):
+    """The proof, say."""
+
+
+def course(solver, bundle, evaluations):
+    """Whose each evaluation was, if one of either multiplies the gap by the given factor."""
+    pace, who, gap = Pace(), [], 1.0
+
+    def evaluated(name, factor):
+        nonlocal gap
+        gap *= factor
+        who.append(name)
+        if len(who) == evaluations:
+            raise Enough
+        return gap
+
+    try:
+        while True:
+            pace.solver_evaluated(evaluated("solver", solver(len(who))))
+            if pace.trial_due:
+                pace.trial(lambda: evaluated("bundle", bundle(len(who))))
+    except Enough:
+        return who
+
+
+def test_a_bundle_that_pays_has_the_rest():
+    who = course(lambda k: 0.99, lambda k: 0.9, 100)
+    assert who.index("bundle") < 10
+    assert set(who[who.index("bundle") :]) == {"bundle"}
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.95])
+def test_a_bundle_that_does_not_pay_is_tried_ever_more_rarely(gain):
+    who = np.array(course(lambda k: 0.9, lambda k: gain, 1000))
+    trials = np.flatnonzero(who == "bundle")
+    assert 0 < len(trials) < np.log2(1000)
+    assert np.all(np.diff(np.diff(trials)) > 0)
+
+
+def test_where_the_solver_stalls_the_bundle_has_time_to_learn():
+    """It gains only from its twentieth step on, the solver nothing after a good start."""
+    steps = []
+
+    def bundle(k):
+        steps.append(k)
+        return 1.0 if len(steps) < 20 else 0.5
+
+    who = course(lambda k: 0.5 if k < 5 else 1.0, bundle, 300)
+    assert set(who[200:]) == {"bundle"}
+
+
+def test_rescue_ends_where_nothing_is_gained_any_more():
+    pace, gaps = Pace(), iter([0.5, 0.25, *[0.25] * 1000])
+    pace.solver_evaluated(1.0)
+    pace.rescue(lambda: next(gaps))
+    assert next(gaps) == 0.25
+    assert sum(1 for _ in gaps) > 900

@@ -1,0 +1,117 @@
+"""J, J_mu, gradient and plane: finite differences in w, agreement over ranks, several w in one pass, the stop flag."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from distsms.losses.registry import make_loss
+from distsms.optim.objective import Request
+from distsms.optim.penalty import SquaredNorm
+from distsms.parallel.communicator import Communicator
+from tests.support.problems import asked, data, objective, share
+
+MEASURES = ("rocarea", "prbep")
+
+
+def alone(X, y, measure, requests):
+    return asked(objective(X, y, Communicator(), measure), requests)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", MEASURES)
+def test_gradient_by_finite_differences(measure):
+    X, y = data()
+    rng, h, omega = np.random.default_rng(1), 1e-6, SquaredNorm(0.1)
+    w = rng.normal(size=X.shape[1])
+    problem = objective(X, y, Communicator(), measure)
+    at = problem.evaluate([Request(w, 0.5, omega)])[0]
+    for i in range(len(w)):
+        step = np.zeros(len(w))
+        step[i] = h
+        up, down = problem.evaluate([Request(w + step, 0.5, omega), Request(w - step, 0.5, omega)])
+        assert at.gradient[i] == pytest.approx((up.J_mu - down.J_mu) / (2 * h), abs=1e-6)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_any_ranks_give_the_same(measure, comm):
+    """To 1e-11 of the largest term, as many ranks as there are against one."""
+    X, y = data(seed=3)
+    w = np.random.default_rng(2).normal(size=X.shape[1])
+    requests = [Request(w, 0.02, SquaredNorm(1e-4))]
+    found = asked(objective(X, y, comm, measure), requests)
+    if comm.is_root:
+        expected = alone(X, y, measure, requests)[0]
+        assert found[0].R == expected.R
+        assert found[0].R_mu == expected.R_mu
+        assert found[0].d == expected.d
+        for name in ("J", "J_mu", "gradient", "r", "smoothing_gap"):
+            one, other = np.array(getattr(found[0], name)), np.array(getattr(expected, name))
+            assert np.abs(one - other).max() <= 1e-11 * max(1.0, np.abs(other).max()), name
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_several_w_in_one_pass(measure, comm):
+    """k requests with their own w, nu, lambda and row weights are what k single ones are."""
+    X, y = data(seed=4)
+    rng = np.random.default_rng(0)
+    weights = (rng.random(len(y)) < 0.6).astype(float)
+    weights[:2] = 1
+    rows = share(comm, len(y))
+    both = objective(X, y, comm, measure)
+    both.losses = [both.losses[0], make_loss(measure, "gather", y[rows], weights[rows], comm)]
+    requests = [
+        Request(rng.normal(size=X.shape[1]), nu, SquaredNorm(lam), fold)
+        for nu, lam, fold in ((0.1, 1e-2, 0), (1.0, 1e-4, 1), (0.1, 1e-4, 1))
+    ]
+    together = asked(both, requests)
+    singly = [asked(both, [one]) for one in requests]
+    if comm.is_root:
+        for one, (other,) in zip(together, singly, strict=True):
+            np.testing.assert_allclose(one.gradient, other.gradient, rtol=1e-12, atol=1e-14)
+            assert one.J == pytest.approx(other.J, rel=1e-13)
+            assert one.d == pytest.approx(other.d, rel=1e-13)
+        assert together[1].R != together[0].R
+        held_in = alone(X[weights > 0], y[weights > 0], measure, [requests[1]._replace(loss=0)])[0]
+        assert together[1].J == pytest.approx(held_in.J, rel=1e-12)
+        np.testing.assert_allclose(together[1].gradient, held_in.gradient, atol=1e-13)
+    assert both.evaluations == 6
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("nu", [1e-6, 0.1, 10.0])
+def test_planes_certify(measure, nu, comm):
+    """J(w) - (the plane's lower bound on min J) = smoothing gap + optimization gap, and the plane holds elsewhere."""
+    X, y = data(seed=5)
+    rng, omega = np.random.default_rng(0), SquaredNorm(0.01)
+    points = [rng.normal(size=X.shape[1]) * size for size in (0.0, 0.3, 3.0)]
+    found = asked(objective(X, y, comm, measure), [Request(w, nu, omega) for w in points])
+    if comm.is_root:
+        for one in found:
+            bound = one.d - omega.conjugate(one.r @ one.r)
+            gap = one.smoothing_gap + one.optimization_gap
+            assert one.J - bound == pytest.approx(gap, abs=1e-9 * (1 + abs(bound)))
+            assert one.smoothing_gap >= -1e-12
+            for other in found:
+                assert one.r @ other.w + one.d <= other.R + 1e-12
+                assert bound <= other.J + 1e-12
+
+
+def test_one_rank_asks_and_all_ranks_know(comm):
+    X, y = data()
+    last = comm.size - 1
+    problem = objective(X, y, comm, stop_wanted=lambda: comm.rank == last)
+    request = [Request(np.zeros(X.shape[1]), 1.0, SquaredNorm(1.0))]
+    assert not problem.stop_requested
+    asked(problem, request)
+    assert problem.stop_requested or not problem.vectors.steps
+
+
+def test_more_ranks_than_rows(comm):
+    """Two rows on however many ranks; the others hold nothing and take part all the same."""
+    X, y = csr_matrix([[1.0, 0.0], [0.0, 2.0]]), np.array([1, -1], np.int8)
+    found = asked(objective(X, y, comm), [Request(np.zeros(2), 0.5, SquaredNorm(1.0))])
+    if comm.is_root:
+        assert found[0].J == 1.0
+        np.testing.assert_allclose(found[0].gradient, [-1.0, 2.0])

@@ -1,0 +1,310 @@
+"""Every solver on the same objective: optima that agree, bounds that hold, the papers' steps, and every way to end."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from distsms.errors import InputError
+from distsms.optim.objective import Request
+from distsms.optim.penalty import SquaredNorm
+from distsms.optim.result import Status
+from distsms.optim.settings import Settings
+from distsms.optim.solvers import agm
+from distsms.optim.solvers.base import SOLVERS, Outcome, Traits, solver_class
+from distsms.optim.train import train
+from distsms.parallel.communicator import Communicator
+from tests.support.problems import data, noting, objective
+
+
+class Whole:
+    """A `Problem` whose vectors this process has whole."""
+
+    holders, dot = None, staticmethod(np.dot)
+
+
+MEASURES = ("rocarea", "prbep")
+CUTTING = ("bmrm", "bmrm-linesearch")
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
+def test_all_find_the_same_optimum(measure, lam, comm):
+    X, y = data(seed=7)
+    states, results = {}, {}
+    for name in SOLVERS:
+        states[name] = []
+        settings = Settings(lam=lam, epsilon=1e-3, solver=name, max_evaluations=500)
+        results[name] = train(objective(X, y, comm, measure), settings, watch=noting(states[name]))
+        if lam >= 1e-2 or name != "bmrm-linesearch":  # which needs thousands there
+            assert results[name].status is Status.PROVED, name
+    least, bound = min(r.J for r in results.values()), max(r.lower_bound for r in results.values())
+    assert bound <= least + 1e-12
+    for name, result in results.items():
+        assert result.J - result.gap <= least, name
+        assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
+        if comm.is_root:
+            assert len(states[name]) == result.evaluations
+            assert np.all(np.diff([s.lower_bound for s in states[name]]) >= 0)
+            assert np.all(np.diff([s.gap for s in states[name]]) <= 0)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("zero_plane", [True, False])
+@pytest.mark.parametrize("solver", CUTTING)
+def test_cutting_planes_are_exact(measure, zero_plane, solver, comm):
+    """No smoothing; the gap is (9), the best J less the model's minimum, which rises until the solver is done."""
+    X, y = data(seed=3)
+    states = []
+    settings = Settings(lam=1e-1, epsilon=1e-4, solver=solver, zero_plane=zero_plane, max_evaluations=1000)
+    result = train(objective(X, y, comm, measure), settings, watch=noting(states))
+    assert result.status is Status.PROVED
+    assert result.nu == 0
+    assert all(s.nu == 0 and s.J_mu == s.J and abs(s.smoothing_gap) < 1e-12 for s in states)
+    bounds = [s.lower_bound for s in states]
+    assert np.all(np.diff(bounds) > 0)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_line_search_is_the_papers(measure):
+    """BMRM 2007, section 5 and Algorithm 2, in closed form: the same bounds, step for step."""
+    X, y = data(seed=4)
+    lam, states = 1e-2, []
+    problem = objective(X, y, Communicator(), measure)
+    train(problem, Settings(lam=lam, solver="bmrm-linesearch", max_evaluations=60, epsilon=1e-9), watch=noting(states))
+    w, b, best = np.zeros(X.shape[1]), 0.0, 0.0
+    for state in states:
+        e = problem.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0]
+        assert state.J == pytest.approx(e.J, rel=1e-7)
+        a = -lam * w
+        change = e.r - a
+        eta = np.clip((e.d - b - a @ change / lam) / (change @ change / lam), 0, 1)
+        a, b = a + eta * change, (1 - eta) * b + eta * e.d
+        w, best = -a / lam, max(best, b - a @ a / (2 * lam))
+        assert state.lower_bound == pytest.approx(best, rel=1e-7)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_bmrm_with_little_memory_merges_planes(measure, comm):
+    X, y = data(seed=7)
+    settings = Settings(lam=1e-2, solver="bmrm", vector_bytes=8 * 6 * (12 + 6), max_evaluations=1000)
+    assert settings.planes_within(12) == 6
+    result = train(objective(X, y, comm, measure), settings)
+    assert result.status is Status.PROVED
+    everything = train(objective(X, y, comm, measure), Settings(lam=1e-2, solver="bmrm"))
+    assert result.evaluations >= everything.evaluations
+
+
+@pytest.mark.serial
+def test_planes_by_solver():
+    assert Settings(lam=1.0, solver="agm").planes_within(1000) == 100
+    assert Settings(lam=1.0, solver="agm").history_within(1000) == 0
+    assert Settings(lam=1.0, solver="bmrm-linesearch").planes_within(1000) == 2
+    assert Settings(lam=1.0, solver="bmrm", max_evaluations=99).planes_within(1000) == 100
+    assert Settings(lam=1.0, solver="bmrm", vector_bytes=8e5).planes_within(10**7) == 2
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    "more, status",
+    [
+        ({"max_evaluations": 3}, Status.LIMIT),
+        ({"max_evaluations": 1}, Status.LIMIT),
+        ({"time_limit": 1e-9}, Status.TIME),
+    ],
+)
+def test_limits(solver, more, status, comm):
+    X, y = data()
+    result = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, solver=solver, **more))
+    assert result.status is status
+    assert result.evaluations <= 3
+    assert np.isfinite([result.J, result.gap]).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_stop_signals_warm_starts_and_not_a_number(solver, comm):
+    X, y = data()
+    problem = objective(X, y, comm, stop_wanted=lambda: comm.rank == comm.size - 1 and problem.evaluations >= 4)
+    stopped = train(problem, Settings(lam=1e-4, epsilon=1e-9, solver=solver))
+    assert (stopped.status, stopped.evaluations) == (Status.STOPPED, 4)
+    start = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-4)).w
+    warm = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, solver=solver, max_evaluations=2), start)
+    assert warm.J < 0.1 < stopped.J_at_zero
+    huge = train(objective(X * 1e300, y, comm), Settings(lam=1e-4, solver=solver), np.full(X.shape[1], 1e300))
+    assert huge.status is Status.NONFINITE
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_bmrm_ends_by_itself_beyond_what_floats_can_tell(measure, comm):
+    X, y = data(n=60)
+    result = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-18, solver="bmrm"))
+    assert result.status is Status.ROUNDING
+    assert "change the gap by" in result.detail
+    assert result.gap < 1e-10
+    assert result.evaluations < 500
+
+
+@pytest.mark.serial
+def test_bmrm_says_when_it_cannot_go_on():
+    class Stuck(Whole):
+        """A model that no plane moves any more."""
+
+        evaluations = 0
+
+        def value_and_gradient(self, w):
+            self.evaluations += 1
+            return 1.0, w
+
+        def iterated(self):
+            return False
+
+        def model_minimum(self):
+            return np.full(2, float(self.evaluations)), 0.5
+
+    for name in CUTTING:
+        problem = Stuck()
+        outcome, why = solver_class(name)(problem, np.zeros(2)).run()
+        assert outcome is Outcome.FAILED and "minimum of the model" in why
+        assert problem.evaluations < 30
+
+
+class Quadratic(Whole):
+    """1/2 sum h_i (w_i - 1)^2 as a `Problem`, its values recorded."""
+
+    def __init__(self, h, strong_convexity=0.0, last=10**9):
+        self.h, self.strong_convexity, self.last, self.values = np.asarray(h, float), strong_convexity, last, []
+
+    def value_and_gradient(self, w):
+        self.values.append(0.5 * self.h @ (w - 1) ** 2)
+        return self.values[-1], self.h * (w - 1)
+
+    def iterated(self):
+        return len(self.values) >= self.last
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("sigma", [0.0, 1e-2])
+def test_agm_keeps_its_rate(sigma):
+    """Within Nesterov's 2 L ||x_0 - x*||^2 / k^2 without, and linear with, the strong convexity."""
+    h = np.geomspace(1e-2, 100, 50)
+    problem = Quadratic(h, sigma, last=2000)
+    assert agm.Solver(problem, np.zeros(50)).run() == (Outcome.PAUSED, "")
+    values = problem.values
+    for evaluations in (100, 400, 1600):
+        steps = evaluations / 3  # two evaluations each, and some trials of L that failed
+        assert min(values[:evaluations]) <= 2 * 2 * h.max() * 50 / steps**2
+    if sigma:
+        assert min(values) < 1e-8
+
+
+@pytest.mark.serial
+def test_agm_says_when_it_cannot_go_on():
+    outcome, why = agm.Solver(Quadratic([1.0, 3.0]), np.ones(2)).run()
+    assert outcome is Outcome.FAILED and "gradient is zero" in why
+    problem = Quadratic([1.0, 3.0], 1.0, last=20_000)
+    solver = agm.Solver(problem, np.zeros(2))
+    outcome, why = solver.run()
+    assert outcome is Outcome.FAILED and "rounding" in why
+    assert min(problem.values) < 1e-25
+    solver.restart(np.array([5.0, 5.0]))
+    assert solver.run()[0] is Outcome.FAILED
+
+
+@pytest.mark.serial
+def test_refusals():
+    with pytest.raises(InputError, match=r"bmrm.*exact risk"):
+        Settings(lam=1.0, solver="bmrm", c_mu=10.0)
+    with pytest.raises(InputError, match=r"no options of PETSc: -tao_monitor"):
+        Settings(lam=1.0, solver="agm", solver_options=("-tao_monitor",))
+    with pytest.raises(InputError, match=r"no solver is called 'sgd'; there are lmvm, lbfgs, agm"):
+        Settings(lam=1.0, solver="sgd")
+
+
+class Descent:
+    """A solver as one would add it: gradient steps of a fixed length."""
+
+    traits = Traits()
+
+    def __init__(self, problem, w, history, options, remembers):
+        self.problem, self.w = problem, w
+
+    def run(self):
+        while True:
+            self.w = self.w - 0.05 * self.problem.value_and_gradient(self.w)[1]
+            if self.problem.iterated():
+                return Outcome.PAUSED, ""
+
+    def restart(self, w):
+        self.w = w
+
+    def close(self):
+        pass
+
+
+def test_a_new_solver_is_a_class_and_a_line(monkeypatch, comm):
+    monkeypatch.setitem(SOLVERS, "descent", "tests.optim.test_solvers:Descent")
+    assert solver_class("descent").traits == Traits()
+    X, y = data()
+    result = train(objective(X, y, comm), Settings(lam=1.0, epsilon=1e-3, solver="descent", max_evaluations=500))
+    assert result.status is Status.PROVED
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_gradient_of_zero_is_no_endless_loop(solver):
+    """Nothing is left to minimize, and nobody says so: the solver itself has to stop."""
+
+    class Flat(Whole):
+        strong_convexity = 1.0
+        evaluations = 0
+
+        def value_and_gradient(self, w):
+            self.evaluations += 1
+            return 0.5 * float(w @ w), w.copy()
+
+        def iterated(self):
+            return False
+
+        def model_minimum(self):
+            return np.zeros(3), 0.0
+
+    problem = Flat()
+    running = solver_class(solver)(problem, np.zeros(3), 5, ())
+    outcome, why = running.run()
+    running.close()
+    assert outcome is Outcome.FAILED and why
+    assert problem.evaluations < 200
+
+
+def test_an_error_of_petscs_is_an_outcome(monkeypatch):
+    """Its line search refuses steps that are no numbers with an error of its own: the run goes on, or says why not."""
+    running = solver_class("lmvm")
+    create = running._create
+
+    def broken(self, w):
+        create(self, w)
+
+        def fails():
+            raise self._petsc.Error(63)
+
+        self._tao = type("Tao", (), {"solve": staticmethod(fails), "destroy": staticmethod(lambda: None)})()
+
+    monkeypatch.setattr(running, "_create", broken)
+    outcome, why = running(Whole(), np.zeros(3), 5, ()).run()
+    assert outcome is Outcome.FAILED and "error 63" in why
+
+
+@pytest.mark.serial
+def test_an_exception_outlives_a_collection_of_garbage():
+    """A run ends by an exception that passes through PETSc, where nothing may come between."""
+    X, y = data(seed=3)
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        results = [train(objective(X, y, Communicator()), Settings(lam=1e-4, max_evaluations=k)) for k in range(1, 12)]
+    finally:
+        gc.set_threshold(*before)
+    assert [one.evaluations for one in results] == list(range(1, 12))
+    assert gc.isenabled()

@@ -1,0 +1,334 @@
+"""Whole runs: proofs that hold, an independent solver that agrees, every way to end, the same on any ranks."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.sparse import csr_matrix, diags, hstack, random
+
+from distsms.errors import InputError
+from distsms.optim.objective import Request
+from distsms.optim.penalty import SquaredNorm
+from distsms.optim.result import Status
+from distsms.optim.settings import Settings
+from distsms.optim.train import train
+from distsms.parallel.communicator import Communicator
+from tests.support import oracles
+from tests.support.problems import data, noting, objective
+
+MEASURES = ("rocarea", "prbep")
+
+
+def least(X, y, measure, lam):
+    """min J by SciPy's L-BFGS-B on ever narrower smoothings: another solver on the same objective."""
+    problem, w = objective(X, y, Communicator(), measure), np.zeros(X.shape[1])
+    best = np.inf
+    for nu in (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5):
+
+        def both(v, nu=nu):
+            one = problem.evaluate([Request(v, nu, SquaredNorm(lam))])[0]
+            return one.J_mu, one.gradient
+
+        w = minimize(both, w, jac=True, method="L-BFGS-B", options={"maxiter": 500, "maxcor": 30}).x
+        best = min(best, problem.evaluate([Request(w, nu, SquaredNorm(lam))])[0].J)
+    return best
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-4])
+def test_what_is_proved_is_true(measure, lam, epsilon, comm):
+    X, y = data(seed=7)
+    states = []
+    result = train(objective(X, y, comm, measure), Settings(lam=lam, epsilon=epsilon), watch=noting(states))
+    assert result.status is Status.PROVED
+    assert result.gap <= epsilon
+    assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
+    if comm.is_root:
+        J = least(X, y, measure, lam)
+        assert result.lower_bound <= J + 1e-9
+        assert J - 1e-9 <= result.J <= J + epsilon
+        at = objective(X, y, Communicator(), measure).evaluate([Request(result.w, 1.0, SquaredNorm(lam))])[0]
+        assert at.J == pytest.approx(result.J, abs=1e-12)
+        assert len(states) == result.evaluations
+        assert np.all(np.diff([s.lower_bound for s in states]) >= 0)
+        assert np.all(np.diff([s.best_J for s in states]) <= 0)
+        assert all(s.lower_bound <= J + 1e-9 and s.smoothing_gap >= -1e-12 for s in states)
+
+
+@pytest.mark.parametrize("measure", [*MEASURES, "error-rate"])
+def test_steps_of_the_bundle_prove_where_the_solver_alone_stalls(measure, comm):
+    """Far fewer rows than columns, and a gap far below what smoothing and LMVM reach."""
+    rng = np.random.default_rng(0)
+    X = random(40, 500, 0.05, format="csr", random_state=0, data_rvs=rng.standard_normal)
+    y = np.where(np.arange(40) % 5 < 2, 1, -1).astype(np.int8)
+    states = []
+    helped = Settings(lam=1e-4, epsilon=1e-7, max_evaluations=1000)
+    result = train(objective(X, y, comm, measure), helped, watch=noting(states))
+    assert result.status is Status.PROVED
+    alone = replace(helped, bundle_steps=False, max_evaluations=result.evaluations)
+    assert train(objective(X, y, comm, measure), alone).status is not Status.PROVED
+    if comm.is_root:
+        assert {s.nu > 0 for s in states} == {True, False}
+        assert result.J <= least(X, y, measure, 1e-4) + 1e-7
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_relative_target(measure, comm):
+    X, y = data(seed=8)
+    result = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=None, relative=0.05))
+    assert result.status is Status.PROVED
+    assert result.gap <= 0.05 * result.J
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_papers_width_may_end_at_its_floor(measure, comm):
+    X, y = data(seed=8)
+    result = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1000.0))
+    assert result.status is Status.FLOOR
+    assert result.gap > 1e-3
+    assert "c-mu" in result.detail
+    assert result.status.exit_code == 3
+    narrow = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1.0))
+    assert narrow.status is Status.PROVED
+
+
+@pytest.mark.parametrize(
+    "settings, status, code",
+    [({"max_evaluations": 3}, Status.LIMIT, 4), ({"time_limit": 1e-9}, Status.TIME, 75)],
+)
+def test_limits(settings, status, code, comm):
+    X, y = data()
+    result = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, **settings))
+    assert result.status is status
+    assert result.status.exit_code == code
+    assert np.isfinite([result.J, result.gap]).all()
+    assert result.evaluations <= 3
+
+
+def test_a_signal_on_any_rank_stops_in_order(comm):
+    X, y = data()
+    problem = objective(X, y, comm, stop_wanted=lambda: comm.rank == comm.size - 1 and problem.evaluations >= 4)
+    result = train(problem, Settings(lam=1e-4, epsilon=1e-9))
+    assert result.status is Status.STOPPED
+    assert result.evaluations == 4
+    assert result.status.exit_code == 75
+
+
+def test_not_a_number_is_named(comm):
+    X, y = data()
+    start = np.full(X.shape[1], 1e300)
+    result = train(objective(X * 1e300, y, comm), Settings(lam=1e-4), start)
+    assert result.status is Status.NONFINITE
+    assert "evaluation 1" in result.detail
+    assert result.status.exit_code == 6
+
+
+def test_beyond_what_floats_can_tell_is_no_success(comm):
+    """A gap of 1e-17 cannot be proved: the run ends by itself and says that it did not."""
+    X, y = data(n=60)
+    result = train(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
+    assert result.status is Status.ROUNDING
+    assert result.gap < 1e-6
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_warm_start_is_quicker(measure, comm):
+    X, y = data(n=400, p=40, seed=9)
+    first = train(objective(X, y, comm, measure), Settings(lam=1e-4, epsilon=1e-4))
+    again = train(objective(X, y, comm, measure), Settings(lam=1e-4, epsilon=1e-2), first.w)
+    assert again.evaluations < first.evaluations
+    assert again.J <= first.J + 1e-2
+
+
+@pytest.mark.parametrize("planes, history", [(2, 1), (3, 100)])
+def test_small_and_large_memories(planes, history, comm):
+    X, y = data(seed=11)
+    settings = Settings(lam=1e-2, epsilon=1e-3, planes=planes, history=history, max_evaluations=2000)
+    assert train(objective(X, y, comm), settings).status is Status.PROVED
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_single_positive(measure, comm):
+    X, y = data(seed=12)
+    y[:] = -1
+    y[5] = 1
+    result = train(objective(X, y, comm, measure), Settings(lam=1e-3))
+    assert result.status is Status.PROVED
+    if comm.is_root:
+        assert result.lower_bound <= least(X, y, measure, 1e-3) + 1e-9 <= result.J + 2e-9
+
+
+@pytest.mark.serial
+def test_memory_is_kept_within_bounds():
+    settings = Settings(lam=1.0, vector_bytes=2**30)
+    assert settings.history_within(1000) == 50
+    assert settings.planes_within(1000) == 100
+    assert settings.history_within(10**7) == 5  # never below TAO's own default
+    assert settings.planes_within(10**7) == 6
+    assert settings.planes_within(10**9) == 2
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "bad", [{"lam": 0.0}, {"epsilon": None}, {"epsilon": -1.0}, {"history": 0}, {"planes": 1}, {"c_mu": np.nan}]
+)
+def test_settings_are_checked(bad):
+    with pytest.raises(InputError):
+        Settings(**{"lam": 1.0, **bad})
+
+
+def test_a_run_that_has_not_begun_to_move_is_not_called_vacuous(comm):
+    """Cut short at w = 0, where the optimum is much better: idle. At a huge lambda w = 0 is nearly optimal: vacuous."""
+    X, y = data(n=200, p=8)
+    cut = train(objective(X, y, comm), Settings(lam=1e-6, solver="bmrm", max_evaluations=1))
+    assert cut.idle and not cut.vacuous
+    proved = train(objective(X, y, comm), Settings(lam=1e6))
+    assert proved.vacuous and proved.idle
+    assert replace(proved, J=proved.J_at_zero).against_zero == "no better than w = 0"
+    assert replace(proved, J=0.9999 * proved.J_at_zero).against_zero == "hardly better than w = 0"
+    better = train(objective(X, y, comm), Settings(lam=1e-4))
+    assert not better.idle and not better.vacuous
+
+
+@pytest.mark.parametrize("lam", [1e-2, 1e-6])
+def test_too_wide_a_fixed_width_is_the_floor(lam, comm):
+    X, y = data(n=300, p=20, seed=4)
+    result = train(objective(X, y, comm), Settings(lam=lam, c_mu=1000.0, epsilon=None, relative=1e-3))
+    assert result.status is Status.FLOOR
+    assert "smaller --c-mu" in result.detail
+
+
+def test_the_variables_scale_is_not_the_problems(comm):
+    """Columns of very different size: the optimum is the same whatever the solver works on, the way there is not."""
+    X, y = data(n=300, p=8, seed=3)
+    X = (X @ diags(10.0 ** np.arange(-4, 4))).tocsr()
+    found = [train(objective(X, y, comm), Settings(lam=1e-3, scaling=s)) for s in (0.0, 0.125, 0.5)]
+    assert all(one.status is Status.PROVED for one in found)
+    assert all(one.lower_bound <= other.J for one in found for other in found)
+    assert len({one.evaluations for one in found}) > 1
+
+
+def test_empty_columns_and_a_scale_out_of_range(comm):
+    X, y = data(n=100, p=5)
+    X = hstack([X, csr_matrix((100, 3))]).tocsr()
+    result = train(objective(X, y, comm), Settings(lam=1e-2, scaling=1.0))
+    assert result.status is Status.PROVED
+    assert not result.w[5:].any()
+    with pytest.raises(InputError, match="scaling"):
+        Settings(lam=1.0, scaling=-1.0)
+
+
+@pytest.mark.serial
+def test_options_reach_tao(capfd):
+    X, y = data()
+    train(objective(X, y, Communicator()), Settings(lam=1e-2, solver_options=("-tao_monitor",)))
+    assert "Function value" in capfd.readouterr().out
+    from petsc4py import PETSc
+
+    for name in ("tao_monitor", "options_left"):
+        PETSc.Options().delValue(name)
+
+
+def exact_J(w, X, y, measure, lam):
+    """J at a w of floats, in rational numbers."""
+    w = oracles.rational(w)
+    scores = [sum((a * b for a, b in zip(oracles.rational(row), w, strict=True)), w[0] * 0) for row in X]
+    positive, negative = (
+        [s for s, sign in zip(scores, y, strict=True) if (sign > 0) == kind] for kind in (True, False)
+    )
+    risk = oracles.rocarea_risk if measure == "rocarea" else oracles.prbep_risk
+    return float(risk(np.array(positive), np.array(negative)) + oracles.rational([lam])[0] / 2 * sum(v * v for v in w))
+
+
+SPACED = {  # columns whose values differ in their last bits: sums of them may round to nothing
+    "prbep": ([[9999999999999.996, 2], [9999999999999.998, -1], [9999999999999.998, 0], [9999999999999.996, 2]], 1e-8),
+    "rocarea": (
+        [[1e12, -1], [999999999999.9998, -1], [1000000000000.0002, 1], [1e12, 0], [1e12, 1], [1e12, 0]],
+        1e-10,
+    ),
+}
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", MEASURES)
+def test_no_bound_above_the_objective_anywhere(measure):
+    """Whatever a run on such columns ends with, its lower bound is below the exact J of every other solver's w."""
+    X, lam = np.array(SPACED[measure][0]), SPACED[measure][1]
+    y = np.array([1, -1] * 3 if measure == "prbep" else [1, -1, -1, 1, -1, 1], np.int8)[: len(X)]
+    found = []
+    for solver in ("lmvm", "agm", "bmrm", "bmrm-linesearch"):
+        settings = Settings(lam=lam, solver=solver, max_evaluations=300)
+        found.append(train(objective(csr_matrix(X), y, Communicator(), measure), settings))
+    exact = [exact_J(one.w, X, y, measure, lam) for one in found]
+    for slope in 10.0 ** np.arange(-3, 8):
+        exact += [exact_J(np.array([sign * slope, 0.0]), X, y, measure, lam) for sign in (1, -1)]
+    for one in found:
+        assert one.lower_bound <= min(exact)
+        assert one.status is not Status.PROVED or one.J - one.lower_bound <= 1e-3
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e9, 1e13, 1e18])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_proof_that_rounding_could_have_made(measure, offset, seed):
+    """Columns of huge values (time stamps, say): what is called proved is true of the exact J."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([offset + rng.integers(-2, 3, 12), rng.normal(size=12), offset * rng.integers(0, 2, 12)])
+    y = np.where(rng.random(12) < 0.4, 1, -1).astype(np.int8)
+    y[:2] = 1, -1
+    settings = Settings(lam=1e-4, epsilon=1e-6, max_evaluations=300)
+    result = train(objective(csr_matrix(X), y, Communicator(), measure), settings)
+    if offset == 0:
+        assert result.status is Status.PROVED
+    J = exact_J(result.w, X, y, measure, 1e-4)
+    assert abs(result.J - J) <= result.gap + 1e-15
+    assert result.lower_bound <= J
+    if result.status is Status.PROVED:
+        assert J - result.lower_bound <= 1e-6 + 1e-15
+    else:
+        assert result.status in (Status.ROUNDING, Status.LIMIT, Status.STALLED)
+
+
+def test_contradictory_rows(comm):
+    """The same row with both labels, and a far outlier, at a tiny lambda."""
+    X, y = csr_matrix([[2000.0], [1.0], [1.0]]), np.array([-1, 1, -1], np.int8)
+    result = train(objective(X, y, comm), Settings(lam=1e-8, epsilon=1e-6))
+    assert result.status is Status.PROVED
+    assert result.J == pytest.approx(0.5, abs=1e-5)
+
+
+def test_what_a_result_says_is_json(comm):
+    X, y = data()
+    start = np.full(X.shape[1], 1e300)
+    numbers = train(objective(X * 1e300, y, comm), Settings(lam=1e-4), start).numbers()
+    assert numbers["J"] is None
+    json.dumps(numbers, allow_nan=False)
+
+
+def test_watching_is_off_the_clock(comm, monkeypatch):
+    """A watcher that takes 100 s at every evaluation, on a clock that nothing else moves."""
+    now, bests = [0.0], []
+
+    def watch(state, w):
+        now[0] += 100.0
+        bests.append((state.best_J, w.copy()))
+        assert state.seconds == 0.0
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    X, y = data()
+    result = train(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-3, time_limit=50.0), watch=watch)
+    assert result.status is Status.PROVED
+    assert result.seconds == 0.0
+    if comm.is_root:
+        assert now[0] == 100.0 * result.evaluations
+        J, w = bests[-1]
+        assert J == result.J
+        np.testing.assert_array_equal(w, result.w)
+    assert comm.is_root or not bests

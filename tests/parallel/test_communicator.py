@@ -1,0 +1,127 @@
+"""The collectives, with the pieces that long buffers travel in made visible; failures that all ranks share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsms.errors import InputError, LaunchError
+from distsms.parallel import buffers
+from distsms.parallel.communicator import Communicator, launched_size, world
+
+
+@pytest.fixture(params=[1, 7, 2**30])
+def pieces(request, monkeypatch):
+    """Messages of at most so many elements, as if MPI counted no further."""
+    monkeypatch.setattr(buffers, "COUNT_LIMIT", request.param)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int8, np.bool_])
+@pytest.mark.parametrize("n", [0, 1, 20])
+def test_rows_go_to_the_root_and_come_back(comm, pieces, dtype, n):
+    n_local = n * comm.rank  # none on the root
+    local = (np.arange(n_local) % 2 + 10 * (dtype is not np.bool_) * comm.rank).astype(dtype)
+    whole = comm.gather_rows(local)
+    assert (whole is not None) == comm.is_root
+    if comm.is_root:
+        assert whole.dtype == dtype
+        assert len(whole) == sum(n * rank for rank in range(comm.size))
+    np.testing.assert_array_equal(comm.scatter_rows(whole, n_local, dtype), local)
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (23,), (4, 6)])
+def test_broadcast_and_sum(comm, pieces, shape):
+    mine = np.full(shape, 1.0 + comm.rank)
+    assert comm.broadcast(mine) is mine
+    np.testing.assert_array_equal(mine, np.ones(shape))
+    total = comm.sum(np.full(shape, 1.0 + comm.rank))
+    np.testing.assert_array_equal(total, np.full(shape, comm.size * (comm.size + 1) / 2))
+    np.testing.assert_array_equal(comm.maximum(np.full(shape, 1.0 + comm.rank)), np.full(shape, float(comm.size)))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+@pytest.mark.parametrize("n", [0, 1, 20])
+def test_rows_go_to_all(comm, pieces, dtype, n):
+    """Some ranks have nothing, the others unlike numbers of rows."""
+    counts = [n * (rank % 3) for rank in range(comm.size)]
+    whole = comm.allgather_rows(np.full(counts[comm.rank], comm.rank, dtype), counts)
+    assert whole.dtype == dtype
+    np.testing.assert_array_equal(whole, np.repeat(np.arange(comm.size), counts))
+
+
+@pytest.mark.parametrize("n", [0, 1, 20])
+def test_rows_are_dealt_out_and_come_back(comm, pieces, n):
+    """Rank r sends n (r + to) % 3 rows to each rank, marked with both; answers take the same way back."""
+
+    def rows(here, to):
+        return np.full(n * ((here + to) % 3), 10 * here + to, float)
+
+    mine = np.concatenate([rows(comm.rank, to) for to in range(comm.size)])
+    counts = np.array([len(rows(comm.rank, to)) for to in range(comm.size)])
+    got, incoming = comm.alltoall_rows(mine, counts)
+    np.testing.assert_array_equal(got, np.concatenate([rows(here, comm.rank) for here in range(comm.size)]))
+    np.testing.assert_array_equal(incoming, [len(rows(here, comm.rank)) for here in range(comm.size)])
+    back, again = comm.alltoall_rows(got + 0.5, incoming)
+    np.testing.assert_array_equal(back, mine + 0.5)
+    np.testing.assert_array_equal(again, counts)
+
+
+def test_objects(comm):
+    assert comm.allgather(comm.rank) == list(range(comm.size))
+    assert comm.bcast(("root", comm.rank)) == ("root", 0)
+
+
+def test_bytes_are_counted(comm):
+    """By the rule in the docstring of `Communicator`: (sent, received) of eight-byte numbers, one call of each."""
+    size, root, others = comm.size, comm.is_root, comm.size - 1
+
+    def moved(name, call):
+        before = comm.sent[name], comm.received[name]
+        call()
+        return (comm.sent[name] - before[0]) // 8, (comm.received[name] - before[1]) // 8
+
+    both = 100 * (size > 1)
+    assert moved("sum", lambda: comm.sum(np.zeros(100))) == (both, both)
+    assert moved("maximum", lambda: comm.maximum(np.zeros(100))) == (both, both)
+    assert moved("broadcast", lambda: comm.broadcast(np.zeros(100))) == ((both, 0) if root else (0, both))
+    assert moved("gather", lambda: comm.gather_rows(np.zeros(5))) == ((0, 5 * others) if root else (5, 0))
+    whole = np.zeros(5 * size) if root else None
+    assert moved("scatter", lambda: comm.scatter_rows(whole, 5)) == ((5 * others, 0) if root else (0, 5))
+    sent = 5 * (size > 1)
+    assert moved("allgather", lambda: comm.allgather_rows(np.zeros(5), [5] * size)) == (sent, 5 * others)
+    dealt = np.full(size, 5)
+    assert moved("alltoall", lambda: comm.alltoall_rows(np.zeros(5 * size), dealt)) == (5 * others, 5 * others)
+
+
+def test_one_rank_fails_then_all_do(comm):
+    last = comm.size - 1
+    with pytest.raises(InputError, match="file x: no such thing") as caught, comm.together():
+        if comm.rank == last:
+            raise InputError("file x: no such thing")
+    assert caught.value.everywhere
+    assert (f"rank {last} of" in str(caught.value)) == (comm.size > 1)
+    with comm.together():
+        pass
+
+
+@pytest.mark.serial
+def test_a_launcher_of_another_mpi_is_refused(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert launched_size() == 0
+    assert type(world()) is Communicator
+    monkeypatch.setenv("PMI_SIZE", "32")
+    with pytest.raises(LaunchError, match="started 32 processes, but MPI sees each as rank 0 of 1"):
+        world()
+
+
+def test_the_root_goes_first(comm, shared_dir):
+    """What the root makes is there when the others begin."""
+    path = shared_dir / "made"
+
+    def make():
+        seen = path.exists()
+        path.touch()
+        return seen
+
+    assert comm.root_first(make) is not comm.is_root

@@ -1,0 +1,413 @@
+"""Bad input and broken processes: a clear message, an exit code, nothing lost, nobody left waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.support.program import TIME_LIMIT, children, finish, rank_of, run, run_json, start, write_svmlight
+
+pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+SOON = 20  # seconds within which a broken job must be gone
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data set of two shards, and its text."""
+    write_svmlight(tmp_path / "train.svm")
+    run("shard", tmp_path / "train.svm", tmp_path / "data", "--shards", 2)
+    return tmp_path / "data"
+
+
+def train(data, *words, **more):
+    return run("train", data, "--output", data.parent / "model.h5", *words, **more)
+
+
+@pytest.mark.parametrize("ranks", [None, 3])
+class TestInput:
+    """Refused before or while it is read, by all ranks together, once."""
+
+    def refuse(self, data, ranks, *parts):
+        err = train(data, code=1, ranks=ranks)
+        for part in parts:
+            assert part in err
+        assert "Traceback" not in err
+        assert err.count("distsms train:") == 1
+        assert not (data.parent / "model.h5").exists()
+
+    def test_no_such_data(self, tmp_path, ranks):
+        self.refuse(tmp_path / "nowhere", ranks, "nowhere", "manifest.json")
+
+    def test_truncated_shard(self, data, ranks):
+        shard = data / "shard-00001.h5"
+        os.truncate(shard, shard.stat().st_size // 2)
+        self.refuse(data, ranks, "shard-00001.h5", "bytes where manifest.json says")
+
+    def test_missing_shard(self, data, ranks):
+        (data / "shard-00000.h5").unlink()
+        self.refuse(data, ranks, "shard-00000.h5", "missing")
+
+    def test_nan_in_a_shard(self, data, ranks):
+        with h5py.File(data / "shard-00001.h5", "r+") as file:
+            file["X/data"][7] = np.nan
+        self.refuse(data, ranks, "shard-00001.h5", "nan", "row")
+
+    def test_one_class(self, tmp_path, ranks):
+        (tmp_path / "one.svm").write_text("1 1:1\n1 2:1\n")
+        assert "only one class" in run("shard", tmp_path / "one.svm", tmp_path / "one", ranks=ranks)
+        self.refuse(tmp_path / "one", ranks, "2 positive and 0 negative")
+
+    def test_bad_text(self, tmp_path, ranks):
+        lines = [f"{1 if i % 2 else -1} 1:{i} 2:3\n" for i in range(400)]
+        lines[333] = "1 1:nan\n"
+        (tmp_path / "bad.svm").write_text("".join(lines))
+        err = run("shard", tmp_path / "bad.svm", tmp_path / "bad", ranks=ranks, code=1)
+        assert "bad.svm:334:" in err
+        assert err.count("distsms shard:") == 1
+        assert not (tmp_path / "bad").exists()
+
+    def test_no_place_for_the_model(self, data, ranks):
+        err = run("train", data, "--output", data / "no" / "folder" / "m.h5", code=1, ranks=ranks)
+        assert "does not exist" in err
+
+    def test_a_model_that_is_none(self, data, ranks):
+        (data.parent / "junk.h5").write_bytes(b"junk")
+        assert "junk.h5" in run("evaluate", data.parent / "junk.h5", data, code=1, ranks=ranks)
+        assert "not a (complete) model" in run("evaluate", data / "shard-00000.h5", data, code=1, ranks=ranks)
+
+
+def test_a_flipped_byte_is_found_on_request(data):
+    shard = data / "shard-00001.h5"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    code, out, _ = finish(start("info", data, "--verify"))
+    assert code == 1
+    assert "shard-00001.h5" in out
+    assert "shard-00000.h5" not in out
+
+
+def test_a_data_set_is_not_overwritten_unasked(data):
+    before = run_json("info", data)["fingerprint"]
+    assert "--overwrite" in run("shard", data.parent / "train.svm", data, code=1)
+    assert run_json("info", data)["fingerprint"] == before
+    run("shard", data.parent / "train.svm", data, "--overwrite", "--shards", 1)
+    assert sorted(path.name for path in data.iterdir()) == ["manifest.json", "shard-00000.h5"]
+
+
+def test_a_failed_conversion_leaves_the_old_data_set(data):
+    before = run_json("info", data)["fingerprint"]
+    (data.parent / "bad.svm").write_text("1 1:1\n-1 junk\n")
+    assert "bad.svm:2:" in run("shard", data.parent / "bad.svm", data, "--overwrite", code=1, ranks=2)
+    assert run_json("info", data)["fingerprint"] == before
+
+
+FAULTS = """
+import os, signal, sys
+from distsms.optim import objective
+from distsms.__main__ import main
+
+answer = objective.Objective._answer
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+
+def broken(self, *questions):
+    if self.evaluations == 5 and rank == int(sys.argv[2]):
+        {deed}
+    return answer(self, *questions)
+
+objective.Objective._answer = broken
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    "deed, word",
+    [
+        ("raise RuntimeError('a defect')", "RuntimeError: a defect"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "signal 9"),
+    ],
+)
+def test_one_rank_breaks_inside_the_objective(data, rank, deed, word):
+    """The job ends within seconds with the reason, non-zero, and without a model."""
+    script = data.parent / "broken.py"
+    script.write_text(FAULTS.format(deed=deed))
+    began = time.monotonic()
+    words = ["train", data, "--output", data.parent / "model.h5", "--epsilon", "1e-9"]
+    code, out, err = finish(start("x", rank, *words, ranks=3, program=(str(script),)))
+    assert time.monotonic() - began < SOON
+    assert code != 0
+    assert word in out + err
+    if "defect" in word:
+        assert f"rank {rank} of 3" in err
+        assert "Traceback" in err
+    assert not (data.parent / "model.h5").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_stops_in_order(tmp_path, number):
+    """The evaluation under way ends, the model so far is written with its gap, exit code 75."""
+    write_svmlight(tmp_path / "t.svm", n=3000, p=60)
+    run("shard", tmp_path / "t.svm", tmp_path / "d")
+    trace = tmp_path / "trace.jsonl"
+    words = ("train", tmp_path / "d", "--epsilon", "1e-15", "--lambda", "1e-7", "--trace", trace)
+    process = start(*words, "--max-evaluations", "1000000", "--output", tmp_path / "m.h5")
+    _wait_for(trace)
+    process.send_signal(number)
+    code, out, err = finish(process)
+    assert code == 75, out + err
+    assert "stopped by a signal" in out
+    assert run_json("info", tmp_path / "m.h5")["status"] == "stopped"
+
+
+def test_a_signal_to_one_rank_stops_all(tmp_path):
+    write_svmlight(tmp_path / "t.svm", n=3000, p=60)
+    run("shard", tmp_path / "t.svm", tmp_path / "d")
+    trace = tmp_path / "trace.jsonl"
+    words = ("train", tmp_path / "d", "--epsilon", "1e-15", "--lambda", "1e-7", "--trace", trace)
+    process = start(*words, "--max-evaluations", "1000000", "--output", tmp_path / "m.h5", ranks=3)
+    _wait_for(trace)
+    ranks = [pid for pid in children(process.pid) if rank_of(pid) == 2]
+    os.kill(ranks[0], signal.SIGUSR1)
+    code, out, err = finish(process)
+    assert code == 75, out + err
+    assert run_json("info", tmp_path / "m.h5")["status"] == "stopped"
+    last = json.loads(trace.read_text().splitlines()[-1])
+    assert 0 <= run_json("info", tmp_path / "m.h5")["gap"] - last["gap"] < 1e-6  # what rounding can have done
+
+
+def test_another_mpis_launcher_is_refused(data):
+    err = train(data, code=1, env={"PMI_SIZE": "32", "PMI_RANK": "3"})
+    assert "started 32 processes, but MPI sees each as rank 0 of 1" in err
+    assert "mpirun" in err
+
+
+def _wait_for(trace, lines=5):
+    end = time.monotonic() + TIME_LIMIT
+    while not trace.exists() or len(trace.read_text().splitlines()) < lines:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("closed", ["> /dev/full", ">&-", "| head -1"])
+def test_a_display_that_is_lost_costs_no_model(data, closed):
+    model = data.parent / "model.h5"
+    command = f"{sys.executable} -m distsms train {data} --output {model} {closed}"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert run_json("info", model)["status"] == "proved"
+
+
+def test_a_trace_that_finds_no_room_costs_no_model(data):
+    train(data, "--trace", "/dev/full")
+    assert run_json("info", data.parent / "model.h5")["status"] == "proved"
+
+
+def test_outputs_that_would_overwrite_inputs(data):
+    text = data.parent / "train.svm"
+    before = text.read_bytes()
+    train(data)
+    model = data.parent / "model.h5"
+    for words in (
+        ("train", data, "--output", data / "manifest.json"),
+        ("train", data, "--output", data / "new.h5"),
+        ("train", data, "--trace", data / "manifest.json"),
+        ("train", data, "--trace", model, "--output", model),
+        ("train", data, "--output", text),
+        ("predict", model, text, "--output", text),
+        ("predict", model, text, "--output", model),
+    ):
+        assert "would overwrite" in (err := run(*words, code=1)) or "not a model" in err
+    assert text.read_bytes() == before
+    assert run_json("info", model)["status"] == "proved"
+    assert run_json("info", data)["n"] == 300
+
+
+def test_two_conversions_into_one_directory(data):
+    """One of them writes, the other is refused; what is there is one of the two data sets, whole."""
+    lines = (data.parent / "train.svm").read_text().splitlines()
+    texts = [data.parent / "a.svm", data.parent / "b.svm"]
+    for text, rows in zip(texts, (lines, lines[::-1]), strict=True):
+        text.write_text("\n".join(rows * 200) + "\n")
+    both = [start("shard", text, data, "--overwrite", "--shards", 4) for text in texts]
+    codes = [finish(one) for one in both]
+    assert sorted(code for code, _, _ in codes) in ([0, 0], [0, 1])
+    assert all("another job is writing" in err for code, _, err in codes if code)
+    run("info", data, "--verify")
+    assert sorted(path.name for path in data.iterdir()) == ["manifest.json", *(f"shard-0000{k}.h5" for k in range(4))]
+    model = data.parent / "model.h5"
+    run("train", data, "--output", model, "--quiet")
+    expected = [run("predict", model, text) for text in texts]
+    assert run("predict", model, data) in expected
+
+
+def test_a_refused_conversion_leaves_the_running_one_alone(data):
+    """A second one comes while the first holds the directory: nothing of the first is touched."""
+    from distsms.utils.files import LOCK, exclusive
+
+    before = sorted(path.name for path in data.iterdir())
+    with exclusive(data):
+        (data / "shard-00000.h5.partial").write_text("of the first")
+        for words in ((), ("--overwrite",)):
+            assert "another job is writing" in run("shard", data.parent / "train.svm", data, *words, code=1)
+        assert (data / "shard-00000.h5.partial").read_text() == "of the first"
+    (data / LOCK).write_text("left by a killed one")
+    run("shard", data.parent / "train.svm", data, "--overwrite", "--shards", 2)
+    assert sorted(path.name for path in data.iterdir()) == before
+
+
+def test_scores_do_not_replace_a_model(data):
+    train(data)
+    other = data.parent / "other.h5"
+    shutil.copy(data.parent / "model.h5", other)
+    assert "is a model" in run("predict", data.parent / "model.h5", data, "--output", other, code=1)
+
+
+def test_scores_that_are_not_finite_are_refused(data):
+    train(data)
+    text = data.parent / "huge.svm"
+    text.write_text("1 1:1\n-1 " + " ".join(f"{c}:1.7e308" for c in range(1, 11)) + "\n")
+    for command in ("evaluate", "predict"):
+        err = run(command, data.parent / "model.h5", text, code=1, ranks=2)
+        assert "row 1 (counted from 0) has the score" in err
+
+
+def test_a_label_map_the_other_way_round_is_refused(data):
+    train(data)
+    run("shard", data.parent / "train.svm", data.parent / "swapped", "--positive", "-1")
+    assert "other sign" in run("evaluate", data.parent / "model.h5", data.parent / "swapped", code=1)
+    assert "other sign" in train(data, "--test", data.parent / "swapped", code=1)
+
+
+def test_values_where_there_should_be_none(data):
+    manifest = json.loads((data / "manifest.json").read_text())
+    for shard in manifest["shards"]:
+        shard["values"] = False
+    (data / "manifest.json").write_text(json.dumps(manifest))
+    assert "says that all are 1" in train(data, code=1)
+
+
+def test_rows_of_weight_zero_count_nowhere(tmp_path):
+    """Training, threshold and measures with weights 0 are those of the rows that are left."""
+    from distsms.data.shards.dataset import write_data
+
+    X, y = write_svmlight(tmp_path / "x.svm", n=200)
+    kept = np.arange(200) % 3 > 0
+    write_data(tmp_path / "all", X, y, n_shards=2, weights=kept.astype(float))
+    write_data(tmp_path / "some", X[kept], y[kept])
+    told = []
+    for name in ("all", "some"):
+        # The columns' scale, in the solver's variables, is that of all rows: without it the way is the same, too.
+        run("train", tmp_path / name, "--output", tmp_path / f"{name}.h5", "--scaling", 0, "--quiet", ranks=2)
+        judged = run_json("evaluate", tmp_path / "some.h5" if name == "some" else tmp_path / "all.h5", tmp_path / name)
+        model = run_json("info", tmp_path / f"{name}.h5")
+        told.append({key: judged[key] for key in ("n", "tp", "fp", "rocarea", "prbep")} | model["training"])
+    assert told[0] == pytest.approx(told[1], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--", "-tao_type", "nonsense"), "PETSc refuses"),
+        (("--vector-memory", "1B", "--planes", "1e15"), None),
+    ],
+)
+def test_odd_options(data, words, message):
+    if message:
+        assert message in train(data, *words, code=1)
+    else:
+        train(data, *words)
+
+
+def test_more_columns_than_memory(data):
+    (data.parent / "wide.svm").write_text("1 1:1 4000000000000:1\n-1 2:1\n")
+    run("shard", data.parent / "wide.svm", data.parent / "wide")
+    assert "leave out columns" in train(data.parent / "wide", code=1)
+
+
+@contextlib.contextmanager
+def mounted(folder, option):
+    """Meanwhile the new folder is a small file system of its own; False where that is not allowed."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", option, "tmpfs", folder]
+    allowed = not subprocess.run(words, capture_output=True, check=False).returncode
+    try:
+        yield allowed
+    finally:
+        if allowed:
+            subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk(data):
+    """Where a file system can be mounted: no crash, no half data set, a clear word."""
+    full = data.parent / "full"
+    with mounted(full, "size=64k") as allowed:
+        if not allowed:
+            pytest.skip("no permission to mount a file system")
+        assert "disk is full" in run("shard", data.parent / "train.svm", full / "data", code=1, ranks=2)
+        assert not (full / "data").exists()
+        err = run("train", data, "--output", full / "m.h5", code=1)
+        assert "the model was written to" in err
+        rescued = err.split("the model was written to ")[1].split(" instead")[0]
+        assert run_json("info", rescued)["status"] == "proved"
+        shutil.rmtree(os.path.dirname(rescued))
+
+
+def test_a_trace_replaces_nothing_else(data, tmp_path):
+    """An older trace makes way for a new one; a model or a text does not."""
+    train(data)
+    for name, content in (("model.h5", None), ("notes.txt", "1 1:2\n")):
+        path = tmp_path / name
+        if content:
+            path.write_text(content)
+        before = path.read_bytes()
+        refused = run("train", data, "--trace", path, "--output", tmp_path / "other.h5", code=1)
+        assert "trace" in refused
+        assert path.read_bytes() == before
+    for _ in range(2):
+        train(data, "--trace", tmp_path / "t.jsonl")
+
+
+def test_a_shard_that_vanishes_in_mid_run_is_not_missed(data):
+    """The rows are in memory by then."""
+    script = data.parent / "vanishing.py"
+    script.write_text(FAULTS.format(deed=f"os.unlink({str(data / 'shard-00001.h5')!r})"))
+    words = ["train", data, "--output", data.parent / "model.h5", "--epsilon", "1e-9"]
+    code, out, err = finish(start("x", 1, *words, ranks=2, program=(str(script),)))
+    assert code == 0, out + err
+    assert not (data / "shard-00001.h5").exists()
+    assert run_json("info", data.parent / "model.h5")["status"] == "proved"
+
+
+def test_folders_that_cannot_be_written_to(data):
+    """Refused before anything is read, by every command that writes: a read-only file system stands for all reasons."""
+    fixed = data.parent / "fixed"
+    with mounted(fixed, "ro") as allowed:
+        if not allowed:
+            fixed.chmod(0o500)
+            if os.access(fixed, os.W_OK):
+                pytest.skip("no permission to mount a file system, and yet to write anywhere")
+        train(data)
+        model = data.parent / "model.h5"
+        for words in (
+            ("shard", data.parent / "train.svm", fixed / "data"),
+            ("train", data, "--output", fixed / "m.h5"),
+            ("train", data, "--trace", fixed / "t.jsonl"),
+            ("train", data, "--checkpoint", fixed),
+            ("predict", model, data, "--output", fixed / "scores.txt"),
+            ("export", model, "--to", "csv", "--output", fixed / "m.csv"),
+        ):
+            err = run(*words, code=1)
+            assert str(fixed) in err and "Traceback" not in err, words
+        assert not list(fixed.iterdir())

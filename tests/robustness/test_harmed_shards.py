@@ -1,0 +1,408 @@
+"""Shards and manifests that are broken, or of another data set: refused by name, with nothing worse on the way."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from distsms.data.shards import dataset
+from distsms.data.shards.dataset import (
+    finish_shard,
+    load,
+    prepare,
+    publish,
+    read_manifest,
+    stage_shard,
+    verify,
+    write_data,
+)
+from distsms.data.shards.manifest import COMPRESSIONS
+from distsms.errors import InputError
+from tests.support.sharded import ALONE, RankOf, as_array, draw
+
+
+def rewrite(directory, change):
+    """Apply `change` to the manifest's record."""
+    path = directory / "manifest.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def damage(directory, file, name, at, value):
+    """Set one element of a dataset."""
+    with h5py.File(directory / file, "r+") as target:
+        target[name][at] = value(target[name][at]) if callable(value) else value
+
+
+def test_all_ranks_fail_if_one_shard_is_bad(comm, shared_dir):
+    X, y = draw(60)
+    if comm.is_root:
+        write_data(shared_dir, X, y, 6)
+        damage(shared_dir, "shard-00005.h5", "y", 9, 3)
+    comm.barrier()
+    with pytest.raises(InputError, match=r"shard-00005\.h5: label 3 at row 9 of the shard \(row 59 of the data"):
+        load(shared_dir, comm)
+
+
+DAMAGES = [
+    ("X/data", 5, np.nan, r"value nan at row \d+ of the shard"),
+    ("X/data", 5, -np.inf, "value -inf"),
+    ("y", 2, 3, r"label 3 at row 2 of the shard \(row 22 of the data"),
+    ("y", 0, 0, "label 0 at row 0"),
+    ("y", 1, -128, "label -128"),
+    ("weights", 4, -1.0, "weight -1.0 at row 4"),
+    ("weights", 4, np.nan, "weight nan at row 4"),
+    ("X/indices", 5, 99, "column 99 at row"),
+    ("X/indices", 5, -1, "column -1 at row"),
+    ("X/indptr", 3, 2**40, "indptr"),
+    ("X/indptr", 3, -5, "indptr"),
+    ("X/indptr", 0, 1, "indptr"),
+    ("X/indptr", 20, 3, "indptr"),
+    ("X/indptr", 20, lambda last: last - 1, "indptr"),
+]
+
+
+def test_a_locked_shard_can_be_read(own_dir):
+    """HDF5's locks are off: where a file system refuses locks, or somebody holds one, reading goes on."""
+    write_data(own_dir, *draw())
+    with open(own_dir / "shard-00000.h5", "rb+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert load(own_dir, ALONE).n == 40
+
+
+@pytest.mark.parametrize(("name", "at", "value", "message"), DAMAGES)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_damaged_rows(own_dir, name, at, value, message, size):
+    X, y = draw(40)
+    write_data(own_dir, X, y, 2, weights=np.ones(40))
+    damage(own_dir, "shard-00001.h5", name, at, value)
+    assert [problem for problem in verify(own_dir) if "shard-00001.h5: its content" in problem]
+    failures = []
+    for rank in range(size):
+        try:
+            load(own_dir, RankOf(rank, size))
+        except InputError as error:
+            failures.append(str(error))
+    assert failures and all("shard-00001.h5: " in failure for failure in failures)
+    if "indptr" not in name:  # a wrong pointer is seen wherever it leads
+        assert len(failures) == 1
+    with pytest.raises(InputError, match=message):
+        load(own_dir, ALONE)
+
+
+def test_columns_out_of_order(own_dir):
+    X = sparse.csr_matrix(np.array([[1.0, 2, 3], [4, 5, 6], [0, 0, 0], [7, 8, 9]]))
+    write_data(own_dir, X, [1, -1, 1, -1])
+    for index in (4, 8):
+        shutil.copy(own_dir / "shard-00000.h5", own_dir / "kept")
+        damage(own_dir, "shard-00000.h5", "X/indices", index, 0)
+        row = {4: 1, 8: 3}[index]
+        with pytest.raises(InputError, match=rf"column 0 at row {row} of the shard .* greater than the one before"):
+            load(own_dir, ALONE)
+        shutil.move(own_dir / "kept", own_dir / "shard-00000.h5")
+    np.testing.assert_array_equal(as_array(load(own_dir, ALONE).features), X.toarray())
+
+
+def test_damaged_dense_value(own_dir):
+    write_data(own_dir, np.ones((6, 3)), [1, -1] * 3, 2)
+    damage(own_dir, "shard-00001.h5", "X", (1, 2), np.nan)
+    with pytest.raises(InputError, match=r"shard-00001\.h5: value nan at row 1 of the shard \(row 4 of the data"):
+        load(own_dir, ALONE)
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def cut_unnoticed(path):
+    cut(path)
+    change = {"bytes": path.stat().st_size, "nnz": 0}
+    rewrite(path.parent, lambda record: (record["shards"][1].update(change), record.update(nnz=total(record))))
+
+
+def total(record):
+    return sum(shard["nnz"] for shard in record["shards"])
+
+
+def garbage(path):
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def incomplete(path):
+    with h5py.File(path, "r+") as file:
+        del file.attrs["complete"]
+
+
+def foreign(path):
+    with h5py.File(path, "r+") as file:
+        file.attrs["format"] = "other"
+
+
+def without_labels(path):
+    with h5py.File(path, "r+") as file:
+        del file["y"]
+
+
+def other_type(path):
+    with h5py.File(path, "r+") as file:
+        kept = file["y"][:].astype(np.int64)
+        del file["y"]
+        file["y"] = kept
+
+
+def other_shape(path):
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["shape"] = [20, 13]
+
+
+def link_elsewhere(path):
+    with h5py.File(path, "r+") as file:
+        del file["y"]
+        file["y"] = h5py.ExternalLink(str(path.with_name("shard-00000.h5")), "/y")
+
+
+def flat_matrix(path):
+    with h5py.File(path, "r+") as file:
+        del file["X"]
+        file["X"] = np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (Path.unlink, "missing"),
+        (cut, "bytes where"),
+        (cut_unnoticed, "HDF5"),
+        (garbage, "HDF5"),
+        (incomplete, "not written to its end"),
+        (foreign, "not a shard"),
+        (without_labels, "no dataset 'y'"),
+        (other_type, "'y' is int64"),
+        (other_shape, r"shape \[20 13\]"),
+        (link_elsewhere, "no dataset 'y' of its own"),
+        (flat_matrix, "no dataset 'X/indptr'"),
+    ],
+)
+def test_harmed_files(own_dir, harm, message):
+    X, y = draw(40)
+    write_data(own_dir, X, y, 2)
+    path = own_dir / "shard-00001.h5"
+    harm(path)
+    if harm not in (Path.unlink, cut, cut_unnoticed):
+        rewrite(own_dir, lambda record: record["shards"][1].update(bytes=path.stat().st_size))
+    with pytest.raises(InputError, match=message) as caught:
+        load(own_dir, ALONE)
+    assert "shard-00001.h5" in str(caught.value)
+    problems = verify(own_dir)
+    assert len(problems) == 1 and "shard-00001.h5" in problems[0]
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(st.integers(0, 10**6), st.integers(0, 255), st.integers(1, 3), st.sampled_from(COMPRESSIONS))
+def test_any_wrong_byte_is_found_by_verify_and_never_crashes_load(place, byte, size, compression):
+    X, y = draw(9, 4)
+    with tempfile.TemporaryDirectory() as directory:
+        manifest = write_data(directory, X, y, compression=compression)
+        path = Path(directory) / "shard-00000.h5"
+        content = bytearray(path.read_bytes())
+        place %= len(content)
+        same = content[place] == byte
+        content[place] = byte
+        path.write_bytes(content)
+        assert len(verify(directory)) == (0 if same else 1)
+        for rank in range(size):
+            with contextlib.suppress(InputError):
+                block = load(manifest, RankOf(rank, size))
+                assert block.features.shape[0] == len(block.labels)
+
+
+# ------------------------------------------------------------------------------------------------------ the manifest
+
+
+def test_not_a_data_set(own_dir):
+    with pytest.raises(InputError, match="not a data set"):
+        read_manifest(own_dir / "nowhere")
+    (own_dir / "text.svm").write_text("+1 1:1\n")
+    with pytest.raises(InputError, match=r"text\.svm: is a file"):
+        read_manifest(own_dir / "text.svm")
+    with pytest.raises(InputError, match="cannot be made"):
+        prepare(own_dir / "text.svm" / "data")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"format": "other"}', "\udcff", '{"format": "distsms-shards"}'])
+def test_manifest_of_nonsense(own_dir, text):
+    (own_dir / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=r"manifest\.json: "):
+        read_manifest(own_dir)
+
+
+def test_newer_version(own_dir):
+    write_data(own_dir, *draw())
+    rewrite(own_dir, lambda record: record.update(version=2, n="of another type then"))
+    with pytest.raises(InputError, match="format version 2, this distsms reads up to 1; update distsms"):
+        load(own_dir, ALONE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": 41},
+        {"n": "40"},
+        {"n": True},
+        {"n": -40},
+        {"n": 40.0},
+        {"n": 10**30},
+        {"p": 0},
+        {"p": 3},
+        {"nnz": 0},
+        {"n_pos": 0},
+        {"layout": "coo"},
+        {"layout": "dense"},
+        {"dtype": "int8"},
+        {"weights": 0},
+        {"label_map": {"2": 1}},
+        {"label_map": []},
+        {"zero_based": None},
+        {"source": [{"name": 3, "bytes": 1}]},
+        {"source": {}},
+        {"shards": []},
+        {"shards": [7]},
+        {"creator": None},
+    ],
+)
+def test_wrong_manifest(own_dir, change):
+    write_data(own_dir, *draw(), 2)
+    rewrite(own_dir, lambda record: record.update(change))
+    with pytest.raises(InputError, match=r"manifest\.json: "):
+        load(own_dir, ALONE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 19},
+        {"rows": "20"},
+        {"nnz": 10**15},
+        {"columns": 13},
+        {"columns": 0},
+        {"bytes": 10},
+        {"sha256": "abc"},
+        {"values": 1},
+        {"file": "shard-00000.h5"},
+        {"file": "../shard-00001.h5"},
+        {"file": "/etc/passwd"},
+        {"file": "a/b.h5"},
+        {"file": "a\\b.h5"},
+        {"file": ".."},
+        {"file": "."},
+        {"file": ""},
+        {"file": "a\0b"},
+        {"file": None},
+    ],
+)
+def test_wrong_shard_in_manifest(own_dir, change):
+    write_data(own_dir, *draw(), 2)
+    rewrite(own_dir, lambda record: (record["shards"][1].update(change), record.update(nnz=total(record))))
+    with pytest.raises(InputError, match=r"manifest\.json: "):
+        load(own_dir, ALONE)
+
+
+def test_missing_fields(own_dir):
+    write_data(own_dir, *draw(), source=[{"name": "a.svm", "bytes": 7}])
+    whole = json.loads((own_dir / "manifest.json").read_text())
+    for name in whole.keys() - {"doubles"}:
+        rewrite(own_dir, lambda record, name=name: record.pop(name))
+        with pytest.raises(InputError, match=f"manifest.json: .*'{name}'"):
+            read_manifest(own_dir)
+        (own_dir / "manifest.json").write_text(json.dumps(whole))
+    for name in whole["shards"][0]:
+        rewrite(own_dir, lambda record, name=name: record["shards"][0].pop(name))
+        with pytest.raises(InputError, match=f"shard 0: field '{name}'"):
+            read_manifest(own_dir)
+        (own_dir / "manifest.json").write_text(json.dumps(whole))
+    assert read_manifest(own_dir).source == ({"name": "a.svm", "bytes": 7},)
+
+
+def test_links(own_dir):
+    """A link to the whole directory is the user's affair; a shard that is a link to another place is refused."""
+    write_data(own_dir / "data", *draw(), 2)
+    (own_dir / "alias").symlink_to(own_dir / "data")
+    assert load(own_dir / "alias", ALONE).n == 40
+    shutil.move(own_dir / "data" / "shard-00001.h5", own_dir / "outside.h5")
+    (own_dir / "data" / "shard-00001.h5").symlink_to(own_dir / "outside.h5")
+    with pytest.raises(InputError, match=r"shard-00001\.h5: is a link that leads out"):
+        load(own_dir / "data", ALONE)
+    assert len(verify(own_dir / "data")) == 1
+
+
+def test_unequal_shards_are_not_published(own_dir):
+    X, y = draw(4)
+    prepare(own_dir)
+    sparse_one = finish_shard(stage_shard(own_dir, 0, X), y, 12)
+    dense_one = finish_shard(stage_shard(own_dir, 1, X.toarray()), y, 12)
+    for entries in ([sparse_one, dense_one], [sparse_one, sparse_one]):
+        with pytest.raises(ValueError, match="shards"):
+            publish(own_dir, entries, label_map={}, zero_based=True)
+    assert not (own_dir / "manifest.json").exists()
+
+
+def test_links_in_the_place_of_files_that_are_written(own_dir):
+    """Whoever prepared the directory does not choose what is written over."""
+    outside = own_dir / "outside"
+    outside.write_text("mine")
+    for name in ("manifest.json", "shard-00000.h5", "shard-00000.h5.partial", ".writing"):
+        for target in (outside, own_dir / "absent"):
+            data = own_dir / f"{name}-{target.name}"
+            data.mkdir()
+            (data / name).symlink_to(target)
+            if name == ".writing":
+                with pytest.raises(InputError, match="cannot be written to"):
+                    write_data(data, *draw(), overwrite=True)
+            else:
+                write_data(data, *draw(), overwrite=True)
+                assert load(data, ALONE).n == 40
+                assert not (data / name).is_symlink()
+            assert outside.read_text() == "mine" and not (own_dir / "absent").exists()
+
+
+def test_a_shard_that_vanishes_while_it_is_read(own_dir, monkeypatch):
+    """After the sizes were compared, and before it is opened."""
+    write_data(own_dir, *draw(), 3)
+    checked = dataset.Manifest.checked_path
+
+    def vanishing(manifest, shard):
+        path = checked(manifest, shard)
+        vanishing.calls += 1
+        if vanishing.calls == 4:  # all three were there
+            (own_dir / "shard-00000.h5").unlink()
+        return path
+
+    vanishing.calls = 0
+    monkeypatch.setattr(dataset.Manifest, "checked_path", vanishing)
+    with pytest.raises(InputError, match=r"shard-00000\.h5: cannot be read.*No such file"):
+        load(own_dir, ALONE)
+
+
+def test_shards_of_two_data_sets_mixed(own_dir):
+    """Refused if the sizes differ; if they are the same, by the checksums."""
+    X, y = draw()
+    write_data(own_dir / "a", X, y, 2)
+    write_data(own_dir / "b", X * 2, y, 2)
+    shutil.copy(own_dir / "b" / "shard-00001.h5", own_dir / "a" / "shard-00001.h5")
+    problems = verify(own_dir / "a")
+    assert len(problems) == 1 and "shard-00001.h5: its content is not what was written" in problems[0]
+    write_data(own_dir / "c", *draw(41), 2)
+    shutil.copy(own_dir / "c" / "shard-00001.h5", own_dir / "a" / "shard-00001.h5")
+    with pytest.raises(InputError, match=r"shard-00001\.h5: has \d+ bytes where manifest\.json says"):
+        load(own_dir / "a", ALONE)

@@ -1,0 +1,144 @@
+"""The scripts of jobs/, edited in their three places as a user does, on a real SLURM of two nodes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import CannotStart, Cluster, missing
+from tests.support.program import run, run_json, write_svmlight
+
+pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = ("--ntasks=3", "--nodes=2", "--time=10")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    without = pytest.fail if os.environ.get("DISTSMS_NEEDS_SLURM") else pytest.skip
+    if absent := missing():
+        without(f"no SLURM here: {', '.join(absent)} not installed (scripts/setup --slurm)")
+    home = Path(tempfile.mkdtemp(prefix="slurm-"))
+    try:
+        with Cluster(home) as slurm:
+            yield slurm
+    except CannotStart as why:
+        without(str(why))
+    finally:
+        shutil.rmtree(home)
+
+
+def script(folder, name, **places):
+    """A copy of a script, with other values in its places."""
+    text = (ROOT / "jobs" / f"{name}.sbatch").read_text()
+    places = {". .venv/bin/activate": f". {ROOT}/scripts/environment", **places}
+    for old, new in places.items():
+        assert text.count(old) == 1, f"{old!r} is not one place of {name}.sbatch"
+        text = text.replace(old, str(new))
+    path = folder / f"{name}.sbatch"
+    path.write_text(text)
+    return path
+
+
+def log(folder):
+    return "\n".join(f"== {path.name}\n{path.read_text()}" for path in sorted(folder.glob("*.log")))
+
+
+def succeed(cluster, job, folder):
+    state = cluster.finished(job)
+    assert state["JobState"] == "COMPLETED", f"{state}\n{log(folder)}"
+    return state
+
+
+def course(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A user's working folder, with a data set and one to test on."""
+    for name, seed in (("train", 0), ("test", 1)):
+        write_svmlight(tmp_path / f"{name}.svm", n=400, seed=seed)
+        run("shard", tmp_path / f"{name}.svm", tmp_path / "data" / name)
+    return tmp_path
+
+
+def test_text_to_model(cluster, folder):
+    shutil.rmtree(folder / "data")
+    sharded = succeed(cluster, cluster.submit(script(folder, "shard"), *SIZE, cwd=folder), folder)
+    assert sharded["NodeList"] == "n[1-2]"
+    assert run_json("info", folder / "data" / "train")["n"] == 400
+    succeed(cluster, cluster.submit(script(folder, "train"), *SIZE, cwd=folder), folder)
+    assert run_json("info", folder / "model.h5")["status"] == "proved"
+
+
+def test_interrupted_and_requeued(cluster, folder):
+    """Signalled in mid-run, the job queues itself again, goes on, and proves what an uninterrupted one proves."""
+    run("synth", "dense", folder / "big", "--rows", 20000, "--columns", 100, "--quiet")
+    hard = {"train data/train": f"train {folder}/big", "--lambda 1e-6": "--lambda 1e-4 --solver bmrm"}
+    job = cluster.submit(script(folder, "train", **hard), *SIZE, cwd=folder)
+    trace = folder / "model.jsonl"
+    for interruption in range(2):
+        before = len(course(trace)) if trace.exists() else 0
+        cluster.wait(lambda: trace.exists() and len(course(trace)) > before + 20, "more evaluations", 120)  # noqa: B023
+        cluster.run("scancel", "--signal=USR1", "--batch", job)
+        cluster.wait(lambda: int(cluster.state(job)["Restarts"]) > interruption, "the requeued job", 120)  # noqa: B023
+    succeed(cluster, job, folder)
+    told = log(folder)
+    assert told.count("exit code 75") == 2 and told.count("exit code 0") == 1 and "start 3" in told
+    states = course(trace)
+    assert [state["evaluation"] for state in states] == list(range(1, len(states) + 1))
+    assert all(b["seconds"] >= a["seconds"] and b["best_J"] <= a["best_J"] for a, b in itertools.pairwise(states))
+    assert all(b["lower_bound"] >= a["lower_bound"] for a, b in itertools.pairwise(states))
+    model = run_json("info", folder / "model.h5")
+    run("train", folder / "big", "--lambda", "1e-4", "--output", folder / "alone.h5")
+    alone = run_json("info", folder / "alone.h5")
+    assert model["status"] == alone["status"] == "proved"
+    assert max(model["lower_bound"], alone["lower_bound"]) <= min(model["J"], alone["J"])
+
+
+@pytest.mark.slow
+def test_no_more_restarts_than_wanted(cluster, folder):
+    """A job whose every start ends by its own time limit gives up in the end, with exit code 75."""
+    places = {"--lambda 1e-6": "--lambda 1e-6 --epsilon 1e-9 --time-limit 0.001s", "restarts=20": "restarts=1"}
+    job = cluster.submit(script(folder, "train", **places), *SIZE, cwd=folder)
+    state = cluster.finished(job)
+    assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("FAILED", "75:0", "1"), log(folder)
+    assert run_json("info", folder / "model.h5")["status"] == "time"
+
+
+def test_sweep(cluster, folder):
+    """Each task has its line in one table, also one without a model, until it has one; a wrong number is refused."""
+    sweep = script(folder, "sweep", **{"lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1e-2 1e-4)"})
+    size = ("--ntasks=2", "--time=10")
+    refused = cluster.submit(sweep, *size, "--array=0", cwd=folder)
+    assert cluster.finished(refused)["ExitCode"] == "2:0", log(folder)
+    assert "--array=0-3" in log(folder)
+    failed, table = "sweep/prbep-1e-2", folder / "sweep" / "table.txt"
+    table.parent.mkdir()
+    (folder / f"{failed}.jsonl").write_text("notes, where the trace should go\n")
+    for without in ([f"{failed}: no model; see its log, and submit again"], []):
+        cluster.finished(cluster.submit(sweep, *size, "--array=0-3", cwd=folder))
+        cluster.wait(lambda: table.exists() and len(table.read_text().splitlines()) == 6, "the table", 120)
+        lines = table.read_text().splitlines()
+        trained = lines[len(without) + 2 :]
+        assert lines[: len(without)] == without, log(folder)
+        assert sum("rocarea" in line for line in trained) == 2
+        assert sum("prbep" in line for line in trained) == 2 - len(without)
+        assert all("proved" in line and not line.rstrip().endswith("-") for line in trained), f"{lines}\n{log(folder)}"
+        table.unlink()
+        (folder / f"{failed}.jsonl").unlink()
+
+
+def test_scaling(cluster, folder):
+    """One line for each number of ranks."""
+    job = cluster.submit(script(folder, "scaling"), "--ntasks=4", "--time=10", cwd=folder)
+    succeed(cluster, job, folder)
+    lines = log(folder).rstrip().splitlines()[-3:]
+    assert [line.split()[1] for line in lines] == ["1", "2", "4"]

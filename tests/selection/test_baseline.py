@@ -1,0 +1,428 @@
+"""The obvious alternatives: fitted as said, on a path's folds, measured and told apart honestly; nothing done twice."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.metrics import roc_auc_score
+
+from distsms.data.shards import dataset
+from distsms.errors import InputError
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import Interval
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.selection import baseline_text, trees
+from distsms.selection.baseline import (
+    BEST,
+    Fit,
+    Folder,
+    Rows,
+    Standing,
+    chosen,
+    complete,
+    read_standing,
+    run,
+    searched,
+    standings,
+    units,
+)
+from distsms.selection.competitors import METHODS, OURS, Fitted, Task, require
+from distsms.selection.folds import Folds, deal, dealt
+from tests.support import program
+from tests.support.problems import data
+
+pytestmark = pytest.mark.serial
+ALONE = Communicator()
+SETTINGS = Settings(lam=1.0, epsilon=1e-4)
+
+
+def rows(n=150, folds=3, **more):
+    X, y = data(n, **more)
+    counted = np.ones(n, bool)
+    return Rows(X, y, Folds(deal(y, counted, folds, 0, ALONE), counted))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    found = Folder(tmp_path / "out")
+    found.path.mkdir()
+    found.open({"measure": "rocarea"})
+    return found
+
+
+@pytest.mark.parametrize("method", ["logistic", "logistic-balanced", "svm", "svm-balanced"])
+@pytest.mark.parametrize("lam", [1e-1, 1e-3])
+def test_lambda_means_the_same_to_others(method, lam):
+    """At their w the gradient of lambda/2 ||w||^2 and the weighted mean of losses is 0, but for their tolerance."""
+    X, y = data(300)
+    fitted = METHODS[method].fit(Task(X, y, "rocarea", SETTINGS), lam)
+    assert not fitted.note
+    s = fitted.score(X)
+    w = sparse.linalg.lsqr(sparse.hstack([X, np.ones((300, 1))]), s, atol=1e-14, btol=1e-14)[0][:-1]
+    slope = -y / (1 + np.exp(y * s)) if method.startswith("logistic") else -2 * y * np.maximum(1 - y * s, 0)
+    weight = np.where(y > 0, 150 / np.sum(y > 0), 150 / np.sum(y < 0)) if "balanced" in method else np.ones(300)
+    assert (
+        np.abs(lam * w + X.T @ (weight * slope) / 300).max() < 1e-3 * np.abs(X.T @ (weight * slope) / 300).sum() + 1e-4
+    )
+
+
+def test_ours_is_proved_and_trees_see_what_no_plane_can():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2))
+    y = np.where(X[:, 0] * X[:, 1] > 0, 1, -1).astype(np.int8)
+    task = Task(X, y, "rocarea", SETTINGS, np.arange(600) % 5 == 0)
+    ours = METHODS[OURS].fit(task, 1e-2)
+    assert not ours.note
+    pytest.importorskip("xgboost")
+    scores = trees.grow(X, y, 0, trees.attempt(X, y, task.held, "rocarea", 0).rounds)(X)
+    assert ranking.rocarea(scores, y, ALONE) > 0.95 > 0.7 > ranking.rocarea(ours.score(X), y, ALONE)
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
+    xgboost = pytest.importorskip("xgboost")
+    X, y = data(400)
+    held = deal(y, np.ones(400, bool), 5, 0, ALONE) == 1
+    found = trees.attempt(X, y, held, measure, 3)
+    assert trees.attempt(X, y, held, measure, 3) == found  # no chance is left in it
+    words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **trees.setting(3)}
+    model = xgboost.train(words, xgboost.DMatrix(X[~held], label=y[~held] > 0), found.rounds)
+    ranked = ranking.ranking(model.predict(xgboost.DMatrix(X[held])).astype(float), y[held], ALONE)
+    assert found.value == pytest.approx(getattr(ranked, measure), abs=1e-6)
+    one = np.where(np.arange(400) == 5, 1, -1).astype(np.int8)
+    value, rounds = trees.attempt(X, one, None, measure, 0)  # no inner rows to judge by
+    assert np.isnan(value) and np.isfinite(trees.grow(X, one, 0, rounds)(X)).all()
+
+
+def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
+    told = [trees.words(number) for number in range(30)]
+    assert told[0] == "max_depth 6, eta 0.1" and told == [trees.words(number) for number in range(30)]
+    assert len(set(told)) == 30
+    assert all(8 <= trees.setting(number)["max_leaves"] <= 256 for number in range(1, 30))
+
+
+def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatch, folder):
+    """The setting that is best on inner rows, though it is the worst on the fold's; stopped between, gone on with."""
+    these, seen, grown = rows(), [], []
+
+    def search(task, number):
+        seen.append(len(task.y))
+        return trees.Tried([0.5, 0.9, 0.9][int(number)], 10 + int(number))
+
+    def fit(task, number):
+        grown.append((number, task.rounds))
+        return Fitted(lambda X: np.arange(X.shape[0], dtype=float) if number else these.y[: X.shape[0]].astype(float))
+
+    monkeypatch.setitem(METHODS, "trees", METHODS["trees"]._replace(search=search, fit=fit))
+    tries = units(["trees"], [], 3, 3)
+    assert not run(these, tries, "rocarea", SETTINGS, folder.keep)
+    assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
+    assert folder.done() == set(tries) and not searched(folder.tries(), 4)
+    assert not standings(folder, folder.fits(), these, "rocarea")  # no table of what is only tried
+    wanted = searched(folder.tries(), 3)
+    assert [(*one[:3], one.best.setting, one.best.rounds) for one in wanted] == [
+        ("trees", 3.0, f, 1.0, 11) for f in (1, 2, 3)
+    ]
+    assert [one.best.setting for one in searched(folder.tries(), 1)] == [0.0] * 3  # a smaller budget
+    run(these, searched(folder.tries(), 1), "rocarea", SETTINGS, folder.keep)
+    run(these, wanted, "rocarea", SETTINGS, folder.keep)
+    assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and folder.done() == set(tries)
+    (found,) = standings(folder, folder.fits(), these, "rocarea")
+    assert found.chosen == [3.0] * 3 and found.sure["rocarea"].value < 0.9  # of the larger one, though it did worse
+    assert found.seconds >= sum(one.seconds for one in folder.tries())
+    assert "best of 3" in baseline_text.table([found], "rocarea")
+
+
+values = st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=4)
+
+
+@given(values, st.integers(0, 2), st.integers(0, 4))
+def test_no_fold_helps_to_choose_its_own_setting(table, fold, other):
+    def choices():
+        fits = {
+            (0.1**k, f + 1): Fit("svm", 0.1**k, f + 1, 1.0, value / 4, math.nan, "")
+            for k, line in enumerate(table)
+            for f, value in enumerate(line)
+        }
+        del fits[min(fits)]  # a setting that one fold lacks is no choice
+        fits |= {(7.0, f): Fit("svm", 7.0, f, 1.0, 0.1, 0.0, "") for f in (1, 2, 3)}
+        return [one.setting for one in chosen(complete([*fits.values()], "svm", 3), "rocarea")]
+
+    before = choices()
+    others = [sum(line) - line[fold] for line in table[:-1]]
+    best = max([*others, 0.8])  # 7.0 has 0.1 everywhere; values are quarters
+    assert before[fold] == (7.0 if best == 0.8 else 0.1 ** others.index(best))
+    for line in table:
+        line[fold] = other
+    assert choices()[fold] == before[fold]
+
+
+@given(st.data())
+def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
+    """By brute force over methods and settings; what a fold says of itself changes nothing there."""
+    candidates = [(name, lam) for name in ("logistic", "svm") for lam in (1.0, 0.1)]
+    table = {one: data.draw(st.lists(st.integers(0, 4), min_size=3, max_size=3)) for one in candidates}
+
+    def choices():
+        these = {
+            (one, fold + 1): Fit(one[0], one[1], fold + 1, 1.0, 0.0, value / 4, "")
+            for one, line in table.items()
+            for fold, value in enumerate(line)
+        }
+        return [(fit.method, fit.setting) for fit in chosen(these, "prbep")]
+
+    before, fold = choices(), data.draw(st.integers(0, 2))
+    others = {one: sum(line) - line[fold] for one, line in table.items()}
+    assert before[fold] == max(others, key=others.get)  # of several the first
+    for line in table.values():
+        line[fold] = data.draw(st.integers(0, 4))
+    assert choices()[fold] == before[fold]
+
+
+def test_standings_are_means_over_folds_and_paired(folder):
+    these = rows()
+    wanted = units([OURS, "logistic"], [1e-1, 1e-2], 3, 4)
+    assert len(wanted) == 12
+    assert not run(these, wanted, "rocarea", SETTINGS, folder.keep)
+    fits = folder.fits()
+    ours, other, best = standings(folder, fits, these, "rocarea")
+    assert (ours.method, other.method, ours.less) == (OURS, "logistic", {})
+    assert best == other._replace(
+        method=BEST, at_end=False, seconds=0.0, notes=f"logistic ({METHODS['logistic'].about}) in 3"
+    )
+    by = {(one.method, one.setting, one.fold): one for one in fits}
+    for one in (ours, other):
+        own = [by[one.method, setting, f] for f, setting in enumerate(one.chosen, 1)]
+        areas = [roc_auc_score(these.y[these.fold == fit.fold], folder.scores(fit)) for fit in own]
+        assert one.sure["rocarea"].value == pytest.approx(np.mean(areas))
+        assert one.sure["prbep"].value == pytest.approx(np.mean([fit.prbep for fit in own]))
+        assert one.sure["rocarea"].low < one.sure["rocarea"].value < one.sure["rocarea"].high
+        assert one.seconds == pytest.approx(sum(fit.seconds for fit in fits if fit.method == one.method))
+    for name, less in other.less.items():
+        assert less.value == pytest.approx(ours.sure[name].value - other.sure[name].value)
+    back = read_standing(json.loads(json.dumps(other.as_json())), "here")
+    assert back.less["rocarea"] == other.less["rocarea"] and back.chosen == other.chosen
+    # A method that is nowhere finished has no place, one that lacks a fold of all its settings neither.
+    assert [s.method for s in standings(folder, [f for f in fits if f.method == OURS], these, "rocarea")] == [OURS]
+    partly = [f for f in fits if f.method == OURS or f.fold < 3]
+    assert [s.method for s in standings(folder, partly, these, "rocarea")] == [OURS]
+
+
+def test_rows_that_are_never_judged(folder):
+    """By time, each fit is trained on what comes before; the first block is in no score and no interval."""
+    X, y = data(160)
+    these = Rows(X, y, dealt("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
+    run(these, units([OURS, "logistic"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    for one in standings(folder, folder.fits(), these, "rocarea"):
+        if one.method == BEST:
+            continue
+        own = sorted((fit for fit in folder.fits() if fit.method == one.method), key=lambda fit: fit.fold)
+        for fit in own:
+            judged, scores = slice(40 * fit.fold, 40 * fit.fold + 40), folder.scores(fit)
+            assert fit.rocarea == pytest.approx(roc_auc_score(y[judged], scores))
+            before = slice(0, 40 * fit.fold)
+            again = METHODS[one.method].fit(Task(X[before], y[before], "rocarea", SETTINGS), 1e-1).score(X[judged])
+            assert scores == pytest.approx(again, abs=1e-6)
+        assert one.sure["rocarea"].value == pytest.approx(np.mean([fit.rocarea for fit in own]))
+        assert one.sure["rocarea"].low < one.sure["rocarea"].value < one.sure["rocarea"].high
+
+
+def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
+    these = rows(n=240)
+    run(these, units([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fits = folder.fits()
+    of = {(one.method, one.setting, one.fold): one.rocarea for one in fits}
+    others = {key[:2] for key in of if key[0] != OURS}
+    values = []
+    for fold in (1, 2, 3):
+        name, setting = max(others, key=lambda one: sum(of[*one, f] for f in (1, 2, 3) if f != fold))
+        values.append(of[name, setting, fold])
+    found = {one.method: one for one in standings(folder, fits, these, "rocarea")}
+    assert found[BEST].sure["rocarea"].value == pytest.approx(np.mean(values))
+    assert list(found) == [OURS, "logistic", "svm-balanced", BEST]
+    words = baseline_text.sentences([*found.values()], "rocarea")
+    assert found[BEST].notes in words[0] and BEST in baseline_text.table([*found.values()], "rocarea")
+
+
+def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
+    """Limits of PRBEP by hand: replicates of the folds' rows, 1 + k / (k - 1) times the variance about the value."""
+    these = rows(n=600)
+    run(these, units([OURS], [1e-1], 3, 4), "prbep", SETTINGS, folder.keep)
+    (ours,) = standings(folder, folder.fits(), these, "prbep")
+    drawn, shares = [], []
+    for fit in sorted(folder.fits(), key=lambda one: one.fold):
+        at = np.flatnonzero(these.fold == fit.fold)
+        scores, y = folder.scores(fit), these.y[at]
+        drawn.append(bootstrap.prbep(scores, y, at, 1000, 0, ALONE))
+        shares.append(confidence.recall(ranking.among(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
+    sure, replicates = ours.sure["prbep"], np.mean(drawn, axis=0)
+    far = [sure.value + math.sqrt(2.5) * (np.quantile(replicates, q) - sure.value) for q in (0.025, 0.975)]
+    low, high = confidence.limits(confidence.of_folds(shares), 0.95)
+    assert (sure.low, sure.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
+    assert sure.of == confidence.METHOD
+
+
+def test_fits_are_kept_and_damage_is_told(folder):
+    these, wanted = rows(), units([OURS], [1e-1, 1e-2], 3, 4)
+    asked = iter([False, False, True])
+    assert run(these, wanted, "rocarea", SETTINGS, folder.keep, lambda: next(asked))
+    assert {(one.setting, one.fold) for one in folder.fits()} == {(0.1, 1), (0.1, 2)}
+    path = folder.path / "fits" / "distsms_0.1_fold1.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20])
+    with pytest.raises(InputError, match="fitted anew"):
+        folder.scores(folder.fits()[0] if folder.fits()[0].fold == 1 else folder.fits()[1])
+    path.with_suffix(".json").write_text("{}")
+    with pytest.raises(InputError, match=r"distsms_0\.1_fold1\.json"):
+        folder.fits()
+
+
+def test_scores_that_are_not_finite_are_refused(monkeypatch, folder):
+    these = rows()
+    broken = METHODS[OURS]._replace(fit=lambda task, lam: type("F", (), {"score": lambda X: X @ np.full(12, np.nan)}))
+    monkeypatch.setitem(METHODS, OURS, broken)
+    with pytest.raises(InputError, match="not finite"):
+        run(these, units([OURS], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+
+
+def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    require(["distsms", "logistic"])
+    with pytest.raises(InputError, match=r"trees wants xgboost.*distsms\[baseline\].*--methods"):
+        require(["distsms", "trees"])
+
+
+@pytest.mark.parametrize("kind", ["values", "pattern", "dense"])
+def test_the_matrix_of_a_data_set(tmp_path, kind):
+    X, y = data(60)
+    X = X.toarray() if kind == "dense" else X
+    if kind == "pattern":
+        X = (X != 0).astype(float)
+    weights = np.where(np.arange(60) % 7 == 3, 0.0, 1.0)
+    found, labels, _ = dataset.matrix(dataset.write_data(tmp_path / "a", X, y, 3))
+    assert (found != X).sum() == 0 and np.array_equal(labels, y) and found.dtype == float
+    found, labels, _ = dataset.matrix(dataset.write_data(tmp_path / "b", X, y, 2, weights))
+    assert (found != X[weights > 0]).sum() == 0 and np.array_equal(labels, y[weights > 0])
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", ["standard", "l2"])
+def test_others_get_the_rows_that_training_sees(tmp_path, kind):
+    program.write_svmlight(tmp_path / "rows.svm", n=80)
+    program.run("shard", tmp_path / "rows.svm", tmp_path / "data", "--normalize", kind)
+    manifest = dataset.read_manifest(tmp_path / "data")
+    X, _, _ = dataset.matrix(manifest)
+    w = np.random.default_rng(0).normal(size=X.shape[1])
+    assert X @ w == pytest.approx(dataset.load(manifest, ALONE).features.margins(w))
+
+
+def standing(method, value, less=None, **more):
+    def interval(one):
+        return Interval(one[0], 0.1, *one[1:], "DeLong", p=0.5)
+
+    sure = dict.fromkeys(("rocarea", "prbep"), interval((value, value - 0.1, value + 0.1)))
+    found = {} if less is None else dict.fromkeys(("rocarea", "prbep"), interval(less))
+    told = {"chosen": [0.1, 0.1, 0.01], "at_end": False, "seconds": 1.0, "notes": ""}
+    return Standing(method, sure=sure, less=found, **{**told, **more})
+
+
+@pytest.mark.parametrize(
+    "less, word",
+    [
+        (
+            (0.02, 0.01, 0.03),
+            "is ahead of the best of the other linear models, chosen for each fold by the other folds",
+        ),
+        ((-0.02, -0.03, -0.01), "does not pay here: it is behind the best of the other linear models"),
+        ((0.02, -0.01, 0.05), "makes no difference"),
+    ],
+)
+def test_what_is_said_is_what_the_interval_says(less, word):
+    found = [standing(OURS, 0.9), standing("svm", 0.88, (0.1, 0.05, 0.15)), standing("logistic", 0.8, less)]
+    best = standing(BEST, 0.88, less, notes="logistic (regression) in 2, svm (hinge) in 1")
+    first, known, *_ = baseline_text.sentences([*found, best], "rocarea")
+    assert word in first and best.notes in first and "2.000 points" in first
+    assert "is itself a ranking SVM" in known
+    assert "is itself a linear SVM, with hinge loss" in baseline_text.sentences([*found, best], "prbep")[1]
+    tuned = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, chosen=[20.0] * 3)
+    said = " ".join(baseline_text.sentences([*found, tuned, best], "rocarea"))
+    assert "the best of 20 settings" in said and "are ahead by 5.000 points" in said
+    assert "trees: 2 fits odd." in said and "end of the grid" in said and confidence.METHOD in said
+    assert "irect" not in " ".join(baseline_text.sentences(found[1:2], "rocarea"))
+    assert "0.1" in baseline_text.table([*found, best], "rocarea")
+
+
+def test_too_few_positives_give_no_verdict(folder):
+    these = rows(n=100)
+    few = np.flatnonzero(these.y > 0)[9:]
+    X, y = these.X, these.y.copy()
+    y[few] = -1
+    counted = np.ones(100, bool)
+    these = Rows(X, y, Folds(deal(y, counted, 3, 0, ALONE), counted))
+    run(these, units([OURS, "svm"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    found = standings(folder, folder.fits(), these, "rocarea")
+    (first, *_) = baseline_text.sentences(found, "rocarea")
+    assert first.startswith("No verdict on whether direct optimization pays: 9 positive rows are too few")
+    assert all(one.sure[name].low < one.sure[name].high for one in found for name in one.sure)
+
+
+WITHOUT_PETSC = """
+import sys
+sys.modules["petsc4py"] = None
+from distsms.__main__ import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.e2e
+def test_the_program(tmp_path):
+    """On two ranks, stopped, gone on with on one, on a path's folds, and shown in a report."""
+    program.write_svmlight(tmp_path / "rows.svm", n=200)
+    program.run("shard", tmp_path / "rows.svm", tmp_path / "data")
+    words = ("baseline", tmp_path / "data", "--output", tmp_path / "out")
+    program.run("path", tmp_path / "data", "--lambdas", 1e-1, 1e-2, "--folds", 3, "--output", tmp_path / "path")
+    those = (*words, "--path", tmp_path / "path", "--methods", "distsms", "logistic")
+    out = program.run(*those, "--time-limit", "1e-6s", ranks=2, code=75)
+    assert "same line again goes on" in out
+    out = program.run(*those, ranks=2)
+    assert "of this rank" in out and "Direct optimization" in out
+    whole = json.loads((tmp_path / "out" / "baseline.json").read_text())
+    assert [one["method"] for one in whole["methods"]] == ["distsms", "logistic", BEST]
+    assert "12, of which 12 are there" in program.run(*those)
+    alone = (*words[:-1], tmp_path / "alone", *those[4:], "--solver", "lbfgs")
+    assert "Direct optimization" in program.run(*alone, program=("-c", WITHOUT_PETSC))
+    again = json.loads((tmp_path / "out" / "baseline.json").read_text())
+    assert again == whole
+    held = {
+        (one["lam"], one["lane"]): one["held_out"]
+        for one in json.loads((tmp_path / "path/path.json").read_text())["points"]
+    }
+    for path in (tmp_path / "out" / "fits").glob("distsms_*.json"):
+        fit = json.loads(path.read_text())
+        assert fit["rocarea"] == pytest.approx(
+            held[fit["setting"], fit["fold"]]["rocarea"], abs=0.02
+        )  # both to epsilon
+    assert "is a path with measure rocarea" in program.run(*those, "--measure", "prbep", code=1)
+    assert "folds: there 3, now 4" in program.run(*words, "--folds", 4, "--methods", "distsms", code=1)
+    pytest.importorskip("xgboost")
+    out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
+    assert "try 0 " in out and "inner rows' ROCArea" in out and "best of 2 " in out and "Trees (" in out
+    script = Path(__file__).parents[2] / "scripts" / "test_rows"
+    out = program.run(tmp_path / "out", tmp_path / "data", program=(script,))
+    assert "200 rows, of which 200 occur among the training rows" in out and "2 settings tried" in out
+    assert [line.split()[0] for line in out.splitlines()[-3:]] == ["distsms", "logistic", "trees"]
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "report.html"
+    rest = ("--on", tmp_path / "data", "--out", page, "--bootstrap", 0)
+    program.run("report", tmp_path / "path" / "model.h5", *rest, "--baseline", tmp_path / "out")
+    assert "Path of lambdas, 3 folds" in page.read_text() and "Beside other methods" in page.read_text()

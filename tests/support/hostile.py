@@ -1,0 +1,234 @@
+"""What reads files, one function for each format, to be given any bytes whatever: it may say InputError, nothing else.
+
+`TARGETS[name](folder)` makes sound examples and a function that writes bytes to a file in the folder and reads them as
+the program does. Used by tests/robustness/test_fuzz.py and scripts/fuzz.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from distsms.data.formats import rows, svmlight, text_files
+from distsms.data.formats.registry import Reading, open_reader
+from distsms.data.shards.dataset import load, write_data
+from distsms.errors import InputError
+from distsms.inference import model
+from distsms.parallel.communicator import Communicator
+from distsms.training import checkpoint
+from tests.support.files import write_anndata
+
+ALONE = Communicator()
+INFO = {"label_map": {"+1": 1, "-1": -1}, "threshold": 0.5, "bias": 0.0, "zero_based": False, "J": 0.5}
+
+
+class Target(NamedTuple):
+    """Sound examples, and what reads bytes."""
+
+    seeds: list[bytes]
+    read: Callable[[bytes], object]
+
+    def __repr__(self) -> str:
+        return "a target"
+
+
+def attempt(target: Target, content: bytes, name: str = "hostile") -> None:
+    """Read some bytes. AssertionError if an error does not name the file; any other exception is a find."""
+    try:
+        target.read(content)
+    except InputError as error:
+        assert name in str(error), f"the file is not named: {error}"
+
+
+def matrix() -> tuple[sparse.csr_matrix, np.ndarray]:
+    """Nine rows."""
+    X = sparse.random(9, 5, 0.5, "csr", random_state=1)
+    X.data += 1
+    return X, np.where(np.arange(9) % 2, 1, -1)
+
+
+def sound(found: rows.Rows) -> None:
+    """What every reader promises of its rows."""
+    n, nnz = len(found.labels), len(found.data)
+    assert found.indptr.shape == (n + 1,) and found.indptr[0] == 0 and found.indptr[-1] == nnz == len(found.indices)
+    assert (np.diff(found.indptr) >= 0).all() and np.isfinite(found.data).all() and (found.data != 0).all()
+    assert nnz == 0 or (found.indices.min() >= 0 and found.indices.max() < found.n_columns)
+    assert found.ids is None or len(found.ids) == n
+
+
+def text(folder: Path) -> Target:
+    """Svmlight text, plain or compressed."""
+    path = folder / "hostile.svm"
+    plain = b"# made by hand\n1 1:0.5 3:1e-3 #x\n-1 2:-7 4:12345678901234567890\r\n\n+1 5:1.7976931348623157e308\n"
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        for share in text_files.plan([path], 2):
+            sound(rows.concatenate(svmlight.read(share)))
+
+    return Target([plain, gzip.compress(plain), b"0 1:1\n2 1:2", b"\xef\xbb\xbf1 7:1\n"], read)
+
+
+def _data_set(folder: Path, X: object, compression: str = "none") -> Path:
+    write_data(folder / "hostile", X, matrix()[1], weights=np.ones(9), compression=compression)
+    return folder / "hostile"
+
+
+def _shard(folder: Path, X: object, compression: str = "none") -> Target:
+    data = _data_set(folder, X, compression)
+    path, manifest = data / "shard-00000.h5", data / "manifest.json"
+    record = json.loads(manifest.read_text())
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        record["shards"][0]["bytes"] = len(content)
+        manifest.write_text(json.dumps(record))
+        block = load(data, ALONE)
+        assert block.features.shape == (9, 5) and len(block.labels) == 9
+
+    return Target([path.read_bytes()], read)
+
+
+def shard(folder: Path) -> Target:
+    """A shard in CSR, under a manifest that is right."""
+    return _shard(folder, matrix()[0])
+
+
+def dense(folder: Path) -> Target:
+    """A dense shard."""
+    return _shard(folder, matrix()[0].toarray())
+
+
+def compressed(folder: Path) -> Target:
+    """A compressed shard in CSR."""
+    return _shard(folder, matrix()[0], "blosc-lz4")
+
+
+def compressed_dense(folder: Path) -> Target:
+    """A compressed dense shard."""
+    return _shard(folder, matrix()[0].toarray(), "blosc-lz4")
+
+
+def manifest(folder: Path) -> Target:
+    """A manifest, over shards that are right."""
+    data = _data_set(folder, matrix()[0])
+
+    def read(content: bytes) -> None:
+        (data / "manifest.json").write_bytes(content)
+        block = load(data, ALONE)
+        assert len(block.labels) == block.n == 9
+
+    return Target([(data / "manifest.json").read_bytes()], read)
+
+
+def model_file(folder: Path) -> Target:
+    """A model."""
+    path = folder / "hostile.h5"
+    model.save(path, model.Model(np.arange(1.0, 6), INFO))
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        model.is_model(path)
+        found = model.load(path)
+        assert np.isfinite(found.w).all() and len(found.classes) == 2 and found.bias + found.threshold is not None
+
+    return Target([path.read_bytes()], read)
+
+
+def checkpoint_file(folder: Path) -> Target:
+    """A checkpoint."""
+    arrays = {"table.a": checkpoint.Rows.of(np.ones(3)), "vector.w": checkpoint.Rows.of(np.ones((2, 5)))}
+    checkpoint.save(folder / "hostile", {"measure": "rocarea"}, {"count": 7}, arrays)
+    path = folder / "hostile" / checkpoint.NEWEST
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        found = checkpoint.read(path)
+        for name, shape in found.shapes.items():
+            assert found.array(name).shape == shape
+
+    return Target([path.read_bytes()], read)
+
+
+def _table(folder: Path, name: str, seeds: list[bytes], reading: Reading) -> Target:
+    path = folder / name
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        reader = open_reader([path], reading, ALONE)
+        for share in reader.plan(2):
+            for block in reader.read(share):
+                sound(block)
+
+    return Target(seeds, read)
+
+
+def csv(folder: Path) -> Target:
+    """A table as text."""
+    lines = b'id,y,a,"b, c"\n1,yes,0.5,red\n2,no,,"blue, green"\n3,yes,-1e3,NA\n'
+    return _table(folder, "hostile.csv", [lines, gzip.compress(lines)], Reading(label="y", id="id", positive="yes"))
+
+
+def parquet(folder: Path) -> Target:
+    """A table in Arrow's format."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"y": [1, 0, 1], "a": [0.5, None, 2.0], "b": ["red", "blue", None], "id": ["x", "y", "z"]}
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return _table(folder, "hostile.parquet", [file.getvalue()], Reading(label="y", id="id"))
+
+
+def npz(folder: Path) -> Target:
+    """Arrays in a zip file, CSR or dense."""
+    X, y = matrix()
+    files = [io.BytesIO() for _ in range(3)]
+    arrays = {name: getattr(X, name) for name in ("indptr", "indices", "data", "shape")}
+    np.savez(files[0], y=y, format=np.array(b"csr"), **arrays)
+    np.savez_compressed(files[1], y=y, format=np.array(b"csr"), **arrays)
+    np.savez_compressed(files[2], y=y, X=X.toarray())
+    return _table(folder, "hostile.npz", [file.getvalue() for file in files], Reading())
+
+
+def npy(folder: Path) -> Target:
+    """One array."""
+    X, y = matrix()
+    np.save(folder / "hostile-y.npy", y)
+    file = io.BytesIO()
+    np.save(file, X.toarray())
+    return _table(folder, "hostile.npy", [file.getvalue()], Reading(label=str(folder / "hostile-y.npy")))
+
+
+def anndata(folder: Path) -> Target:
+    """AnnData's HDF5."""
+    X, y = matrix()
+    seeds, obs = [], {"y": np.where(y > 0, "yes", "no")}
+    for one, storage in ((X, {}), (X.toarray(), {"compression": "gzip"})):
+        write_anndata(folder / "made.h5ad", one, [f"g{k}" for k in range(5)], obs, **storage)
+        seeds.append((folder / "made.h5ad").read_bytes())
+    return _table(folder, "hostile.h5ad", seeds, Reading(label="y", positive="yes"))
+
+
+TARGETS: dict[str, Callable[[Path], Target]] = {
+    "text": text,
+    "shard": shard,
+    "dense": dense,
+    "lz4": compressed,
+    "lz4dense": compressed_dense,
+    "manifest": manifest,
+    "model": model_file,
+    "checkpoint": checkpoint_file,
+    "csv": csv,
+    "parquet": parquet,
+    "npz": npz,
+    "npy": npy,
+    "anndata": anndata,
+}

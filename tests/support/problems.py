@@ -1,0 +1,125 @@
+"""Small data sets for tests, and a rank's share of one; scores and losses; finished runs of a comparison."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import strategies as st
+from scipy import sparse
+
+from distsms.data.shards.dataset import Block
+from distsms.losses.registry import MEASURES, make_loss
+from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.matrix.local import Sparse
+from distsms.optim.objective import Objective
+from distsms.optim.solvers.base import SOLVERS, solver_class
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.vectors import make_vectors
+from distsms.study.grid import Cell, Finished
+
+SPREADABLE = [name for name in SOLVERS if solver_class(name).traits.spreadable]
+
+
+def data(n=200, p=12, seed=0, positive=0.25):
+    """X (n, p) sparse and y (n,) with signal, noise and both classes."""
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(n) < positive, 1, -1).astype(np.int8)
+    y[:2] = 1, -1
+    X = sparse.random(n, p, 0.5, format="csr", random_state=seed, data_rvs=rng.standard_normal)
+    return (X + sparse.csr_matrix(np.outer(y > 0, np.linspace(0, 1, p)))).tocsr(), y
+
+
+def share(comm, n):
+    """This rank's rows of n: ever more from rank to rank, and from three ranks on none on the last."""
+    full = comm.size - (comm.size > 2)
+    ends = [n * min(r, full) ** 2 // full**2 for r in range(comm.size + 1)]
+    return slice(ends[comm.rank], ends[comm.rank + 1])
+
+
+def objective(X, y, comm, measure="rocarea", weights=None, step="root", **more):
+    """The objective of this rank's share of X and y."""
+    rows = share(comm, len(y))
+    loss = make_loss(measure, "gather", y[rows], None if weights is None else weights[rows], comm)
+    return Objective(Sparse.of(X[rows].tocsr()), [loss], comm, vectors=make_vectors(step, X.shape[1], comm), **more)
+
+
+def asked(objective, requests):
+    """Evaluations on the ranks that step, None elsewhere. Collective."""
+    if not objective.vectors.steps:
+        return objective.serve()
+    found = objective.evaluate(requests)
+    objective.release()
+    return found
+
+
+def noting(states):
+    """A watcher of `train` that appends each state to a list."""
+    return lambda state, w: states.append(state)
+
+
+_PATHS = {"data": {"path": "a", "fingerprint": "f"}, "test": {"path": "t", "fingerprint": "e"}}
+IDENTITY = {"format": "distsms-comparison", "version": 1, **_PATHS, "epsilon": 1e-3}
+CELL = Cell("rocarea", 1e-2, "lmvm")
+
+
+def block(comm, X, y):
+    """This rank's share of X and y, as `shards.load` would hold it."""
+    rows, part = share(comm, len(y)), X[share(comm, len(y))].tocsr()
+    features = Sparse.of(part)
+    return Block(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=False, files=False):
+    """A finished run by hand: one evaluation a second, with these best J; its folder if `files`, or what is read."""
+    place = folder / "cells" / cell.name
+    place.mkdir(parents=True)
+    trace = [{"evaluation": k, "seconds": float(k), "best_J": J, "gap": J} for k, J in enumerate(best_J, 1)]
+    measures = None if test is None else {"rocarea": test, "prbep": test}
+    tests = [] if test is None else [{**line, **measures} for line in trace]
+    for name, rows in (("trace.jsonl", trace), ("test.jsonl", tests)):
+        (place / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    J = best_J[-1] if best_J else None
+    result = {"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu, "J": J}
+    result |= {"lower_bound": bound, "gap": None, "status": status, "evaluations": len(best_J), "vacuous": vacuous}
+    result |= {"seconds": float(len(best_J)), "test": measures, "J_at_zero": 1.0, "host": "here"}
+    (place / "result.json").write_text(json.dumps(result))
+    return place if files else Finished.read(place)
+
+
+class ByRanges(RocAreaExchange):
+    """The way that is otherwise taken from a million rows of the smaller class on."""
+
+    by_ranges = True
+
+
+WAYS = {measure: loss for measure, loss in MEASURES.items() if measure[0] in ("rocarea", "prbep")}
+WAYS["rocarea", "ranges"] = ByRanges
+ALL = sorted(WAYS)
+
+
+def build(measure, labels, comm=None, weights=None):
+    return WAYS[measure](np.asarray(labels, np.int8), weights, comm or Communicator())
+
+
+def local_part(array, comm):
+    """This rank's share of an array over all rows."""
+    return array[share(comm, len(array))]
+
+
+@st.composite
+def problems(draw, max_rows=14):
+    """Scores (often tied, of any size), labels of both classes, and a width."""
+    n = draw(st.integers(2, max_rows))
+    size = 10.0 ** draw(st.sampled_from([-8, -2, 0, 0, 1, 8]))
+    grid = st.integers(-4, 4).map(float)
+    score = draw(st.sampled_from([grid, st.floats(-3, 3, allow_subnormal=False)]))
+    scores = np.array(draw(st.lists(score, min_size=n, max_size=n))) * size
+    labels = np.array(draw(st.lists(st.sampled_from([1, -1]), min_size=n, max_size=n)))
+    labels[0], labels[1] = 1, -1
+    nu = draw(st.sampled_from([1e-9, 1e-3, 0.1, 0.5, 1.0, 2.0, 7.5, 1e4, 1e10]))
+    return scores, labels, nu

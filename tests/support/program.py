@@ -1,0 +1,97 @@
+"""Running the program in processes of its own, with a time limit: what does not end has failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+from sklearn.datasets import dump_svmlight_file
+
+TIME_LIMIT = 120  # seconds; far above what anything here takes, far below waiting for ever
+
+
+def start(*words, ranks=None, program=("-m", "distsms"), env=None):
+    """Start `distsms WORDS`, under mpirun if `ranks` is given."""
+    launcher = [] if ranks is None else ["mpirun", "-n", str(ranks)]
+    return subprocess.Popen(
+        [*launcher, sys.executable, *program, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+        start_new_session=True,
+    )
+
+
+def finish(process, seconds=TIME_LIMIT):
+    """(exit code, standard output, standard error) of a started program."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        raise
+    return process.returncode, out, err
+
+
+def run(*words, ranks=None, code=0, **more):
+    """Run to the end and return standard output; fails unless the exit code is `code`. With code=1, standard error."""
+    found, out, err = finish(start(*words, ranks=ranks, **more))
+    assert found == code, f"exit code {found}\n{out}\n{err}"
+    return err if code == 1 else out
+
+
+def run_json(*words, **more):
+    return json.loads(run(*words, "--json", **more))
+
+
+KILLER = """
+import os, signal, sys
+from distsms.optim import objective
+from distsms.__main__ import main
+
+answer, count = objective.Objective._answer, 0
+
+def broken(self, *questions):
+    global count
+    count += 1
+    if count == %d and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer(self, *questions)
+
+objective.Objective._answer = broken
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def killed(at, *words):
+    """Run on two ranks, of which the second is killed at its pass number `at` over the data."""
+    code, out, err = finish(start(*words, ranks=2, program=("-c", KILLER % at)))
+    assert code != 0, out + err
+
+
+def write_svmlight(path, n=300, p=10, seed=0, positive=0.2):
+    """Text of n rows with signal; returns X dense and y."""
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(n) < positive, 1, -1)
+    y[:2] = 1, -1
+    X = rng.normal(size=(n, p)).round(3) * (rng.random((n, p)) < 0.6)
+    X[:, 0] += y > 0
+    X[0, p - 1] = 1.5
+    dump_svmlight_file(X, y, str(path), zero_based=False)
+    return X, y
+
+
+def children(pid):
+    """The processes that a process has started, and that still are."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def rank_of(pid):
+    """A process's rank under Open MPI, -1 if it is none."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        variables = dict(one.split(b"=", 1) for one in file.read().split(b"\0") if b"=" in one)
+    return int(variables.get(b"OMPI_COMM_WORLD_RANK", -1))

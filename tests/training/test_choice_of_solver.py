@@ -1,0 +1,140 @@
+"""Which solver runs where none is named, and what is refused without petsc4py, before anything is read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from distsms.cli.options import USUAL_SOLVER
+from distsms.errors import InputError
+from distsms.optim.solvers import tao
+from distsms.training.fit import choose_solver
+from tests.support import program
+
+BLOCKED = "import sys; sys.modules['petsc4py'] = None; "
+
+
+@pytest.fixture
+def petsc(monkeypatch, comm):
+    """Makes petsc4py usable on all ranks, or on all but the last, whatever is installed."""
+
+    def usable(everywhere):
+        there = everywhere or comm.rank < comm.size - 1
+        monkeypatch.setattr(tao, "lacking", lambda load: "" if there else "petsc4py cannot be imported: it is away")
+
+    return usable
+
+
+def test_the_usual_solver(petsc, comm):
+    petsc(True)
+    assert choose_solver(None, "prbep", comm, lmvm_only="options") == ("lmvm", "")
+    assert choose_solver("lmvm", "rocarea", comm) == ("lmvm", "")
+    name, why = choose_solver(None, "f1", comm)
+    assert name == "bmrm" and "no smoothed risk" in why
+
+
+def test_one_rank_without_petsc_decides_for_all(petsc, comm):
+    petsc(False)
+    name, why = choose_solver(None, "prbep", comm)
+    assert name == "lbfgs" and "it is away" in why
+    assert (f"rank {comm.size - 1}" in why) == (comm.size > 1)
+    assert choose_solver("agm", "prbep", comm) == ("agm", "")
+    assert choose_solver(None, "f1", comm)[0] == "bmrm"
+    assert choose_solver(None, "rocarea", comm, usual="lbfgs") == ("lbfgs", "")
+    for asked, also in (("lmvm", ""), (None, "--step spread")):
+        with pytest.raises(InputError, match=f"{asked or also} needs PETSc.*it is away.*lbfgs is taken") as caught:
+            choose_solver(asked, "rocarea", comm, lmvm_only=also)
+        assert caught.value.everywhere
+
+
+@pytest.mark.serial
+def test_asking_starts_neither_mpi_nor_petsc():
+    pytest.importorskip("petsc4py")
+    code = (
+        "import sys, mpi4py\nfrom distsms.optim.solvers import tao\n"
+        "assert tao.lacking(load=False) == '' and 'petsc4py.PETSc' not in sys.modules\n"
+        "assert tao.lacking() == ''\n"
+        "mpi4py.rc.initialize = False\nfrom mpi4py import MPI\nassert not MPI.Is_initialized()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.serial
+def test_what_needs_petsc_is_refused_before_anything_is_read(tmp_path):
+    """Where the data are missing, too, it is petsc4py that is named."""
+    lines = [
+        ["train", "x", "--solver", "lmvm"],
+        ["train", "x", "--step", "spread"],
+        ["train", "x", "--", "-tao_monitor"],
+        ["path", "x", "--solver", "lmvm"],
+        ["path", "x", "--step", "spread"],
+        ["compare", "x", "--solvers", "agm", "lmvm"],
+        ["compare", "x", "--step", "spread"],
+        ["baseline", "x", "--solver", "lmvm"],
+    ]
+    code = (
+        f"{BLOCKED}from distsms.__main__ import main\n"
+        f"for line in {lines!r}:\n    print('==', *line, file=sys.stderr, flush=True)\n    assert main(line) == 1\n"
+        "import distsms\nfor more in ({'solver': 'lmvm'}, {'solver_options': ('-tao_monitor',)}):\n"
+        "    try: distsms.train('x', **more)\n"
+        "    except distsms.errors.InputError as error: print('==', more, error, file=sys.stderr)\n"
+        "    else: raise AssertionError(more)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = done.stderr.split("==")[1:]
+    assert len(told) == len(lines) + 2
+    for one in told:
+        assert "needs PETSc's Python package: petsc4py cannot be imported" in one and "Traceback" not in one
+
+
+@pytest.mark.serial
+def test_a_petsc_that_does_not_load_is_as_good_as_none(tmp_path):
+    (tmp_path / "petsc4py" / "lib").mkdir(parents=True)
+    (tmp_path / "petsc4py" / "__init__.py").write_text("__version__ = '3.18.0'")
+    (tmp_path / "petsc4py" / "lib" / "__init__.py").write_text(
+        "def ImportPETSc(): raise OSError('libpetsc_real.so.3.18: cannot open shared object file')"
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from distsms.parallel.communicator import Communicator\nfrom distsms.training.fit import choose_solver\n"
+        "print(*choose_solver(None, 'rocarea', Communicator()))"
+    )
+    out = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert out.startswith("lbfgs") and "libpetsc_real.so.3.18: cannot open" in out
+
+
+@pytest.mark.e2e
+@pytest.mark.serial
+def test_every_command_without_petsc(tmp_path):
+    """It is said first, and written down: in the trace, in models, in tables."""
+    program.write_svmlight(tmp_path / "rows.svm", n=120)
+    program.run("shard", tmp_path / "rows.svm", tmp_path / "data")
+
+    def told(*words):
+        code = f"{BLOCKED}from distsms.__main__ import main; sys.exit(main(sys.argv[1:]))"
+        out = program.run(*words, program=("-c", code))
+        assert out.startswith("solver    lbfgs: in lmvm's place, since petsc4py cannot be imported"), out
+
+    data, model, trace = (tmp_path / name for name in ("data", "model.h5", "trace.jsonl"))
+    told("train", data, "--lambda", 1e-2, "--output", model, "--trace", trace)
+    assert {json.loads(line)["solver"] for line in trace.read_text().splitlines()} == {"lbfgs"}
+    assert program.run_json("info", model)["settings"]["solver"] == "lbfgs"
+    small = (data, "--lambdas", 1e-1, "--output")
+    told("path", *small, tmp_path / "path", "--folds", 2)
+    assert program.run_json("info", tmp_path / "path" / "model.h5")["settings"]["solver"] == "lbfgs"
+    told("compare", *small, tmp_path / "out", "--measures", "prbep", "--no-figures", "--max-evaluations", 50)
+    solvers = {one.name.split("_")[2] for one in (tmp_path / "out" / "cells").iterdir()}
+    assert solvers == {"lbfgs", "agm", "bmrm", "bmrm-linesearch"}
+    told("baseline", *small, tmp_path / "beside", "--folds", 2, "--methods", "distsms")
+    assert json.loads((tmp_path / "beside" / "baseline.json").read_text())["solver"] == "lbfgs"
+
+
+@pytest.mark.e2e
+@pytest.mark.serial
+@pytest.mark.parametrize("command", ["train", "path", "baseline"])
+def test_help_names_the_usual_solver(command):
+    assert USUAL_SOLVER in " ".join(program.run(command, "--help").split())

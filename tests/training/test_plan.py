@@ -1,0 +1,220 @@
+"""Memory before loading: what is counted, what is refused with which advice, and what the machine says it has."""
+
+from __future__ import annotations
+
+import os
+import re
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from distsms.data.shards import streaming
+from distsms.data.shards.dataset import load, write_data
+from distsms.data.shards.manifest import COMPRESSIONS
+from distsms.data.shards.streaming import Room
+from distsms.errors import InputError
+from distsms.losses.base import Cost
+from distsms.matrix import local
+from distsms.matrix.normalization import Normalization
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.vectors import STEPS, make_vectors
+from distsms.training import plan
+from distsms.training.plan import Needs
+from tests.support.problems import data
+
+sizes = st.integers(0, 10**6)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("layout", ["float32", "float64", "pattern", "dense"])
+def test_what_is_counted_is_held(tmp_path, layout):
+    """The counted data of one rank are the entries that it loads, and 40 bytes a row, order and runs among them."""
+    X, y = data(300, 30)
+    if layout == "pattern":
+        X.data[:] = 1
+    dtype = "float32" if layout == "float32" else "float64"
+    manifest = write_data(tmp_path, X.toarray() if layout == "dense" else X, y, dtype=dtype)
+    features = load(manifest, Communicator()).features
+    entries = features._entries
+    held = sum(one.nbytes for one in entries if one is not None)
+    assert plan.needs(manifest, Settings(1.0), Cost(0, 0)).data == held + 40 * 300
+
+
+@pytest.mark.serial
+def test_the_root_counts_the_solvers_vectors(tmp_path, monkeypatch):
+    X, y = data(20, 7)
+    manifest = write_data(tmp_path, X, y)
+    few, many = (plan.needs(manifest, Settings(1.0, history=h), Cost(0, 0)) for h in (5, 6))
+    assert many.root - few.root == 24 * 7
+    assert plan.needs(manifest, Settings(1.0, history=5), Cost(0, 0, 600.0, 70.0)).root - few.root == 600
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert plan.needs(manifest, Settings(1.0), Cost(0, 0)).each - few.each == 2 * 8 * 7
+
+
+@pytest.mark.serial
+def test_spread_vectors_are_every_ranks(tmp_path, monkeypatch):
+    """On the root nothing is left, each has a slice; a node's ranks share w, which counts once."""
+    X, y = data(20, 9)
+    manifest, settings = write_data(tmp_path, X, y), Settings(1.0)
+    root, spread = (plan.needs(manifest, settings, Cost(0, 0), plan.Layout(s, 4)) for s in STEPS)
+    assert (spread.root, root.each - plan.INTERPRETER) == (0, 8 * 9 * 4)
+    libraries = plan.ROOT_LIBRARIES
+    assert spread.each - root.each == settings.vectors_held(3) + libraries
+    assert root.root == settings.vectors_held(9) + libraries
+    monkeypatch.setattr(plan, "SHARED_FROM", 9)
+    shared = plan.needs(manifest, settings, Cost(0, 0), plan.Layout("spread", 4, 2))
+    assert (shared.node, spread.each - shared.each) == (8 * 9, 8 * 9)
+    assert shared.of_node(2, 4) == 2 * shared.of_rank(4) + 8 * 9
+    assert "more on each node" in shared.in_words(4, 2) and "root" not in shared.in_words(4, 2)
+
+
+@pytest.mark.parametrize("p", [1, 7, 100])
+@pytest.mark.parametrize("step", STEPS)
+def test_the_longest_slice_is_foreseen(step, p, comm):
+    made = make_vectors(step, p, comm)
+    assert plan.Layout(step, comm.size).longest(p) == made.longest == max(comm.allgather(made.length))
+
+
+@given(sizes, sizes, sizes, sizes, st.integers(1, 40), st.integers(1, 10**7))
+def test_the_ranks_that_are_proposed_fit_and_one_less_does_not(rows, each, root, node, here, there):
+    needed = Needs(rows, each, root, node)
+    fitting = needed.ranks_that_fit(here, there)
+    if fitting is None:
+        assert needed.root + needed.node + needed.each >= there
+        return
+    ranks, on_node = fitting
+    assert 1 <= on_node <= min(here, ranks)
+    assert needed.of_node(on_node, ranks) <= there
+    if ranks > on_node:
+        assert on_node * (needed.data / (ranks - 1) + needed.each) + needed.node + needed.root > there
+
+
+@pytest.mark.serial
+def test_refusals_say_what_to_do():
+    gib = 2**30
+    needed = Needs(data=100 * gib, each=gib, root=2 * gib)
+    plan.require(needed, 4, [0, 1, 2, 3], 107 * gib)
+    plan.require(needed, 4, [2, 3], 52 * gib)  # a node without the root
+    with pytest.raises(InputError, match=r"2 rank\(s\) on .* need 52 GiB, and 51 GiB .* 5 ranks, 2 on each node"):
+        plan.require(needed, 4, [2, 3], 51 * gib)
+    with pytest.raises(InputError, match=r"does not shrink.*--step spread"):
+        plan.require(needed, 4, [0, 1], 3 * gib)
+
+
+@pytest.mark.serial
+def test_what_each_rank_may_take():
+    """A rank holds at most what it is allowed, and is refused less than it needs with everything streamed."""
+    gib, mib = 2**30, 2**20
+    needed = Needs(data=100 * gib, each=gib, root=2 * gib, rows=20 * gib, row=120, buffers=64 * mib)
+    least = needed.least(4, True)
+    assert least == gib + 2 * gib + 5 * gib + 64 * mib and needed.least(4, False) == least - 2 * gib
+    plan.require(needed, 4, [0, 1, 2, 3], 40 * gib, 10 * gib)
+    plan.require(needed, 4, [1], 40 * gib, least - 2 * gib)  # not the root
+    with pytest.raises(InputError, match=r"--memory 8 GiB is too little: 8256MiB are needed on the root"):
+        plan.require(needed, 4, [0, 1], 40 * gib, 8 * gib)
+    with pytest.raises(
+        InputError, match=r"4 rank\(s\) on .* need 40 GiB, and 39 GiB .*; or --memory 9984MiB, by which"
+    ):
+        plan.require(needed, 4, [0, 1, 2, 3], 39 * gib, 10 * gib)
+    with pytest.raises(InputError, match=r"52 GiB, and 33 GiB .*fit; or --memory 16896MiB"):  # the one that would do
+        plan.require(needed, 4, [2, 3], 33 * gib)
+    plan.require(needed, 4, [2, 3], 33 * gib, 16896 * mib)
+    with pytest.raises(InputError, match=r"would fit$"):  # none would
+        plan.require(needed, 4, [0, 1, 2, 3], 12 * gib)
+    assert plan.room(needed, 10 * gib, True) == (7 * gib, 120)
+    assert plan.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * 120
+
+
+def least_room(manifest):
+    """What a refusal says that streaming needs at the least."""
+    with pytest.raises(InputError, match=r"and \d+ are needed to stream") as refusal:
+        load(manifest, Communicator(), normalization=manifest.normalization, room=Room(1))
+    needed, more = map(int, re.search(r"and (\d+) are .*: give (\d+)MiB more$", str(refusal.value)).groups())
+    load(manifest, Communicator(), normalization=manifest.normalization, room=Room(1 + more * 2**20))
+    return needed
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("normalize", ["none", "standard", "l2"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "pattern", "dense", "wide"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, normalize, threads, compression):
+    """Arrays of all kinds, while parts are read, checked and normalized; of rows of many lengths."""
+    part = 2**15
+    monkeypatch.setattr(local, "PART_ENTRIES", part)
+    monkeypatch.setattr(streaming, "PART_ENTRIES", part)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    rng, (n, p) = np.random.default_rng(0), (11, part) if kind == "wide" else (60_000, 40)
+    X = rng.normal(size=(n, p))
+    if kind not in ("dense", "wide"):
+        keep = rng.random(X.shape) < rng.choice([0, 0.02, 0.1, 1], size=(n, 1))
+        X = sparse.csr_matrix(keep.astype(float) if kind == "pattern" else X * keep)
+    scale = np.ones(p) if normalize == "standard" else None
+    dtype = "float32" if kind == "float32" else "float64"
+    y = np.where(rng.random(n) < 0.5, 1, -1)
+    manifest = write_data(tmp_path, X, y, 2, dtype=dtype, compression=compression)
+    manifest = replace(manifest, normalization=Normalization(normalize, scale))
+    room, peaks = least_room(manifest), []
+
+    def traced(stream, *words):
+        tracemalloc.start()
+        read(stream, *words)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    read = streaming.Stream.load
+    monkeypatch.setattr(streaming.Stream, "load", traced)
+    for _ in range(2):  # the first one loads kernels, too
+        rows = load(manifest, Communicator(), normalization=manifest.normalization, room=Room(room)).features
+    assert rows.source.nbytes == room <= peaks[1] <= streaming.buffer_bytes(manifest, threads)
+
+
+@pytest.mark.serial
+def test_longer_rows_are_refused_with_what_they_need(tmp_path, monkeypatch):
+    """Twice as long as a part, which no manifest tells."""
+    monkeypatch.setattr(local, "PART_ENTRIES", 50)
+    manifest = write_data(tmp_path, sparse.csr_matrix(np.ones((20, 100))), np.where(np.arange(20) % 2, 1, -1))
+    room = least_room(manifest)
+    assert load(manifest, Communicator(), room=Room(room)).features.source.nbytes == room == 100 * (2 * 2 + 4)
+    with pytest.raises(InputError, match=f"leaves {room - 1} bytes for rows, and {room} are needed"):
+        load(manifest, Communicator(), room=Room(room - 1))
+
+
+def test_every_rank_is_on_its_own_node(comm):
+    ranks = comm.node_ranks()
+    assert comm.rank in ranks and set(ranks) <= set(range(comm.size))
+    assert comm.allgather(os.uname().nodename).count(os.uname().nodename) == len(ranks)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/", {}, 4000 * 1024),
+        ("0::/", {"memory.max": "max"}, 4000 * 1024),
+        ("0::/job/step", {"job/memory.max": "70000", "job/step/memory.max": "max"}, 70000),
+        ("0::/job/step", {"job/step/memory.max": "70000", "memory.max": "60000"}, 60000),
+        ("9:pids:/x\n4:memory:/job", {"memory/job/memory.limit_in_bytes": "50000"}, 50000),
+        ("4:memory:/job", {"memory/job/memory.limit_in_bytes": "9223372036854771712"}, 4000 * 1024),
+    ],
+)
+def test_what_is_there(tmp_path, groups, limits, expected):
+    files = {f"sys/fs/cgroup/{name}": text for name, text in limits.items()}
+    files |= {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n", "proc/self/cgroup": groups + "\n"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert plan.available(tmp_path) == expected
+
+
+@pytest.mark.serial
+def test_this_machine_has_some(tmp_path):
+    assert 0 < plan.available()
+    assert plan.available(tmp_path) == np.prod([os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "PAGE_SIZE")])

@@ -1,0 +1,149 @@
+"""The cache of compiled kernels, used by two processes at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba.core import caching
+
+from distsms.utils.jit import LOCK, njit
+
+pytestmark = pytest.mark.serial
+
+
+def test_without_a_place_for_the_cache(monkeypatch, capfd):
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert njit()(lambda x: 2 * x)(3) == 6
+    assert njit()(lambda x: 3 * x)(3) == 9
+    assert capfd.readouterr().err.count("kernels are compiled at each start") == 1
+
+
+MODULE = """\
+import numba
+from distsms.utils.jit import njit
+
+{decorator}
+def bytes_of(x):
+    return x.itemsize
+"""
+STORE = """\
+import sys, time
+import numpy as np
+import kernel
+from numba.core.caching import IndexDataCacheFile
+
+save = IndexDataCacheFile._save_index
+def slowly(self, overloads):
+    save(self, overloads)
+    print("index", flush=True)
+    sys.stdin.readline()  # between the two files that make one entry
+IndexDataCacheFile._save_index = slowly
+print("ready", flush=True)
+sys.stdin.readline()
+kernel.bytes_of(np.zeros(1, sys.argv[1]))
+"""
+
+
+def store(folder, env, dtype):
+    return subprocess.Popen(
+        [sys.executable, "-c", STORE, dtype],
+        cwd=folder,
+        env=env,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_two_processes_that_store_at_once_are_not_mixed_up(tmp_path, ours):
+    """With Numba's own cache they are, which shows that this test can fail."""
+    (tmp_path / "kernel.py").write_text(MODULE.format(decorator="@njit()" if ours else "@numba.njit(cache=True)"))
+    root = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": root, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    one, two = (store(tmp_path, env, dtype) for dtype in ("int8", "float64"))
+    for process in (one, two):
+        assert process.stdout.readline() == "ready\n"
+    one.stdin.write("go\n")
+    one.stdin.flush()
+    assert one.stdout.readline() == "index\n"
+    if ours:  # the second one waits for the lock
+        two.stdin.write("go\n\n")
+        two.stdin.flush()
+        one.communicate("\n", timeout=60)
+        two.communicate(timeout=60)
+    else:  # the second one stores its entry before the first one has stored the rest of its own
+        (found,) = (path for path in (tmp_path / "cache").rglob("*.nbi"))
+        found.unlink()  # as if the second one had read the index a moment earlier
+        two.communicate("go\n\n", timeout=60)
+        one.communicate("\n", timeout=60)
+    line = "import numpy as np, kernel; print(*(kernel.bytes_of(np.zeros(1, d)) for d in ('int8', 'float64')))"
+    said = subprocess.run([sys.executable, "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (said.stdout == "1 8\n") == ours
+
+
+def test_a_folder_that_cannot_be_locked(tmp_path, monkeypatch):
+    """The kernel works nevertheless."""
+    import fcntl
+
+    def refuse(*_):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    @njit()
+    def twice(x):
+        return 2 * x
+
+    assert twice(np.int32(4)) == 8
+
+
+def test_a_lock_that_is_held_is_waited_for_once(tmp_path, monkeypatch, capfd):
+    """Then it is said, and kernels are loaded and stored without."""
+    import fcntl
+
+    from distsms.utils import jit
+
+    monkeypatch.setattr(jit, "PATIENCE", 0.2)
+    folder = str(tmp_path)
+    with open(tmp_path / LOCK, "a+b") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        for kind in (fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_SH):
+            with jit._lock(folder, kind):
+                pass
+    assert capfd.readouterr().err.count("going on without") == 1
+
+
+def test_a_version_that_cannot_be_stored_is_used_nevertheless(tmp_path, monkeypatch):
+    from numba.core.caching import IndexDataCacheFile
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(IndexDataCacheFile, "save", full)
+
+    @njit()
+    def fivefold(x):
+        return 5 * x
+
+    assert fivefold(np.int16(2)) == 10
+
+
+def test_the_lock_lies_beside_the_cache():
+    from distsms.matrix import kernels
+
+    @njit()
+    def thrice(x):
+        return 3 * x
+
+    assert thrice(3) == 9
+    folder = kernels.dot_rows._cache.cache_path
+    assert os.path.isdir(folder)
+    assert os.path.exists(os.path.join(thrice._cache.cache_path, LOCK))
