@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from command_line import escaped
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -73,7 +74,7 @@ def table(levels: list[list[str]]) -> Iterator[str]:
         for name in names:
             folder = ROOT / "distsms" / name
             inside = sorted(f"{name}/{one.parent.name}" for one in folder.glob("*/__init__.py"))
-            yield from (f"| `{one}` | {purpose(one).replace('|', ' ')} |" for one in [name, *inside])
+            yield from (f"| `{one}` | {escaped(purpose(one))} |" for one in [name, *inside])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
