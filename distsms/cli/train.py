@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lambda",
+        metavar="LAMBDA",
         dest="lam",
         type=positive,
         default=1e-4,

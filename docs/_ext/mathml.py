@@ -11,6 +11,9 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 
+BRACKETS = re.compile(r'<mo( class="math(?:open|close)")?>([⟨⟩‖])</mo>')
+
+
 def mathml(tex: str, as_block: bool = False) -> str:
     """A formula; brackets of inner products and norms as they are, not as high as what stands beside them."""
     return re.sub(
