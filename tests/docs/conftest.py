@@ -53,6 +53,18 @@ def prepared(tmp_path_factory) -> Path:
     np.save(folder / "y.npy", np.where(X[:, 0] > 0.5, 1, -1))
     cells = {"cell_type": np.where(X[:, 0] > 0.5, "B cell", "T cell"), "_index": np.array([f"c{i}" for i in range(60)])}
     write_anndata(folder / "cells.h5ad", X, ["a", "b", "c"], cells)
+    for name in ("train", "test"):
+        convert([folder / f"{name}.svm"], folder / "data" / name, alone)
+    model.save(folder / "model.h5", api.train(folder / "data/train", lam=1e-2, solver="lbfgs"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def prepared_tables(prepared, tmp_path_factory) -> Path:
+    """The same with data sets and models of tables, as the examples of the help texts have them."""
+    folder, alone = tmp_path_factory.mktemp("tables") / "here", Communicator()
+    shutil.copytree(prepared, folder)
+    shutil.rmtree(folder / "data")
     how = {"label": "income", "positive": ">50K", "id": "person"}
     convert([folder / "adult.csv"], folder / "data/train", alone, **how)
     for name in ("test", "new"):

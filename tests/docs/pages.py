@@ -1,8 +1,8 @@
 """The manual's pages, and how a test runs what they show.
 
 A block ```sh or ```python is run. A page is one script: its blocks run one after the other, in one shell, in a folder
-that has the files that pages name. Blocks of Python with no shell block between them are one program. A block ```console
-is not run, and NOT_RUN has the reason. A block ```text is what a program prints, or the form of a file.
+that has the files that pages name. Blocks of Python with no shell block between them are one program. A block that is
+```console is not run, and NOT_RUN has the reason. A block ```text is what a program prints, or the form of a file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,20 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIME_LIMIT = 300  # seconds for a page; far above what any takes
 FENCE = re.compile(r"^(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=fence)[ \t]*$", re.M | re.S)
 
+INSTALLS = "it installs packages, from the network"
+CONTAINERS = "it needs an engine for containers; docker/try builds the image without one"
+CLUSTER = "it needs SLURM; the tests of jobs/ run these scripts on one that they start"
 NOT_RUN = {
     "scripts/test": "it is what runs this test",
+    "DISTSMS_PYTHON=python scripts/test": "it is what runs this test",
+    "git clone": INSTALLS,
+    "conda create": INSTALLS,
+    "pip install": INSTALLS,
+    "python3 -m venv": INSTALLS,
+    "docker build": CONTAINERS,
+    "mpirun -n 2 distsms synth sparse try": "it tries an installation of a cluster; other pages run `mpirun`",
+    "DISTSMS_PYTHON=/apps": CLUSTER,
+    "cp distsms/jobs": CLUSTER,
 }
 """The first words of each block ```console: why it is not run."""
 

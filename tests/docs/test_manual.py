@@ -43,9 +43,10 @@ def test_every_option_is_explained(command):
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_commands_that_are_shown_exist(page):
-    for command, words in re.findall(
-        r"(?:`|^|exec |-n \d+ )distsms ([a-z]+)\b([^`\n]*)", page.read_text("utf-8"), re.M
-    ):
+    """In blocks, and in the text as `distsms COMMAND`."""
+    shown = [text for _, language, text in pages.blocks(page) if language in RUN | {NOT_RUN}]
+    shown += re.findall(r"`([^`]+)`", without_blocks(page))
+    for command, words in re.findall(r"(?:^|\$ |exec |sif |-n \d+ )distsms ([a-z]+)\b([^\n]*)", "\n".join(shown), re.M):
         assert command in COMMANDS, command
         words = re.split(r"#|\|| -- | \$\(|\(", words)[0]
         assert set(OPTION.findall(words)) <= options_of(command), words
@@ -57,7 +58,7 @@ def test_blocks_are_run_or_say_why_not(page):
         where = f"{pages.name(page)}, line {line}"
         assert language in RUN | OUTPUT | {NOT_RUN} or language.startswith("{"), f"{where}: {language!r}"
         if language in OUTPUT:
-            assert not re.search(r"^(\$ )?(mpirun|distsms|python|pip|scripts/\w+) ", text, re.M), (
+            assert not re.search(r"^(\$ )?(mpirun|distsms|python|pip|scripts/\w+) \S", text, re.M), (
                 f"{where}: fence it as sh"
             )
         if language == NOT_RUN:
@@ -113,8 +114,8 @@ def test_help_has_examples():
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_examples_of_the_help(command, prepared, tmp_path):
-    shutil.copytree(prepared, tmp_path / "here")
+def test_examples_of_the_help(command, prepared_tables, tmp_path):
+    shutil.copytree(prepared_tables, tmp_path / "here")
     for line in examples(command):
         more = " --overwrite" if re.search(r"distsms (shard|synth)", line) else ""
         pages.run(pages.quicker(line + more), tmp_path / "here")
