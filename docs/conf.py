@@ -27,6 +27,7 @@ exclude_patterns = ["**/_*"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 3
+autodoc_preserve_defaults = True  # `lambda: False`, not where it lies in memory
 autodoc_typehints = "none"  # numpydoc's sections have the types
 numpydoc_show_class_members = False
 

@@ -10,17 +10,12 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-
 BRACKETS = re.compile(r'<mo( class="math(?:open|close)")?>([⟨⟩‖])</mo>')
 
 
 def mathml(tex: str, as_block: bool = False) -> str:
     """A formula; brackets of inner products and norms as they are, not as high as what stands beside them."""
-    return re.sub(
-        r'<mo( class="math(?:open|close)")?>([⟨⟩‖])</mo>',
-        r'<mo\1 stretchy="false">\2</mo>',
-        tex2mathml(tex, as_block=as_block),
-    )
+    return BRACKETS.sub(r'<mo\1 stretchy="false">\2</mo>', tex2mathml(tex, as_block=as_block))
 
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:
