@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Exit codes of the program, as the README documents them.
+# Exit codes of the program; the manual has a page on them.
 EXIT_OK = 0  # train: the gap is proved to be below the target
 EXIT_ERROR = 1  # bad input, or a failure on some rank
 EXIT_USAGE = 2  # the command line is wrong (argparse's own code)
@@ -16,9 +16,14 @@ EXIT_INTERRUPTED = 130  # Ctrl-C, twice in train
 
 
 class DistsmsError(Exception):
-    """Base of the errors that are shown as one message, without a traceback.
+    """Base of the errors that the program shows as one message, without a traceback.
 
-    everywhere : the same error is raised on every rank, so that the root alone reports it and nobody waits.
+    Parameters
+    ----------
+    message : str
+        What happened, where, and what to do.
+    everywhere : bool
+        Whether the same error is raised on every rank, so that the root alone reports it and nobody waits.
     """
 
     def __init__(self, message: str, everywhere: bool = False) -> None:
@@ -27,8 +32,8 @@ class DistsmsError(Exception):
 
 
 class InputError(DistsmsError):
-    """A file or an argument cannot be used; the message names the file (and line, row or column) and the remedy."""
+    """A file or an argument cannot be used. The message names the file (and line, row or column) and the remedy."""
 
 
 class LaunchError(DistsmsError):
-    """The processes do not form the MPI job that the launcher meant to start."""
+    """The processes do not form the MPI job that the launcher meant to start: it belongs to another MPI."""

@@ -27,10 +27,15 @@ exclude_patterns = ["**/_*"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 3
+autodoc_preserve_defaults = True  # `lambda: False`, not where it lies in memory
 autodoc_typehints = "none"  # numpydoc's sections have the types
 numpydoc_show_class_members = False
 
+default_role = "code"  # what stands between single backquotes in docstrings
+
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["manual.css"]
 html_title = f"distsms {release}"
 html_copy_source = False
 html_show_sphinx = False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distsms.data.shards.manifest import Manifest
 
 
-class Course:
+class TrainingProgress:
     """Shows each evaluation: rewritten in place on a terminal, thinned plain lines in a log, nothing if quiet.
 
     stream : where to; None is quiet.  live : whether it is a terminal that a person watches.

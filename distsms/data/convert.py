@@ -16,7 +16,7 @@ from scipy import sparse
 
 from distsms.data import duplicates
 from distsms.data.formats import text_files
-from distsms.data.formats.registry import Reader, Reading, open_reader, tell
+from distsms.data.formats.registry import Reader, ReadOptions, open_reader, tell
 from distsms.data.formats.rows import Rows, gathered
 from distsms.data.groupby import known
 from distsms.data.labels import MOST, interpret, signs
@@ -85,7 +85,7 @@ def convert(
     `manifest.COMPRESSIONS`. reading : label, id, drop, group, time, keep; see `reading.Reading`.
     Memory of a rank: the rows of one shard twice, and for each of its rows 9 bytes, 8 more for a group, 8 for a time.
     """
-    asked = Reading(zero_based=zero_based, positive=positive, **reading)
+    asked = ReadOptions(zero_based=zero_based, positive=positive, **reading)
     if wrong := set(asked.keep) - set(asked.beside):
         raise InputError(f"--keep {sorted(wrong)[0]}: is for the column of --group or of --time", everywhere=True)
     if asked.label is not None and asked.label in asked.beside:
@@ -124,8 +124,8 @@ def _check_free(directory: Path) -> None:
 
 
 def _as_in(
-    manifest: dataset.Manifest, asked: Reading, layout: Layout, normalize: str | None
-) -> tuple[normalization.Normalization, Reading, Layout]:
+    manifest: dataset.Manifest, asked: ReadOptions, layout: Layout, normalize: str | None
+) -> tuple[normalization.Normalization, ReadOptions, Layout]:
     """How to make a data set like another one. Local."""
     if asked.positive is not None or asked.drop or normalize is not None:
         raise InputError("--like takes --positive, --drop and --normalize over from that data set; leave them out")
@@ -161,7 +161,7 @@ def _convert(
     source: list[dict[str, Any]],
     directory: Path,
     comm: Communicator,
-    asked: Reading,
+    asked: ReadOptions,
     layout: Layout,
     given: normalization.Normalization | None,
 ) -> dataset.Manifest:
@@ -265,7 +265,7 @@ def _divide(
 
 
 def _known(
-    part: Sequence[_Staged], labels: Sequence[NDArray[np.int8]], asked: Reading, comm: Communicator
+    part: Sequence[_Staged], labels: Sequence[NDArray[np.int8]], asked: ReadOptions, comm: Communicator
 ) -> dict[str, Any]:
     """What the manifest says of rows that belong together. Collective."""
     hashes = np.concatenate([np.empty(0, np.uint64), *(one.hashes for one in part)])

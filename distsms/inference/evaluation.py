@@ -21,7 +21,7 @@ from distsms.utils.typing import Floats
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationOptions:
     """What is to be told of every model; threshold and k None: the model's own."""
 
     level: float = 0.95  # of the intervals
@@ -41,7 +41,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ModelEvaluation:
     """A model on these rows: its scores are this rank's, all else is the same on every rank."""
 
     path: str
@@ -77,10 +77,10 @@ class Pair:
 def judge(
     paths: Sequence[str],
     on: str,
-    asked: Asked,
+    asked: EvaluationOptions,
     comm: Communicator,
-    how: inputs.How = inputs.AS_TRAINED,
-) -> tuple[Rows, list[Judged], list[Pair]]:
+    how: inputs.InputOptions = inputs.AS_TRAINED,
+) -> tuple[Rows, list[ModelEvaluation], list[Pair]]:
     """Read models and rows, and measure. Collective.
 
     The rows are read once for models in a row that want the same columns; memory: see `scoring.score`. Cost: see
@@ -102,7 +102,7 @@ def judge(
         prbep = confidence.of_prbep(confidence.recall(share, labels, comm), draws, asked.level)
         found = measured(model, own, labels, comm, asked.threshold, asked.k, area.value)
         more = more_measures(model.info, asked.k)
-        judged.append(Judged(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
+        judged.append(ModelEvaluation(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
         area = confidence.of_rocarea_difference(confidence.delong(placed[a] - placed[b], labels, comm), asked.level)
@@ -117,7 +117,7 @@ def _scored(
     models: Sequence[Model],
     on: str,
     comm: Communicator,
-    how: inputs.How,
+    how: inputs.InputOptions,
 ) -> tuple[Rows, list[Floats]]:
     """The rows that count, and each model's scores of them. Collective."""
     scores: list[Floats] = []

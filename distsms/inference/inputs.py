@@ -12,7 +12,7 @@ from scipy import sparse
 
 from distsms.data import labels
 from distsms.data.formats import table_schema
-from distsms.data.formats.registry import Reader, Reading, format_of, open_reader
+from distsms.data.formats.registry import Reader, ReadOptions, format_of, open_reader
 from distsms.data.formats.rows import Rows
 from distsms.data.shards import dataset
 from distsms.errors import InputError
@@ -23,7 +23,7 @@ NO_ROWS = "not a single row that counts, and so nothing to measure"
 
 
 @dataclass(frozen=True)
-class How:
+class InputOptions:
     """How rows are read for a model.
 
     ignore_new : leave out columns that the model has not, rather than refuse them.
@@ -41,7 +41,7 @@ class How:
     quiet: bool = False
 
 
-AS_TRAINED = How()
+AS_TRAINED = InputOptions()
 
 
 def like(manifest: dataset.Manifest) -> Model:
@@ -50,7 +50,7 @@ def like(manifest: dataset.Manifest) -> Model:
     return trained(np.zeros(manifest.p), about, manifest)
 
 
-def check(path: str | os.PathLike[str], model: Model, how: How = AS_TRAINED) -> None:
+def check(path: str | os.PathLike[str], model: Model, how: InputOptions = AS_TRAINED) -> None:
     """Raise InputError for what is wrong with labelled rows for a model, as far as the first of them show. Local."""
     if Path(path).is_dir():
         check_set(dataset.read_manifest(path), model, how)
@@ -72,7 +72,7 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
             raise InputError(f"{output}: would overwrite {one}, which is in use; name another file")
 
 
-def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, how: How) -> Reader:
+def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, how: InputOptions) -> Reader:
     """The file's reader, by the columns and labels of the model's training data. Collective."""
     info, text = model.info, format_of(path) == "text"
     with comm.together():
@@ -85,7 +85,7 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, h
                 f"{path}: is a table, and the model's training data had no columns with names; convert the table with "
                 "the same features in the same order, as svmlight text or an array"
             )
-    reading = Reading(
+    reading = ReadOptions(
         zero_based=info["zero_based"] if how.zero_based is None else how.zero_based,
         label=how.label,
         id=how.id,
@@ -97,7 +97,7 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, h
     return open_reader([path], reading, comm)
 
 
-def matrix(rows: Rows, model: Model, path: str | os.PathLike[str], how: How) -> sparse.csr_matrix:
+def matrix(rows: Rows, model: Model, path: str | os.PathLike[str], how: InputOptions) -> sparse.csr_matrix:
     """Rows with the model's columns. Raises InputError where they have more of them."""
     if rows.n_columns > model.p and not how.ignore_new:
         raise _too_wide(path, rows.n_columns, model, how)
@@ -105,7 +105,7 @@ def matrix(rows: Rows, model: Model, path: str | os.PathLike[str], how: How) -> 
     return sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, : model.p]
 
 
-def _too_wide(path: str | os.PathLike[str], width: int, model: Model, how: How) -> InputError:
+def _too_wide(path: str | os.PathLike[str], width: int, model: Model, how: InputOptions) -> InputError:
     zero_based = model.info["zero_based"] if how.zero_based is None else how.zero_based
     base = 0 if zero_based or format_of(path) != "text" else 1
     other = " Or does this text count columns from 1 (--one-based)?" if zero_based else ""
@@ -115,7 +115,7 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, how: How) 
     )
 
 
-def check_set(manifest: dataset.Manifest, model: Model, how: How) -> None:
+def check_set(manifest: dataset.Manifest, model: Model, how: InputOptions) -> None:
     """What can be wrong with a data set for a model, as its manifest says."""
     dataset.check_readable(manifest)
     if how.label or how.id:

@@ -16,7 +16,7 @@ from distsms.data.formats.registry import tell
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import inputs
-from distsms.inference.inputs import AS_TRAINED, How
+from distsms.inference.inputs import AS_TRAINED, InputOptions
 from distsms.inference.model import Model
 from distsms.matrix.local import Features, Sparse
 from distsms.parallel.communicator import Communicator
@@ -48,7 +48,7 @@ def score(
     models: Sequence[Model],
     path: str | os.PathLike[str],
     comm: Communicator,
-    how: How = AS_TRAINED,
+    how: InputOptions = AS_TRAINED,
 ) -> Scored:
     """This rank's share of a data set or a file, scored in one pass by models that want the same rows. Collective.
 
@@ -61,7 +61,7 @@ def score(
 
 
 def score_in_turns(
-    model: Model, path: str | os.PathLike[str], comm: Communicator, how: How
+    model: Model, path: str | os.PathLike[str], comm: Communicator, how: InputOptions
 ) -> Iterator[tuple[Floats, list[str] | None]]:
     """Scores, and names of the rows if they have some: of a part of the rows on each rank, in rank order, in turns.
 
@@ -100,7 +100,7 @@ class _Pass(NamedTuple):
 
     models: Sequence[Model]
     path: str | os.PathLike[str]
-    how: How
+    how: InputOptions
     in_turns: bool
 
     def parts(self, comm: Communicator) -> Iterator[Scored]:

@@ -25,7 +25,7 @@ except ImportError as error:
     raise InputError(f"solves side by side want greenlet: {error}. pip install greenlet", everywhere=True) from error
 
 
-class Seat:
+class BatchedSolve:
     """One solve's place: the objective of one of its losses, for a `Solve`. On the ranks that step."""
 
     def __init__(self, objective: Objective, number: int) -> None:
@@ -57,7 +57,7 @@ class Seat:
         return self._objective.judged(w, self._number)
 
 
-def together(objective: Objective, solves: Sequence[Callable[[Seat], None]], at_once: int) -> int:
+def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve], None]], at_once: int) -> int:
     """Run solves[i](seat) for each loss i of the objective; returns the number of passes that answered them.
 
     at_once : how many may be under way; a next one begins when one ends.  Collective; the solves run on the
@@ -79,7 +79,7 @@ def together(objective: Objective, solves: Sequence[Callable[[Seat], None]], at_
         while waiting or asking:
             while waiting and len(asking) < at_once:
                 number, solve = waiting.popleft()
-                go_on(greenlet(solve), Seat(objective, number))
+                go_on(greenlet(solve), BatchedSolve(objective, number))
             if asking:
                 answers = objective.evaluate(list(asking.values()))
                 passes += 1

@@ -49,7 +49,7 @@ class Bound(NamedTuple):
     taken: float
 
 
-class Certificate:
+class CuttingPlaneBundle:
     """A bundle of at most `capacity` planes and the best lower bound so far. Lives where the solver's vectors live.
 
     This is also BMRM's model of J: Omega(w) + the highest of the planes, least where `minimum` says.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distsms.optim.bundle import Certificate
+from distsms.optim.bundle import CuttingPlaneBundle
 from distsms.optim.objective import Evaluation, Evaluator
 from distsms.optim.penalty import SquaredNorm
-from distsms.optim.result import Finished, Status
+from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Planes
 from distsms.optim.state import Snapshot
@@ -22,7 +22,7 @@ BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient"
 """What a snapshot has of the best evaluation besides w."""
 
 
-class Proof:
+class GapTracker:
     """On each rank that steps: vectors are slices, numbers the same on all of them.
 
     best : the evaluation of least J, without gradients; before the first one `NONE_YET`.
@@ -33,7 +33,9 @@ class Proof:
         self.best, self.regularizer = NONE_YET, SquaredNorm(settings.lam)
         zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is Planes.PAIR
         planes = settings.planes_within(vectors.longest)
-        self.certificate = Certificate(vectors, self.regularizer, zero and not pair, planes, *objective.plane_errors())
+        self.certificate = CuttingPlaneBundle(
+            vectors, self.regularizer, zero and not pair, planes, *objective.plane_errors()
+        )
         if zero and pair:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
             self.certificate.add(np.zeros(vectors.length), 0.0)
 
@@ -55,7 +57,7 @@ class Proof:
         return self._settings.target(self.best.J)
 
     def level_point(self, level: float) -> Floats:
-        """Where the planes suggest to evaluate next: see `Certificate.level_point`."""
+        """Where the planes suggest to evaluate next: see `CuttingPlaneBundle.level_point`."""
         with self._objective.clock.phase("certificate"):
             return self.certificate.level_point(self.best.w, self.best.J, level)
 
@@ -77,11 +79,11 @@ class Proof:
         """
         _, gap, rounding = self.proved()
         if gap <= self.target:
-            raise Finished(Status.PROVED)
+            raise StopRun(Status.PROVED)
         rounding += self.certificate.bound.taken if at_end else self.certificate.unavoidable
         if not rounding <= self.target / 2:
             hint = "centre or scale columns of large values, or ask for a larger gap"
-            raise Finished(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
+            raise StopRun(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
 
     def snapshot(self) -> Snapshot:
         """All that it knows; see `restore`."""

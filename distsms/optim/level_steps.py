@@ -23,7 +23,7 @@ PATIENCE = 3  # steps in a row that need not pay, if the solver stalls: a bundle
 REPEATS, LITTLE = 20, 1e-4  # the same, where the solver cannot go on; and what a step has to gain then
 
 
-class Pace:
+class LevelStepSchedule:
     """What an evaluation gained on either side, as a difference of log gap. Told the same on every process."""
 
     def __init__(self) -> None:

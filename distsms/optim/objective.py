@@ -18,7 +18,7 @@ from distsms.losses.registry import Loss
 from distsms.matrix.base import Features
 from distsms.optim.penalty import SquaredNorm
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import AtRoot, Vectors
+from distsms.parallel.vectors import RootVectors, Vectors
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
 
@@ -99,7 +99,7 @@ class Objective:
     ) -> None:
         self.features, self.losses, self.comm = features, losses, comm
         self.p = features.shape[1]
-        self.vectors = vectors or AtRoot(comm, self.p)
+        self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
         self.evaluations = 0
         self.stop_requested = False

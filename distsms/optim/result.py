@@ -35,7 +35,7 @@ class Status(Enum):
         return self.value[1]
 
 
-class Finished(Exception):
+class StopRun(Exception):
     """Leaves the solver from inside an evaluation, once the run is over."""
 
     def __init__(self, status: Status, detail: str = "") -> None:

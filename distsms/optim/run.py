@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from distsms.optim.gap import NONE_YET, Proof
-from distsms.optim.level_steps import Pace
+from distsms.optim.gap import NONE_YET, GapTracker
+from distsms.optim.level_steps import LevelStepSchedule
 from distsms.optim.objective import Evaluation, Evaluator, Request
-from distsms.optim.result import Finished, Result, State, Status
+from distsms.optim.result import Result, State, Status, StopRun
 from distsms.optim.settings import Settings
-from distsms.optim.smoothing import Width
+from distsms.optim.smoothing import SmoothingSchedule
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
@@ -31,7 +31,7 @@ KEPT = ("starts", "count", "count_then", "gap_then", "patience", "seconds")
 """What a snapshot has of a run itself."""
 
 
-class Solve:
+class TrainingRun:
     """One run, on each rank that steps: what the solver sees as its problem, and who decides when it is over.
 
     All vectors are slices; all numbers, and so all decisions, are the same on each of these ranks.
@@ -49,7 +49,11 @@ class Solve:
         self.scale = 1.0 if scale is None else scale
         self.objective, self.settings, self.watch, self.keep = objective, settings, watch, keep
         self.vectors, self.dot = objective.vectors, objective.vectors.dot
-        self.proof, self.width, self.pace = Proof(objective, settings), Width(objective.losses[0], settings), Pace()
+        self.proof, self.width, self.pace = (
+            GapTracker(objective, settings),
+            SmoothingSchedule(objective.losses[0], settings),
+            LevelStepSchedule(),
+        )
         self.rescued = settings.bundle_steps and settings.c_mu is None
         self.helped = self.rescued and settings.traits.movable
         self.narrower = self.ahead = self.stuck = False  # why the solver was asked to pause
@@ -113,7 +117,7 @@ class Solve:
             if self.count:
                 self._check_limits()
             self._solve()
-        except Finished as finished:
+        except StopRun as finished:
             self._keep()
             return self._result(finished, w)
         finally:
@@ -135,7 +139,7 @@ class Solve:
                 failures = 1 if before > self.proof.gap else failures + 1
                 if failures > 1:
                     self.proof.check(at_end=True)
-                    raise Finished(Status.STALLED, why)
+                    raise StopRun(Status.STALLED, why)
             if not paused:
                 self.proof.check(at_end=failures > 0)
             if self.stuck or not paused:
@@ -156,7 +160,7 @@ class Solve:
             self.last = e.without_slopes()
         if not np.isfinite([e.J, e.J_mu, e.optimization_gap, e.d]).all():
             where = f"at evaluation {self.count + 1}, where ||w|| = {np.sqrt(self.dot(w, w)):.3g}"
-            raise Finished(Status.NONFINITE, where)
+            raise StopRun(Status.NONFINITE, where)
         self.count += 1
         self.proof.add(e)
         self.seconds = float(self.vectors.agreed(np.array([self._seconds()]))[0])
@@ -176,15 +180,15 @@ class Solve:
         if self.proof.gap <= self.proof.target or self.proof.hopeless:
             self.proof.check()
         if self.objective.stop_requested:
-            raise Finished(Status.STOPPED)
+            raise StopRun(Status.STOPPED)
         if self.seconds - self.seconds_before >= self.settings.time_limit:
-            raise Finished(Status.TIME)
+            raise StopRun(Status.TIME)
         if self.count >= self.settings.max_evaluations:
-            raise Finished(Status.LIMIT)
+            raise StopRun(Status.LIMIT)
         if self.settings.traits.smooth and not self._progresses():
             self.proof.check(at_end=True)
             self.width.check_floor(self.last, self.proof.target)
-            raise Finished(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
+            raise StopRun(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
 
     def _progresses(self) -> bool:
         """Whether the gap has become a little smaller during the last evaluations: at rounding it does not.
@@ -232,7 +236,7 @@ class Solve:
         self.watch(state, best.w)
         self.watching += time.perf_counter() - paused
 
-    def _result(self, finished: Finished, w: Floats) -> Result:
+    def _result(self, finished: StopRun, w: Floats) -> Result:
         best, bound, gap = self.proof.best, self.proof.certificate.lower_bound, np.inf
         if self.count:
             bound, gap, _ = self.proof.proved()

@@ -11,7 +11,7 @@ from typing import Any
 
 from distsms.losses.registry import Loss
 from distsms.optim.objective import Evaluation
-from distsms.optim.result import Finished, Status
+from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
 
 START_COST = 0.02  # the first width may cost this much of R; several times more or less takes longer
@@ -20,7 +20,7 @@ EVALUATIONS_BETWEEN_SHRINKS = 5
 FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
 
 
-class Width:
+class SmoothingSchedule:
     """nu : the width now; 0 where the solver minimizes the exact risk.
 
     An evaluation is the solver's last one, the target the gap to be proved, the count that of all evaluations.
@@ -51,7 +51,7 @@ class Width:
         """Raise Finished if a fixed width alone keeps the gap above the target."""
         if self._fixed and last.smoothing_gap > target / 2:
             costs = f"nu = {self.nu:.3g} costs {last.smoothing_gap:.3g}; a smaller --c-mu gets further"
-            raise Finished(Status.FLOOR, costs)
+            raise StopRun(Status.FLOOR, costs)
 
     def matters(self, last: Evaluation, target: float) -> bool:
         """Whether a narrower one is worth a new start of the solver, which cannot go on."""

@@ -9,7 +9,7 @@ import numpy as np
 from distsms.errors import InputError
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result
-from distsms.optim.run import Keeper, Solve, Watcher
+from distsms.optim.run import Keeper, TrainingRun, Watcher
 from distsms.optim.settings import Settings
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import NOT_SPREADABLE
@@ -39,7 +39,7 @@ def train(
     scale, found = scale_of(objective, settings), None
     if vectors.steps:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.part(w), float)
-        found = Solve(objective, settings, scale, watch, keep).run(start, snapshot)
+        found = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot)
         objective.release()
     else:
         objective.serve()

@@ -205,7 +205,7 @@ class Vectors(ABC):
         return f"{self.outward} and {self.inward}" + (f", the fastest of {times}" if times else "")
 
 
-class AtRoot(Vectors):
+class RootVectors(Vectors):
     """Vectors whole on the root, which steps; the others answer. Only the root needs X'c summed."""
 
     outward = "broadcast"
@@ -269,7 +269,7 @@ class AtRoot(Vectors):
         return np.empty(0) if whole is None else whole
 
 
-class Spread(Vectors):
+class DistributedVectors(Vectors):
     """A slice of every vector on every rank, of p/P entries and perhaps one more; all ranks step in lock-step."""
 
     outward = "allgather"
@@ -361,6 +361,6 @@ def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple
 
 def make_vectors(step: str, p: int, comm: Communicator) -> Vectors:
     """The vectors of a run, with one copy of w for each node where that pays, by the fastest collective. Collective."""
-    made = {"root": AtRoot, "spread": Spread}[step](comm, p, p >= SHARED_FROM)
+    made = {"root": RootVectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)
     made.choose_collective()
     return made

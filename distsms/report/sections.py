@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distsms._version import __version__
-from distsms.inference.evaluation import Judged
+from distsms.inference.evaluation import ModelEvaluation
 from distsms.measures import SHOWN
 from distsms.metrics.confidence import Interval
 from distsms.metrics.curves import Curve, Histogram
@@ -34,7 +34,7 @@ WEIGHTS = 20
 class Material:
     """All that a report is made of. trace : columns, or none and then `trace_note` says why."""
 
-    judged: Judged
+    judged: ModelEvaluation
     on: str
     level: float
     curve: Curve

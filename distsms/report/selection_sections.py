@@ -30,13 +30,13 @@ class Beside(NamedTuple):
     """A baseline: what it is of, each method's place, and what was said of them."""
 
     problem: Mapping[str, Any]
-    found: Sequence[baseline.Standing]
+    found: Sequence[baseline.MethodResult]
     sentences: Sequence[str]
 
 
 def read_path(folder: Path, fingerprint: str | None) -> OnPath:
     """The finished path in a folder. Raises InputError if there is none, or one on other data than the model's."""
-    there = path_store.Folder(folder)
+    there = path_store.PathStore(folder)
     told = there.read("problem", "points")
     _check(folder, told["problem"], fingerprint)
     warnings = told["warnings"] if isinstance(told.get("warnings"), list) else []
@@ -45,7 +45,7 @@ def read_path(folder: Path, fingerprint: str | None) -> OnPath:
 
 def read_baseline(folder: Path, fingerprint: str | None) -> Beside:
     """The finished baseline in a folder. Raises InputError as `read_path` does."""
-    there = baseline.Folder(folder)
+    there = baseline.BaselineStore(folder)
     told = there.read("problem", "methods", "sentences")
     _check(folder, told["problem"], fingerprint)
     found = [baseline.read_standing(one, there.identity) for one in told["methods"]]

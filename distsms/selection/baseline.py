@@ -32,7 +32,7 @@ from distsms.selection.competitors import ALONE, HELD, METHODS, OURS, Task
 from distsms.selection.folds import Folds, best_of_others, held_out
 from distsms.utils import schema
 from distsms.utils.files import replacing, require_space
-from distsms.utils.runstore import Resumable
+from distsms.utils.runstore import ResumableStore
 from distsms.utils.schema import Fields, number, number_or_null, read_objects
 from distsms.utils.typing import Floats
 
@@ -95,7 +95,7 @@ class Fit(NamedTuple):
     note: str
 
 
-class Folder(Resumable):
+class BaselineStore(ResumableStore):
     """A baseline's folder: fits/METHOD_SETTING_foldF.json, and .npy with the scores of the fold's rows, in their order.
     Tries of a search are METHOD_tryN_foldF.json.
 
@@ -216,7 +216,7 @@ def run(
     return False
 
 
-class Standing(NamedTuple):
+class MethodResult(NamedTuple):
     """A method's place in the table; of `BEST`, notes say which methods it is."""
 
     method: str
@@ -244,7 +244,7 @@ STANDING: Fields = {
 }
 
 
-def read_standing(told: Mapping[str, Any], where: object) -> Standing:
+def read_standing(told: Mapping[str, Any], where: object) -> MethodResult:
     """A line of baseline.json. Raises InputError where it is damaged."""
     if why := schema.fault(told, STANDING):
         raise InputError(f"{where}: is damaged: {why}. The same line of distsms baseline again writes it anew")
@@ -256,10 +256,10 @@ def read_standing(told: Mapping[str, Any], where: object) -> Standing:
             for key, one in words.items()
         }
 
-    return Standing(**{**told, "sure": of(told["sure"]), "less": of(told["less"])})
+    return MethodResult(**{**told, "sure": of(told["sure"]), "less": of(told["less"])})
 
 
-def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> list[Standing]:
+def standings(folder: BaselineStore, fits: Sequence[Fit], rows: Rows, measure: str) -> list[MethodResult]:
     """The methods that have fits of a setting on all folds, and then the best of the other linear ones. For the root;
     memory: their scores of all rows."""
     folds = int(rows.fold.max())
@@ -274,7 +274,7 @@ def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> 
         at_end = METHODS[name].linear and ends[0] < ends[1] and 2 * sum(one in ends for one in settings) > folds
         notes = _counted(one.note for one in own.values() if one.note)
         seconds, told = sum(one.seconds for one in own.values()), [f"{n} fits {note}" for note, n in notes]
-        found.append(Standing(name, settings, at_end, seconds, ", ".join(told), judged.sure(), judged.less(ours)))
+        found.append(MethodResult(name, settings, at_end, seconds, ", ".join(told), judged.sure(), judged.less(ours)))
     others = {
         ((name, setting), fold): fit
         for name, own in of_each.items()
@@ -285,7 +285,7 @@ def standings(folder: Folder, fits: Sequence[Fit], rows: Rows, measure: str) -> 
         these = chosen(others, measure)
         judged, settings = _Judged(folder, these, rows), [one.setting for one in these]
         told = [f"{name} ({METHODS[name].about}) in {n}" for name, n in _counted(one.method for one in these)]
-        found.append(Standing(BEST, settings, False, 0.0, ", ".join(told), judged.sure(), judged.less(ours)))
+        found.append(MethodResult(BEST, settings, False, 0.0, ", ".join(told), judged.sure(), judged.less(ours)))
     return found
 
 
@@ -314,7 +314,7 @@ def _counted(words: Iterable[str]) -> list[tuple[str, int]]:
 class _Judged:
     """A fit for each fold: placements and shares (`measures.among`) of its rows, and replicates of the mean PRBEP."""
 
-    def __init__(self, folder: Folder, fits: Sequence[Fit], rows: Rows) -> None:
+    def __init__(self, folder: BaselineStore, fits: Sequence[Fit], rows: Rows) -> None:
         inside = [rows.fold == one.fold for one in fits]
         self._labels = [rows.y[one] for one in inside]
         scored = [(folder.scores(fit), y) for fit, y in zip(fits, self._labels, strict=True)]

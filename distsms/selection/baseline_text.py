@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distsms.measures import SHOWN
 from distsms.metrics.confidence import LEVEL, METHOD, Interval
-from distsms.selection.baseline import BEST, Standing
+from distsms.selection.baseline import BEST, MethodResult
 from distsms.selection.competitors import METHODS
 from distsms.utils import formatting
 
@@ -24,7 +24,7 @@ def header(measure: str) -> list[str]:
     return [*HEADER[:5], f"distsms ahead by, {SHOWN[measure]}", "interval", *HEADER[5:]]
 
 
-def cells(one: Standing, measure: str) -> list[str]:
+def cells(one: MethodResult, measure: str) -> list[str]:
     """A method's row: measures in per cent."""
     words = [one.method]
     for name in SHOWN:
@@ -39,7 +39,7 @@ def between(one: Interval, form: str = ".2f") -> str:
     return "none" if one.why else f"{100 * one.low:{form}} to {100 * one.high:{form}}"
 
 
-def setting(one: Standing) -> str:
+def setting(one: MethodResult) -> str:
     """What most folds were given; a star where most of them are at an end of the grid."""
     if one.method == BEST:
         return ""
@@ -47,12 +47,12 @@ def setting(one: Standing) -> str:
     return (f"{most:g}" if METHODS[one.method].linear else f"best of {most:g}") + "*" * one.at_end
 
 
-def table(found: Sequence[Standing], measure: str) -> str:
+def table(found: Sequence[MethodResult], measure: str) -> str:
     """A row for each method."""
     return formatting.table(header(measure), [cells(one, measure) for one in found])
 
 
-def sentences(found: Sequence[Standing], measure: str) -> list[str]:
+def sentences(found: Sequence[MethodResult], measure: str) -> list[str]:
     """Whether direct optimization pays, and what to know of the table."""
     name, words = SHOWN[measure], []
     for one in sorted(found, key=lambda one: one.method != BEST):
@@ -71,7 +71,7 @@ def sentences(found: Sequence[Standing], measure: str) -> list[str]:
     return words
 
 
-def _pays(best: Standing, less: Interval, name: str) -> str:
+def _pays(best: MethodResult, less: Interval, name: str) -> str:
     over = f"the best of the other linear models, chosen for each fold by the other folds ({best.notes})"
     if less.why:
         return f"No verdict on whether direct optimization pays: {less.why}."
@@ -84,7 +84,7 @@ def _pays(best: Standing, less: Interval, name: str) -> str:
     )
 
 
-def _ceiling(trees: Standing, less: Interval, name: str) -> str:
+def _ceiling(trees: MethodResult, less: Interval, name: str) -> str:
     about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings by a fifth of the training rows"
     if less.why:
         return f"No verdict on trees ({about}): {less.why}."

@@ -20,10 +20,10 @@ from distsms.data.shards.dataset import Block
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval, Spread
-from distsms.optim.batching import Seat, together
+from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
-from distsms.optim.run import Solve
+from distsms.optim.run import TrainingRun
 from distsms.optim.settings import Settings
 from distsms.optim.train import scale_of
 from distsms.parallel.communicator import Communicator
@@ -139,10 +139,10 @@ class Lanes:
         starts = [self._dealt(start(lane) if comm.is_root else None) for lane in self.numbers]
         points: list[Point] = []
 
-        def lane(seat: Seat, number: int) -> None:
+        def lane(seat: BatchedSolve, number: int) -> None:
             w = starts[number]
             for lam in lambdas[number]:
-                result = Solve(seat, replace(settings, lam=lam), scale).run(w)
+                result = TrainingRun(seat, replace(settings, lam=lam), scale).run(w)
                 if result.status is Status.STOPPED:
                     return
                 w = result.w
@@ -153,7 +153,7 @@ class Lanes:
                     keep(points[-1], replace(result, w=whole))
 
         solves = [lambda seat, number=number: lane(seat, number) for number in self.numbers]
-        passes = together(self.objective, solves, self.problem.at_once)
+        passes = solve_batched(self.objective, solves, self.problem.at_once)
         points, passes = comm.bcast((points, passes))
         return Run(points, len(points) < sum(map(len, lambdas)), passes, self.objective.evaluations)
 

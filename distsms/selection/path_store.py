@@ -19,7 +19,7 @@ from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.selection.path import Point
 from distsms.utils import schema
-from distsms.utils.runstore import Resumable
+from distsms.utils.runstore import ResumableStore
 from distsms.utils.schema import Fields, number, number_or_null, read_objects
 from distsms.utils.typing import Floats
 
@@ -41,7 +41,7 @@ POINT: Fields = {
 }
 
 
-class Folder(Resumable):
+class PathStore(ResumableStore):
     """A path's folder. For the root alone; hold it with `files.exclusive`."""
 
     kind, parts = "path", "points"

@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from distsms.measures import SHOWN
 from distsms.report.mpl import STYLE, save
-from distsms.study.grid import Finished
+from distsms.study.grid import CompletedRun
 from distsms.study.tables import ROUNDING, best_run, problems
 
 LOOKS = {  # method -> colour, marker
@@ -49,7 +49,7 @@ class Reference(NamedTuple):
     uncertainty: float
 
     @classmethod
-    def of(cls, runs: Sequence[Finished]) -> Reference:
+    def of(cls, runs: Sequence[CompletedRun]) -> Reference:
         """From all runs of a problem, of which one at least has a finite J."""
         best = best_run(runs)
         assert best is not None  # a run without a finite J has no trace
@@ -63,10 +63,10 @@ class Quantity(NamedTuple):
     problem into axes, given its reference and how each method's lines look."""
 
     label: str
-    draw: Callable[[Any, Sequence[Finished], Reference, dict[str, dict[str, Any]]], None]
+    draw: Callable[[Any, Sequence[CompletedRun], Reference, dict[str, dict[str, Any]]], None]
 
 
-def draw(runs: Sequence[Finished], title: str, folder: Path) -> list[Path]:
+def draw(runs: Sequence[CompletedRun], title: str, folder: Path) -> list[Path]:
     """All figures of the runs that there is something to show for; returns the files. Local."""
     written = []
     for measure in dict.fromkeys(one.cell.measure for one in runs):
@@ -89,10 +89,10 @@ def draw(runs: Sequence[Finished], title: str, folder: Path) -> list[Path]:
 
 
 def panels(
-    runs: Sequence[Finished],
+    runs: Sequence[CompletedRun],
     drawn: Sequence[Quantity],
     title: str,
-    known: dict[tuple[str, float], list[Finished]],
+    known: dict[tuple[str, float], list[CompletedRun]],
 ) -> Figure:
     """A column for each lambda, a row for each quantity; the least J is that of all `known` runs of the problem."""
     groups, looks = problems(runs), _looks(one.cell.method for one in runs)
@@ -142,7 +142,7 @@ def scaling(path: Path, ranks: Sequence[int], panels: dict[str, dict[str, list[f
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _objective(axes: Any, runs: Sequence[Finished], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
+def _objective(axes: Any, runs: Sequence[CompletedRun], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
     for run in runs:
         _curve(axes, run, _seconds(run.trace), run.trace["best_J"], looks)
     highest = max(max(run.result["J_at_zero"], run.trace["best_J"][-1]) for run in runs)
@@ -150,7 +150,7 @@ def _objective(axes: Any, runs: Sequence[Finished], reference: Reference, looks:
     axes.set_ylim(reference.J - margin, highest + margin)
 
 
-def _excess(axes: Any, runs: Sequence[Finished], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
+def _excess(axes: Any, runs: Sequence[CompletedRun], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
     """What lies below a tenth of the uncertainty is drawn there, that no run leaves the logarithmic axis."""
     floor = reference.uncertainty / 10
     axes.set_yscale("log")
@@ -164,7 +164,7 @@ def _excess(axes: Any, runs: Sequence[Finished], reference: Reference, looks: di
     axes.set_ylim(bottom=floor / 2)
 
 
-def _tested(axes: Any, runs: Sequence[Finished], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
+def _tested(axes: Any, runs: Sequence[CompletedRun], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
     lowest = []
     for run in (one for one in runs if one.test):
         values = 100 * run.test[run.cell.measure]
@@ -179,7 +179,7 @@ def _tested(axes: Any, runs: Sequence[Finished], reference: Reference, looks: di
         axes.set_ylim(min(lowest) - margin, highest + margin)
 
 
-def _curve(axes: Any, run: Finished, x: np.ndarray, y: np.ndarray, looks: dict[str, dict[str, Any]]) -> None:
+def _curve(axes: Any, run: CompletedRun, x: np.ndarray, y: np.ndarray, looks: dict[str, dict[str, Any]]) -> None:
     """A run's line, with a mark at its end that says how it ended."""
     look, ending = looks[run.cell.method], PROVED if run.result["status"] == "proved" else UNPROVED
     axes.plot(x, y, label=run.cell.method, **look)
@@ -218,7 +218,7 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
     return figure
 
 
-def _main_c_mu(runs: Sequence[Finished], solver: str) -> float | None:
+def _main_c_mu(runs: Sequence[CompletedRun], solver: str) -> float | None:
     """Of a solver's smoothings the adaptive one, or else the narrowest."""
     there = {one.cell.c_mu for one in runs if one.cell.solver == solver}
     return None if None in there else min(one for one in there if one is not None)

@@ -53,7 +53,7 @@ LIMITS = {"time": ("time_limit", "seconds"), "limit": ("max_evaluations", "evalu
 """Status of a run that a limit cut short -> the setting, and what the run had used up of it."""
 
 
-class Cell(NamedTuple):
+class RunSpec(NamedTuple):
     """One run of the grid; c_mu is None for the adaptive width, and for solvers that do not smooth."""
 
     measure: str
@@ -75,10 +75,10 @@ class Cell(NamedTuple):
 
 def grid(
     measures: Sequence[str], lambdas: Sequence[float], solvers: Sequence[str], c_mus: Sequence[float | None]
-) -> list[Cell]:
+) -> list[RunSpec]:
     """Every combination once; solvers of the exact risk once for all c_mus."""
     cells = [
-        Cell(measure, lam, solver, c_mu)
+        RunSpec(measure, lam, solver, c_mu)
         for measure, lam, solver in product(measures, lambdas, solvers)
         for c_mu in (c_mus if solver_class(solver).traits.smooth else (None,))
     ]
@@ -86,25 +86,25 @@ def grid(
 
 
 @dataclass(frozen=True)
-class Finished:
+class CompletedRun:
     """A cell that has been run: what its files say. `result` holds the words of result.json.
 
     trace, test : the columns of trace.jsonl and test.jsonl, each (lines,), null as NaN; no columns without lines.
     """
 
-    cell: Cell
+    cell: RunSpec
     result: Mapping[str, Any]
     trace: dict[str, Floats]
     test: dict[str, Floats]
 
     @classmethod
-    def read(cls, folder: Path) -> Finished:
+    def read(cls, folder: Path) -> CompletedRun:
         """From a cell's folder. Raises InputError, naming the file, unless the files are what a run leaves."""
         remedy = f"Remove this run's folder, {folder}, and it is run anew"
         (result,) = read_objects(folder / RESULT, RESULTS, remedy)
         trace = read_trace(folder / TRACE, remedy)
         test = columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
-        cell = Cell(result["measure"], result["lambda"], result["solver"], result["c_mu"])
+        cell = RunSpec(result["measure"], result["lambda"], result["solver"], result["c_mu"])
         if cell.name != folder.name:
             raise InputError(f"{folder / RESULT}: belongs to another run, {cell.name}. {remedy}")
         if result["J"] is None and result["status"] != NONFINITE:
@@ -121,7 +121,7 @@ class Finished:
         return self.result[used] < getattr(settings, limit)
 
 
-class Folder:
+class RunStore:
     """A comparison's folder. For the root alone; hold it with `files.exclusive`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -161,14 +161,14 @@ class Folder:
             return
         self.write(IDENTITY, to_json(identity, indent=1) + "\n")
 
-    def finished(self, cell: Cell) -> Finished | None:
+    def finished(self, cell: RunSpec) -> CompletedRun | None:
         """A cell's results, if it was run to its end. Raises InputError where its files are damaged."""
         folder = self.path / CELLS / cell.name
         if not (folder / RESULT).exists():
             return None
-        return Finished.read(folder)
+        return CompletedRun.read(folder)
 
-    def all_finished(self) -> list[Finished]:
+    def all_finished(self) -> list[CompletedRun]:
         """Every cell that was run to its end, now or before: by measure, falling lambda, solver and rising c_mu.
 
         Raises InputError where something else is among the cells, or the files of one are damaged.
@@ -178,13 +178,13 @@ class Folder:
         folders = list(cells.glob("[!.]*"))
         for one in folders:
             _require_folder(one)
-        found = [Finished.read(one) for one in folders if (one / RESULT).exists()]
+        found = [CompletedRun.read(one) for one in folders if (one / RESULT).exists()]
         order = list(SOLVERS).index
         return sorted(
             found, key=lambda one: (one.cell.measure, -one.cell.lam, order(one.cell.solver), one.cell.c_mu or 0.0)
         )
 
-    def begin(self, cell: Cell) -> Path:
+    def begin(self, cell: RunSpec) -> Path:
         """An empty folder for a cell; what a killed run left there is gone."""
         folder = self.path / CELLS / cell.name
         for one in (folder.parent, folder):

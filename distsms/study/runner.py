@@ -27,7 +27,7 @@ from distsms.optim.settings import Settings
 from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
-from distsms.study.grid import CELLS, RESULT, TEST, TRACE, Cell, Folder
+from distsms.study.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 from distsms.training.trace import Trace
 from distsms.utils.files import require_space
 from distsms.utils.formatting import to_json
@@ -48,8 +48,8 @@ class HeldOutRows:
     def __init__(self, path: str, training: Manifest, comm: Communicator, ignore_new: bool = False) -> None:
         """training : the data set whose columns, labels and normalization they share. Raises InputError."""
         self._path, self._like = path, inputs.like(training)
-        self._comm, self._quiet = comm, inputs.How(ignore_new, quiet=True)
-        found = scoring.score([self._like], path, comm, inputs.How(ignore_new))
+        self._comm, self._quiet = comm, inputs.InputOptions(ignore_new, quiet=True)
+        found = scoring.score([self._like], path, comm, inputs.InputOptions(ignore_new))
         rows = int(comm.maximum(np.array([len(found.labels)]))[0])
         self.at_once = max(1, TESTED_BYTES // (8 * (training.p + rows)))
 
@@ -70,7 +70,7 @@ class Runner:
         block: Block,
         test: HeldOutRows | None,
         ordering: str,
-        folder: Folder,
+        folder: RunStore,
         comm: Communicator,
         stop_wanted: Callable[[], bool] = lambda: False,
         about: Mapping[str, Any] | None = None,
@@ -82,7 +82,7 @@ class Runner:
         self._losses: dict[str, Loss] = {}
         self._warm: set[tuple[str, str]] = set()
 
-    def run(self, cell: Cell, settings: Settings) -> Result:
+    def run(self, cell: RunSpec, settings: Settings) -> Result:
         """Solve, measure on the test rows, write the cell's files. A cell that a signal stopped stays unfinished."""
         self._warm_up(cell, settings)
         comm, folder = self.comm, Path()
@@ -108,7 +108,7 @@ class Runner:
                 self._write(cell, folder, result, tested)
         return result
 
-    def _objective(self, cell: Cell, stop_wanted: Callable[[], bool]) -> Objective:
+    def _objective(self, cell: RunSpec, stop_wanted: Callable[[], bool]) -> Objective:
         if cell.measure not in self._losses:
             labels, weights = self.block.labels, self.block.weights
             n_pos, n_neg = map(int, self.comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
@@ -118,7 +118,7 @@ class Runner:
             self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted, vectors=self.vectors
         )
 
-    def _warm_up(self, cell: Cell, settings: Settings) -> None:
+    def _warm_up(self, cell: RunSpec, settings: Settings) -> None:
         """The first evaluations load kernels and PETSc, and touch memory for the first time: let others have them."""
         if (cell.measure, cell.solver) not in self._warm:
             self._warm.add((cell.measure, cell.solver))
@@ -143,7 +143,7 @@ class Runner:
                     lines.append({**kept.records[k], "rocarea": worth.rocarea, "prbep": worth.prbep})
         return lines
 
-    def _write(self, cell: Cell, folder: Path, result: Result, tested: list[dict[str, Any]]) -> None:
+    def _write(self, cell: RunSpec, folder: Path, result: Result, tested: list[dict[str, Any]]) -> None:
         last = tested[-1] if tested else None
         words = {
             **{"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu},

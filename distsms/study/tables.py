@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.study.grid import Finished
+from distsms.study.grid import CompletedRun
 from distsms.utils.formatting import table
 
 SHARES = {"1 %": 0.01, "0.1 %": 0.001}
@@ -47,21 +47,21 @@ class Reached(NamedTuple):
         return f"n.a. ({self.why})" if self.seconds is None else f"{self.seconds:.2f} s ({self.evaluations})"
 
 
-def problems(runs: Sequence[Finished]) -> dict[Problem, list[Finished]]:
+def problems(runs: Sequence[CompletedRun]) -> dict[Problem, list[CompletedRun]]:
     """The runs of each measure and lambda, in their order."""
-    found: dict[Problem, list[Finished]] = {}
+    found: dict[Problem, list[CompletedRun]] = {}
     for one in runs:
         found.setdefault((one.cell.measure, one.cell.lam), []).append(one)
     return found
 
 
-def best_run(runs: Sequence[Finished]) -> Finished | None:
+def best_run(runs: Sequence[CompletedRun]) -> CompletedRun | None:
     """The run with the least J; None where no run has a finite one."""
     finite = [one for one in runs if one.result["J"] is not None]
     return min(finite, key=lambda one: one.result["J"], default=None)
 
 
-def within(run: Finished, least: float, share: float) -> Reached:
+def within(run: CompletedRun, least: float, share: float) -> Reached:
     """When the best J so far came below (1 + share) least."""
     there = np.flatnonzero(run.trace["best_J"] <= (1 + share) * least) if run.trace else np.empty(0, int)
     if len(there):
@@ -73,7 +73,7 @@ def within(run: Finished, least: float, share: float) -> Reached:
     return Reached(None, None, f"{ending}, {format(above, '.2g' if above < 100 else '.0f')} % above")
 
 
-def best_lambda(runs: Sequence[Finished], measure: str) -> float | None:
+def best_lambda(runs: Sequence[CompletedRun], measure: str) -> float | None:
     """The lambda whose run of least J has the best test measure; the larger one where both print alike, as the paper
     prints them, in per cent with two decimals. None without test rows."""
     found = []
@@ -84,7 +84,7 @@ def best_lambda(runs: Sequence[Finished], measure: str) -> float | None:
     return max(found)[1] if found else None
 
 
-def disagreements(runs: Sequence[Finished]) -> list[str]:
+def disagreements(runs: Sequence[CompletedRun]) -> list[str]:
     """In words, where the J of one run is below what another one proved to be a lower bound."""
     words = []
     for group in problems(runs).values():
@@ -99,7 +99,7 @@ def disagreements(runs: Sequence[Finished]) -> list[str]:
     return words
 
 
-def rows(runs: Sequence[Finished]) -> list[dict[str, Any]]:
+def rows(runs: Sequence[CompletedRun]) -> list[dict[str, Any]]:
     """One row for each run, ready for CSV; what was not reached is None, and `why` says so."""
     found = []
     for group in problems(runs).values():
@@ -119,7 +119,7 @@ def rows(runs: Sequence[Finished]) -> list[dict[str, Any]]:
     return found
 
 
-def as_csv(runs: Sequence[Finished]) -> str:
+def as_csv(runs: Sequence[CompletedRun]) -> str:
     """`rows` as CSV with a header."""
     lines, stream = rows(runs), io.StringIO()
     writer = csv.DictWriter(stream, list(lines[0]) if lines else [], lineterminator="\n")
@@ -128,7 +128,7 @@ def as_csv(runs: Sequence[Finished]) -> str:
     return stream.getvalue()
 
 
-def as_markdown(runs: Sequence[Finished], heading: str) -> str:
+def as_markdown(runs: Sequence[CompletedRun], heading: str) -> str:
     """The tables for people: the paper's table 2, then every run, then whether they agree."""
     parts = [heading]
     if any(one.result["test"] for one in runs):
@@ -148,7 +148,7 @@ def as_markdown(runs: Sequence[Finished], heading: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def table2(runs: Sequence[Finished], every_lambda: bool = False) -> tuple[list[str], list[list[str]]]:
+def table2(runs: Sequence[CompletedRun], every_lambda: bool = False) -> tuple[list[str], list[list[str]]]:
     """Header and a row for each measure: lambda of the best test measure, that measure, the least J known and within
     what share of it the optimum is proved to be, and each method's seconds. Or such a row for every lambda."""
     methods = list(dict.fromkeys(one.cell.method for one in runs))
@@ -181,7 +181,7 @@ def aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return table(turned[0], turned[1:])
 
 
-def _every(runs: Sequence[Finished]) -> tuple[list[str], list[list[str]]]:
+def _every(runs: Sequence[CompletedRun]) -> tuple[list[str], list[list[str]]]:
     header = ["measure", "lambda", "solver", "ended", "J", "lower bound", "gap"]
     header += [*(f"to {name}" for name in SHARES), "to the proof", "test ROCArea [%]", "test PRBEP [%]"]
     lines = []
@@ -201,7 +201,7 @@ def _every(runs: Sequence[Finished]) -> tuple[list[str], list[list[str]]]:
     return header, lines
 
 
-def _ordered(runs: Sequence[Finished]) -> list[Finished]:
+def _ordered(runs: Sequence[CompletedRun]) -> list[CompletedRun]:
     return [one for group in problems(runs).values() for one in group]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.streaming import Room, buffer_bytes, entry_bytes
+from distsms.data.shards.streaming import MemoryBudget, buffer_bytes, entry_bytes
 from distsms.errors import InputError
 from distsms.losses.base import Cost
 from distsms.matrix.blocks import threads_wanted
@@ -160,9 +160,9 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     raise InputError(text + f"{fitting[0]} ranks, {fitting[1]} on each node of this memory, would fit" + stream)
 
 
-def room(needed: Needs, allowed: float, root: bool) -> Room:
+def room(needed: Needs, allowed: float, root: bool) -> MemoryBudget:
     """What is left to a rank, the root or another one, for its rows, of what it may take in all. Local."""
-    return Room(int(allowed) - needed.besides_rows(root), needed.row)
+    return MemoryBudget(int(allowed) - needed.besides_rows(root), needed.row)
 
 
 def available(root: Path = Path("/")) -> int:

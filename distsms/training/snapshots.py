@@ -21,7 +21,7 @@ from distsms.utils import files
 
 
 @dataclass(frozen=True)
-class Keeper:
+class CheckpointWriter:
     """Keeps snapshots. problem : what may not differ in a run that goes on from them; about : words for people."""
 
     folder: Path

@@ -16,7 +16,7 @@ from distsms.utils.schema import Fields, differences, read_objects
 VERSION = 1
 
 
-class Resumable:
+class ResumableStore:
     """A folder with KIND.json and finished parts below `parts`. For the root alone; hold it with `files.exclusive`."""
 
     kind: ClassVar[str]  # as in "path.json"

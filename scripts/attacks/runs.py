@@ -104,7 +104,7 @@ def _started(
     loss = registry.make_loss(problem.measure, way.ordering, problem.y[mine], None, comm)
     vectors = make_vectors(way.step, features.shape[1], comm)
     try:
-        keep = snapshots.Keeper(folder, {}, {}, vectors)
+        keep = snapshots.CheckpointWriter(folder, {}, {}, vectors)
         kept = checkpoint.load(folder, {})[0] if start and comm.is_root else None
         snapshot = snapshots.restored(kept, vectors) if start else None
         return train(Objective(features, [loss], comm, vectors=vectors), settings, None, watch, keep, snapshot)

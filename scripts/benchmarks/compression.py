@@ -13,7 +13,7 @@ from scipy import sparse
 
 from distsms.data.shards.dataset import load, matrix, read_manifest, write_data
 from distsms.data.shards.manifest import COMPRESSIONS, Manifest
-from distsms.data.shards.streaming import Room
+from distsms.data.shards.streaming import MemoryBudget
 from distsms.parallel.communicator import Communicator
 
 BYTES, SMALL = 2**29, 2**25
@@ -68,6 +68,6 @@ def _loading(manifest: Manifest) -> Callable[[], object]:
 
 
 def _streaming(manifest: Manifest, plain_bytes: int) -> Callable[[], object]:
-    features = load(manifest, Communicator(), room=Room(max(plain_bytes // TIMES, 2**26))).features
+    features = load(manifest, Communicator(), room=MemoryBudget(max(plain_bytes // TIMES, 2**26))).features
     w, s = np.random.default_rng(0).normal(size=features.shape[1]), np.empty(features.shape[0])
     return lambda: features.margins(w, s)

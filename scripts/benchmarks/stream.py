@@ -16,7 +16,7 @@ from experiment import distsms
 
 from distsms.data.shards.dataset import load, read_manifest
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.streaming import Room
+from distsms.data.shards.streaming import MemoryBudget
 from distsms.parallel.communicator import Communicator
 
 ROWS, COLUMNS, DENSITY, SMALL = 2.5e6, 1e4, 0.02, 2e5
@@ -59,7 +59,7 @@ def _memory(name: str, data: Path, n_bytes: int, folder: Path, quick: bool) -> I
 def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
     """A pass of one rank beside reading as many bytes of the same files and doing nothing; all take turns."""
     manifest = read_manifest(data)
-    features = load(manifest, Communicator(), room=Room(n_bytes // TIMES)).features
+    features = load(manifest, Communicator(), room=MemoryBudget(n_bytes // TIMES)).features
     source = features.source
     assert source is not None
     rng = np.random.default_rng(0)

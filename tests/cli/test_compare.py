@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distsms.study.grid import Cell
+from distsms.study.grid import RunSpec
 from tests.support.problems import made
 from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
 
@@ -90,7 +90,7 @@ def test_grown_refused_and_begun_anew(words, tmp_path):
 
 
 def test_what_is_damaged_is_refused_in_a_sentence(words, tmp_path):
-    cell = made(tmp_path / "out", Cell("prbep", 1e-2, "lmvm"), [1.0], files=True)
+    cell = made(tmp_path / "out", RunSpec("prbep", 1e-2, "lmvm"), [1.0], files=True)
     (tmp_path / "out" / "comparison.json").write_text("garbage")
     one = (*words, *GRID[:2], "--lambdas", "1e-2", "--solvers", "lmvm")
     assert "begin anew with --overwrite" in run(*one, code=1)

@@ -23,7 +23,7 @@ def state(k):
 
 def test_a_log_has_few_lines_and_always_the_last():
     stream = io.StringIO()
-    course = progress.Course(stream)
+    course = progress.TrainingProgress(stream)
     for k in range(1, 1235):
         course(state(k))
     course.close()
@@ -34,7 +34,7 @@ def test_a_log_has_few_lines_and_always_the_last():
 
 def test_a_terminal_sees_one_line_that_changes():
     stream = io.StringIO()
-    course = progress.Course(stream, live=True)
+    course = progress.TrainingProgress(stream, live=True)
     for k in range(1, 50):
         course(state(k))
     course.close()
@@ -43,7 +43,7 @@ def test_a_terminal_sees_one_line_that_changes():
 
 
 def test_quiet_is_quiet(capsys):
-    course = progress.Course(None)
+    course = progress.TrainingProgress(None)
     course(state(1))
     course.close()
     assert capsys.readouterr().out == ""
@@ -109,7 +109,7 @@ def test_a_full_disk_costs_the_trace_and_a_gone_reader_the_lines(tmp_path, capsy
     for lines in range(3):  # before the header, before the first evaluation, before the second
         stream = Gone()
         stream.left = lines
-        course = progress.Course(stream)
+        course = progress.TrainingProgress(stream)
         course(state(1))
         course(state(2))
         course.close()

@@ -37,7 +37,7 @@ def trained(folder, comm, normalize, source="a.csv", **how):
 
 def predicted(one, path, comm, folder, name="scores.txt", **how):
     """What `distsms predict` writes, read by the csv module: ids and scores."""
-    how = inputs.How(labelled=False, **how)
+    how = inputs.InputOptions(labelled=False, **how)
     output.write(str(folder / name), scoring.score_in_turns(one, path, comm, how), comm)
     comm.barrier()
     with open(folder / name, newline="") as file:
@@ -92,15 +92,17 @@ def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
     on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
     capsys.readouterr()
     for name in ("s.txt", "s.h5"):
-        output.write(str(shared_dir / name), scoring.score_in_turns(one, path, comm, inputs.How(labelled=False)), comm)
+        output.write(
+            str(shared_dir / name), scoring.score_in_turns(one, path, comm, inputs.InputOptions(labelled=False)), comm
+        )
         assert capsys.readouterr().err.count(f"{path}: has no rows") == comm.is_root
     if comm.is_root:
         assert (shared_dir / "s.txt").read_bytes() == b""
         with h5py.File(shared_dir / "s.h5") as file:
             assert file["scores"].shape == (0,)
-    labelled = inputs.How(label=how[1].get("label"))
+    labelled = inputs.InputOptions(label=how[1].get("label"))
     with pytest.raises(InputError, match=rf"b.{kind}: not a single row that counts"):
-        evaluation.judge([str(shared_dir / "m.h5")], str(path), evaluation.Asked(), comm, labelled)
+        evaluation.judge([str(shared_dir / "m.h5")], str(path), evaluation.EvaluationOptions(), comm, labelled)
     with pytest.raises(InputError, match=rf"b.{kind}: not a single row that counts"):
         inputs.check(path, one, labelled)
 
@@ -117,7 +119,7 @@ def test_hdf5_and_awkward_ids(comm, shared_dir):
     one = trained(shared_dir, comm, "none", "a.pq", id="id")
     for source in ("a.pq", "train"):
         assert predicted(one, shared_dir / source, comm, shared_dir)[0] == names
-        parts = scoring.score_in_turns(one, shared_dir / source, comm, inputs.How(labelled=False))
+        parts = scoring.score_in_turns(one, shared_dir / source, comm, inputs.InputOptions(labelled=False))
         output.write(str(shared_dir / "s.h5"), parts, comm)
         comm.barrier()
         with h5py.File(shared_dir / "s.h5") as file:
@@ -220,8 +222,8 @@ def test_labels_and_ids_of_training_are_not_new_columns(tmp_path):
     table(tmp_path)
     one = trained(tmp_path, ALONE, "none", id="id")
     path = table(tmp_path, "b.csv", [[*row, row[-1]] for row in mixed()], [*HEADER, "truth"])
-    expected = scoring.score([one], tmp_path / "train", ALONE, inputs.How()).judged()
-    found = scoring.score([one], path, ALONE, inputs.How(label="truth")).judged()
+    expected = scoring.score([one], tmp_path / "train", ALONE, inputs.InputOptions()).judged()
+    found = scoring.score([one], path, ALONE, inputs.InputOptions(label="truth")).judged()
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
     np.testing.assert_array_equal(found[1], expected[1])
     write_csv(tmp_path / "c.csv", HEADER, mixed())

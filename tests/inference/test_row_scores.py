@@ -15,7 +15,7 @@ from scipy import sparse
 from distsms import api
 from distsms.data.convert import convert
 from distsms.data.shards import dataset
-from distsms.data.shards.streaming import Room
+from distsms.data.shards.streaming import MemoryBudget
 from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
 from distsms.inference import export, model
@@ -64,9 +64,9 @@ def loaded(manifest, comm, streamed):
     if not streamed:
         return dataset.load(manifest, comm)
     try:
-        return dataset.load(manifest, comm, room=Room(1))
+        return dataset.load(manifest, comm, room=MemoryBudget(1))
     except InputError as error:
-        return dataset.load(manifest, comm, room=Room(int(re.search(r"and (\d+) are needed", str(error))[1])))
+        return dataset.load(manifest, comm, room=MemoryBudget(int(re.search(r"and (\d+) are needed", str(error))[1])))
 
 
 @pytest.mark.serial

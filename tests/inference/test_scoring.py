@@ -58,7 +58,7 @@ def test_parts_do_not_show_in_a_file(kind, comm, shared_dir, small_parts):
     """Two models in one pass, to the bit those of rows in one part, and X w by hand to rounding."""
     X, y = numbers()
     on_root(comm, lambda: write(shared_dir / "t.parquet", X, y))
-    how = inputs.How(**on_root(comm, lambda: write(shared_dir / f"a.{kind}", X, y)))
+    how = inputs.InputOptions(**on_root(comm, lambda: write(shared_dir / f"a.{kind}", X, y)))
     table = convert([shared_dir / "t.parquet"], shared_dir / "t", comm, positive=7, label="y").table
     named = kind in ("csv", "tsv.gz", "parquet", "h5ad", "sparse.h5ad")
     pair = [replace(one, table=table if named else None) for one in models_of(X.shape[1])]
@@ -102,7 +102,7 @@ def test_what_is_told_of_models_does_not_depend_on_parts(comm, shared_dir, small
     paths = [str(shared_dir / f"{k}.h5") for k in range(len(some))]
     for path, one in zip(paths, some, strict=True):
         on_root(comm, lambda path=path, one=one: model.save(path, replace(one, info=one.info | {"threshold": 0.1})))
-    asked = evaluation.Asked(replicates=20)
+    asked = evaluation.EvaluationOptions(replicates=20)
 
     def told():
         rows, judged, pairs = evaluation.judge(paths, str(shared_dir / "d"), asked, comm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.optim.level_steps import Pace
+from distsms.optim.level_steps import LevelStepSchedule
 
 pytestmark = pytest.mark.serial
 
@@ -16,7 +16,7 @@ class Enough(Exception):
 
 def course(solver, bundle, evaluations):
     """Whose each evaluation was, if one of either multiplies the gap by the given factor."""
-    pace, who, gap = Pace(), [], 1.0
+    pace, who, gap = LevelStepSchedule(), [], 1.0
 
     def evaluated(name, factor):
         nonlocal gap
@@ -62,7 +62,7 @@ def test_where_the_solver_stalls_the_bundle_has_time_to_learn():
 
 
 def test_rescue_ends_where_nothing_is_gained_any_more():
-    pace, gaps = Pace(), iter([0.5, 0.25, *[0.25] * 1000])
+    pace, gaps = LevelStepSchedule(), iter([0.5, 0.25, *[0.25] * 1000])
     pace.solver_evaluated(1.0)
     pace.rescue(lambda: next(gaps))
     assert next(gaps) == 0.25

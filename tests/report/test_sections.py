@@ -20,7 +20,7 @@ from distsms.inference import evaluation, model
 from distsms.metrics import confidence, curves
 from distsms.parallel.communicator import Communicator
 from distsms.report import sections, selection_sections
-from distsms.selection.baseline import Standing
+from distsms.selection.baseline import MethodResult
 from distsms.selection.path import Point
 from tests.support.program import run, run_json, write_svmlight
 
@@ -75,7 +75,7 @@ def material(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, path
     made = model.Model(np.array(w), told)
     scores = np.linspace(-1, 1, len(labels))
     found = evaluation.measured(made, scores, labels, ALONE)
-    judged = evaluation.Judged(path, made, scores, found, [], {"rocarea": NOTHING, "prbep": NOTHING})
+    judged = evaluation.ModelEvaluation(path, made, scores, found, [], {"rocarea": NOTHING, "prbep": NOTHING})
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
     return sections.Material(judged, "rows", 0.95, curve, histogram, trace or {}, "no course", names)
@@ -124,7 +124,9 @@ def test_path_and_baseline(folds):
     many = confidence.Spread(0.9, (1e4, 0.0), (10**4, 10**6))
     sure = {"rocarea": confidence.of_rocarea(many, 0.95), "prbep": NOTHING}
     less = {"rocarea": confidence.of_rocarea_difference(many._replace(value=0.02), 0.95), "prbep": NOTHING}
-    found = [Standing(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")]
+    found = [
+        MethodResult(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")
+    ]
     beside = selection_sections.Beside(of, found, [EVIL])
     made = replace(material([1, -1, 1, -1]), path=selection_sections.OnPath(of, points, "best"), baseline=beside)
     text, drawn = sections.compose(made)

@@ -23,10 +23,10 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection import baseline_text, trees
 from distsms.selection.baseline import (
     BEST,
+    BaselineStore,
     Fit,
-    Folder,
+    MethodResult,
     Rows,
-    Standing,
     chosen,
     complete,
     read_standing,
@@ -53,7 +53,7 @@ def rows(n=150, folds=3, **more):
 
 @pytest.fixture
 def folder(tmp_path):
-    found = Folder(tmp_path / "out")
+    found = BaselineStore(tmp_path / "out")
     found.path.mkdir()
     found.open({"measure": "rocarea"})
     return found
@@ -332,7 +332,7 @@ def standing(method, value, less=None, **more):
     sure = dict.fromkeys(("rocarea", "prbep"), interval((value, value - 0.1, value + 0.1)))
     found = {} if less is None else dict.fromkeys(("rocarea", "prbep"), interval(less))
     told = {"chosen": [0.1, 0.1, 0.01], "at_end": False, "seconds": 1.0, "notes": ""}
-    return Standing(method, sure=sure, less=found, **{**told, **more})
+    return MethodResult(method, sure=sure, less=found, **{**told, **more})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from distsms.errors import InputError
 from distsms.losses.registry import MEASURES
 from distsms.metrics import confidence
-from distsms.optim.batching import together
+from distsms.optim.batching import solve_batched
 from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
@@ -23,7 +23,7 @@ from distsms.parallel.vectors import STEPS
 from distsms.selection import path_text
 from distsms.selection.folds import dealt
 from distsms.selection.path import Lanes, Mean, Point, Problem, choose, expected, faults, means, run
-from distsms.selection.path_store import Folder, finished
+from distsms.selection.path_store import PathStore, finished
 from distsms.utils import formatting
 from tests.support.problems import asked, block, data, objective, share
 
@@ -198,7 +198,7 @@ def test_what_one_solve_raises_ends_all():
 
     lanes = Lanes(block(Communicator(), X, y), replace(PROBLEM, folds=2), Communicator())
     with pytest.raises(InputError, match="the disk is full"):
-        together(lanes.objective, [waits, fails, waits], 3)
+        solve_batched(lanes.objective, [waits, fails, waits], 3)
     assert ended == ["waiting", "waiting"]
 
 
@@ -338,7 +338,7 @@ def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
 @pytest.mark.serial
 def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
     problem = {"data": {"path": "a", "fingerprint": "f"}, "measure": "prbep", "folds": 5}
-    folder = Folder(tmp_path / "one")
+    folder = PathStore(tmp_path / "one")
     folder.path.mkdir()
     folder.open(problem)
     folder.check()
@@ -356,7 +356,7 @@ def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
     with pytest.raises(InputError, match="something that is not a path"):
         folder.check()
     with pytest.raises(InputError, match="is not a folder"):
-        Folder(tmp_path / "one" / "points" / "0.1_all.json").check()
+        PathStore(tmp_path / "one" / "points" / "0.1_all.json").check()
 
 
 @pytest.mark.serial

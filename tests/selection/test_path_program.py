@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distsms.cli.path import lambdas
-from distsms.selection.path_store import Folder
+from distsms.selection.path_store import PathStore
 from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
@@ -55,7 +55,7 @@ def test_the_same_on_one_rank_and_two(words, tmp_path):
     own = next(p for p in one["points"] if p["lam"] == one["chosen"]["lam"] and not p["lane"])
     found = run_json("evaluate", tmp_path / "out" / "model.h5", tmp_path / "data", "--bootstrap", 0)
     assert found["rocarea"] == pytest.approx(own["training"]["rocarea"], abs=1e-12)
-    there = Folder(tmp_path / "out")
+    there = PathStore(tmp_path / "out")
     w, info = there.start(0, own["lam"], there.points()), there.model(own["lam"]).info
     assert info["J"] == pytest.approx(info["lambda"] / 2 * w @ w + info["R"], rel=1e-12)  # as normalized rows see w
     kept = {path.name for path in (tmp_path / "out" / "points").glob("*.h5")}
@@ -107,7 +107,7 @@ def test_a_lambda_that_says_nothing_is_passed_over_and_named(words, tmp_path):
     found = json.loads((tmp_path / "out" / "path.json").read_text())
     assert (found["chosen"]["lam"], found["instead_of"]["lam"]) == (0.1, 1e3)
     assert found["faults"] == [{"lam": 1e3, "why": "no better than w = 0"}]
-    assert Folder(tmp_path / "out").model(0.1).info["J"] < 0.9
+    assert PathStore(tmp_path / "out").model(0.1).info["J"] < 0.9
 
 
 def test_too_few_positives_for_the_folds(words, tmp_path):

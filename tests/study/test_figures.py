@@ -13,7 +13,7 @@ import numpy as np
 
 from distsms.report import mpl
 from distsms.study import figures
-from distsms.study.grid import Cell, Folder
+from distsms.study.grid import RunSpec, RunStore
 from tests.support.problems import made
 
 pytestmark = pytest.mark.serial
@@ -26,8 +26,8 @@ def runs(tmp_path):
         for lam in (1e-2, 1e-4):
             for k, (solver, c_mu) in enumerate(METHODS):
                 course = [0.5 + 0.5**step + 0.01 * k for step in range(3, 30)]
-                made(tmp_path, Cell(measure, lam, solver, c_mu), course, bound=0.4, test=0.9 - 0.01 * k)
-    return Folder(tmp_path).all_finished()
+                made(tmp_path, RunSpec(measure, lam, solver, c_mu), course, bound=0.4, test=0.9 - 0.01 * k)
+    return RunStore(tmp_path).all_finished()
 
 
 def test_every_figure_is_drawn_and_named(runs, tmp_path):
@@ -56,9 +56,9 @@ def test_what_was_not_run_is_not_drawn(runs, tmp_path):
 
 
 def test_a_run_without_a_course_does_no_harm(tmp_path):
-    made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [], "nonfinite")
-    made(tmp_path, Cell("prbep", 1e-4, "agm"), [1.0, 1.0])  # never below J(0), and no test rows
-    written = figures.draw(Folder(tmp_path).all_finished(), "a set", tmp_path / "figures")
+    made(tmp_path, RunSpec("prbep", 1e-2, "lmvm"), [], "nonfinite")
+    made(tmp_path, RunSpec("prbep", 1e-4, "agm"), [1.0, 1.0])  # never below J(0), and no test rows
+    written = figures.draw(RunStore(tmp_path).all_finished(), "a set", tmp_path / "figures")
     assert {path.stem for path in written} == {"objective_prbep", "suboptimality_prbep"}
 
 
@@ -68,8 +68,8 @@ def test_the_legend_has_room(tmp_path, lambdas):
 
     for solver, c_mu in (*METHODS, ("lmvm", 100.0), ("bmrm-linesearch", None)):
         for lam in (1e-2, 1e-4, 1e-6)[:lambdas]:
-            made(tmp_path, Cell("prbep", lam, solver, c_mu), [1.0, 0.5], test=0.5)
-    runs = Folder(tmp_path).all_finished()
+            made(tmp_path, RunSpec("prbep", lam, solver, c_mu), [1.0, 0.5], test=0.5)
+    runs = RunStore(tmp_path).all_finished()
     figure = figures.panels(runs, [figures.EXCESS, figures.TESTED], "a set", figures.problems(runs))
     FigureCanvasAgg(figure).draw()
     legend, whole = figure.legends[0].get_window_extent(), figure.bbox
@@ -95,9 +95,9 @@ def drawn(runs, quantity):
 
 def test_what_is_not_known_is_grey_and_no_run_vanishes_in_it(tmp_path):
     """The least J known, 0.5, is proved to be within 0.01 of the minimum: its run ends at a tenth of that."""
-    made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [1.0, 0.6, 0.5], bound=0.4)
-    made(tmp_path, Cell("prbep", 1e-2, "bmrm"), [1.0, 0.7, 0.55], "time", bound=0.49)
-    axes = drawn(Folder(tmp_path).all_finished(), figures.EXCESS)
+    made(tmp_path, RunSpec("prbep", 1e-2, "lmvm"), [1.0, 0.6, 0.5], bound=0.4)
+    made(tmp_path, RunSpec("prbep", 1e-2, "bmrm"), [1.0, 0.7, 0.55], "time", bound=0.49)
+    axes = drawn(RunStore(tmp_path).all_finished(), figures.EXCESS)
     (band,) = axes.patches
     top = band.get_extents().transformed(axes.transData.inverted()).y1
     assert top == pytest.approx(0.01)
@@ -111,29 +111,29 @@ def test_what_is_not_known_is_grey_and_no_run_vanishes_in_it(tmp_path):
 
 
 def test_a_least_J_of_zero_can_be_drawn(tmp_path):
-    made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [1.0, 0.0], bound=0.0)
-    axes = drawn(Folder(tmp_path).all_finished(), figures.EXCESS)
+    made(tmp_path, RunSpec("prbep", 1e-2, "lmvm"), [1.0, 0.0], bound=0.0)
+    axes = drawn(RunStore(tmp_path).all_finished(), figures.EXCESS)
     assert all(np.all(line.get_ydata() > 0) for line in axes.lines if line.get_label() == "lmvm")
 
 
 def test_early_test_points_do_not_stretch_the_axis(tmp_path):
-    made(tmp_path, Cell("prbep", 1e-2, "lmvm"), [1.0 / k for k in range(1, 41)], test=0.9)
+    made(tmp_path, RunSpec("prbep", 1e-2, "lmvm"), [1.0 / k for k in range(1, 41)], test=0.9)
     path = tmp_path / "cells" / "prbep_0.01_lmvm" / "test.jsonl"
     rows = [json.loads(row) for row in path.read_text().splitlines()]
     for k, measured in enumerate((0.1, 0.3, 0.5, 0.85)):
         rows[k]["prbep"] = measured
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    low, high = drawn(Folder(tmp_path).all_finished(), figures.TESTED).get_ylim()
+    low, high = drawn(RunStore(tmp_path).all_finished(), figures.TESTED).get_ylim()
     assert 50 < low < 90 < high < 100
 
 
 def test_test_rows_without_a_measure_do_no_harm(tmp_path):
     """Of rows of one class ROCArea is null."""
-    path = made(tmp_path, Cell("rocarea", 1e-2, "lmvm"), [2.0, 1.0], test=0.5, files=True) / "test.jsonl"
+    path = made(tmp_path, RunSpec("rocarea", 1e-2, "lmvm"), [2.0, 1.0], test=0.5, files=True) / "test.jsonl"
     path.write_text(path.read_text().replace('"rocarea": 0.5', '"rocarea": null'))
-    axes = drawn(Folder(tmp_path).all_finished(), figures.TESTED)
+    axes = drawn(RunStore(tmp_path).all_finished(), figures.TESTED)
     assert not any(len(line.get_ydata()) for line in axes.lines)
-    assert figures.draw(Folder(tmp_path).all_finished(), "a set", tmp_path / "figures")
+    assert figures.draw(RunStore(tmp_path).all_finished(), "a set", tmp_path / "figures")
 
 
 def test_the_lower_bound_figure(tmp_path):

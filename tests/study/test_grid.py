@@ -12,7 +12,7 @@ import pytest
 from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.optim.settings import Settings
-from distsms.study.grid import Cell, Folder, grid
+from distsms.study.grid import RunSpec, RunStore, grid
 from tests.support.problems import CELL, IDENTITY, lines, made
 
 
@@ -20,17 +20,17 @@ from tests.support.problems import CELL, IDENTITY, lines, made
 def test_the_grid_has_every_combination_once():
     cells = grid(["rocarea", "prbep"], [1e-2, 1e-4, 1e-2], ["lmvm", "bmrm"], [None, 10.0])
     assert len(cells) == len(set(cells)) == 2 * 2 * 3
-    assert Cell("prbep", 1e-4, "lmvm", 10.0) in cells
+    assert RunSpec("prbep", 1e-4, "lmvm", 10.0) in cells
     assert not any(cell.c_mu for cell in cells if cell.solver == "bmrm")
     names = {cell.name for cell in grid(["rocarea"], [0.1, 0.1 + 1e-16, 1e-6], ["lmvm"], [None, 1.0, 1 + 1e-15])}
     assert len(names) == 9
-    assert Cell("prbep", 1e-06, "agm", 10.0).name == "prbep_1e-06_agm_cmu10.0"
+    assert RunSpec("prbep", 1e-06, "agm", 10.0).name == "prbep_1e-06_agm_cmu10.0"
 
 
 @pytest.mark.serial
 class TestFolder:
     def test_the_grid_may_grow_and_nothing_else_may_change(self, tmp_path):
-        folder = Folder(tmp_path / "new")
+        folder = RunStore(tmp_path / "new")
         folder.path.mkdir()
         folder.check()
         folder.open(IDENTITY, overwrite=False)
@@ -49,7 +49,7 @@ class TestFolder:
 
     def test_limits_may_grow(self, tmp_path):
         """Runs that the old limit ended, and no others, are cut short."""
-        folder, limits = Folder(tmp_path), {"time_limit": 5.0, "max_evaluations": 10}
+        folder, limits = RunStore(tmp_path), {"time_limit": 5.0, "max_evaluations": 10}
         folder.open({**IDENTITY, "settings": limits}, overwrite=False)
         folder.open({**IDENTITY, "settings": {**limits, "time_limit": 50.0}}, overwrite=False)
         more = Settings(lam=1.0, time_limit=5.0, max_evaluations=10)
@@ -65,7 +65,7 @@ class TestFolder:
             assert one.cut_short(replace(more, time_limit=time_limit, max_evaluations=evaluations)) is cut
 
     def test_beginning_anew_forgets_the_runs(self, tmp_path):
-        folder = Folder(tmp_path)
+        folder = RunStore(tmp_path)
         folder.open(IDENTITY, overwrite=False)
         made(tmp_path, CELL, [1.0])
         (tmp_path / "table.md").touch()
@@ -79,9 +79,9 @@ class TestFolder:
         (tmp_path / name).write_text(text)
         for overwrite in (False, True):
             with pytest.raises(InputError, match="not a comparison"):
-                Folder(tmp_path).check(overwrite)
+                RunStore(tmp_path).check(overwrite)
         with pytest.raises(InputError, match="not a folder"):
-            Folder(tmp_path / name).check()
+            RunStore(tmp_path / name).check()
         assert (tmp_path / name).read_text() == text
 
     @pytest.mark.parametrize("name", ["result.json", "trace.jsonl", "test.jsonl"])
@@ -159,13 +159,13 @@ class TestFolder:
         self.refused(tmp_path, "trace.jsonl: has no line")
         result = json.loads((path.parent / "result.json").read_text()) | {"J": None, "status": "nonfinite"}
         (path.parent / "result.json").write_text(json.dumps(result))
-        assert Folder(tmp_path).all_finished()[0].trace == {}
+        assert RunStore(tmp_path).all_finished()[0].trace == {}
         path.write_text(whole)
         self.refused(tmp_path, "trace.jsonl: has a line")
 
     def refused(self, path, words):
         """By both readers."""
-        for reader in (Folder(path).all_finished, lambda: Folder(path).finished(CELL)):
+        for reader in (RunStore(path).all_finished, lambda: RunStore(path).finished(CELL)):
             with pytest.raises(InputError, match=words):
                 reader()
 
@@ -173,7 +173,7 @@ class TestFolder:
     @pytest.mark.parametrize("kind", ["file", "link", "circle", "dangling"])
     def test_what_is_no_folder_among_the_runs(self, tmp_path, place, kind):
         """Refused; begun anew it goes, but never what a link leads to."""
-        folder, kept, odd = Folder(tmp_path / "out"), tmp_path / "kept", tmp_path / "out" / place
+        folder, kept, odd = RunStore(tmp_path / "out"), tmp_path / "kept", tmp_path / "out" / place
         folder.path.mkdir()
         folder.open(IDENTITY, overwrite=False)
         odd.parent.mkdir(exist_ok=True)
@@ -186,17 +186,17 @@ class TestFolder:
                 refuses()
         folder.open(IDENTITY, overwrite=True)
         assert not os.path.lexists(odd)
-        assert len(Folder(kept).all_finished()) == 1
+        assert len(RunStore(kept).all_finished()) == 1
 
     @pytest.mark.parametrize("name", ["figures", "table.md"])
     def test_a_link_to_an_output_goes_and_what_it_leads_to_stays(self, tmp_path, name):
-        folder = Folder(tmp_path / "out")
+        folder = RunStore(tmp_path / "out")
         made(tmp_path / "kept", CELL, [1.0])
         folder.path.mkdir()
         (folder.path / name).symlink_to(tmp_path / "kept")
         folder.open(IDENTITY, overwrite=True)
         assert not os.path.lexists(folder.path / name)
-        assert len(Folder(tmp_path / "kept").all_finished()) == 1
+        assert len(RunStore(tmp_path / "kept").all_finished()) == 1
 
     @pytest.mark.parametrize("target", ["out", "none"])
     def test_a_link_to_nothing_is_no_place(self, tmp_path, target):
@@ -204,14 +204,14 @@ class TestFolder:
         path.symlink_to(tmp_path / target)
         inputs.check_distinct(path, tmp_path / "data")
         with pytest.raises(InputError, match="a link that leads to none; name another place"):
-            Folder(path).check()
+            RunStore(path).check()
 
     @pytest.mark.parametrize(
         "text", ["garbage", "", "null", "[]", "{}", '{"format": "distsms-comparison"}', "[" * 10**5]
     )
     def test_a_damaged_identity(self, tmp_path, text):
         """Only where runs say that it is a comparison, and nothing else is there, may it be begun anew."""
-        folder, path = Folder(tmp_path), tmp_path / "comparison.json"
+        folder, path = RunStore(tmp_path), tmp_path / "comparison.json"
         path.write_text(text)
         with pytest.raises(InputError, match=r"not a comparison, or a damaged one; name another folder$"):
             folder.check(overwrite=True)

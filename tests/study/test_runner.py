@@ -9,7 +9,7 @@ from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import STEPS
-from distsms.study.grid import Cell, Folder
+from distsms.study.grid import RunSpec, RunStore
 from distsms.study.runner import HeldOutRows, Kept, Runner
 from tests.support.problems import CELL, IDENTITY, block, data
 
@@ -20,7 +20,7 @@ def runner(comm, folder, stop_wanted=lambda: False, seed=3, step="root"):
     """A runner on small data with test rows, and these test rows."""
     X, y = data(n=150, seed=seed)
     test = data(n=90, seed=seed + 1)
-    one = Folder(folder)
+    one = RunStore(folder)
     with comm.together():
         if comm.is_root:
             one.open(IDENTITY, overwrite=False)
@@ -30,7 +30,7 @@ def runner(comm, folder, stop_wanted=lambda: False, seed=3, step="root"):
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("cell", [CELL, Cell("prbep", 1e-3, "bmrm"), Cell("prbep", 1e-2, "agm", 10.0)])
+@pytest.mark.parametrize("cell", [CELL, RunSpec("prbep", 1e-3, "bmrm"), RunSpec("prbep", 1e-2, "agm", 10.0)])
 def test_a_run_leaves_its_course_and_its_test_measures(cell, step, comm, shared_dir):
     metrics = pytest.importorskip("sklearn.metrics")
     one, (X, y) = runner(comm, shared_dir, step=step)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from distsms.study import tables
-from distsms.study.grid import Cell, Folder
+from distsms.study.grid import RunSpec, RunStore
 from tests.support.problems import CELL, made
 
 
@@ -41,7 +41,7 @@ class TestTables:
 
     def test_of_equal_test_measures_the_larger_lambda(self, tmp_path):
         runs = [
-            made(tmp_path, Cell("rocarea", lam, solver), [J], bound=0.38, test=test)
+            made(tmp_path, RunSpec("rocarea", lam, solver), [J], bound=0.38, test=test)
             for lam, solver, J, test in (
                 (1e-2, "lmvm", 1.0, 0.80004),
                 (1e-4, "lmvm", 0.5, 0.9),  # not the least J at this lambda
@@ -52,7 +52,7 @@ class TestTables:
         assert tables.best_lambda(runs, "rocarea") == 1e-2
         assert tables.best_lambda(runs[1:], "rocarea") == 1e-4
         assert tables.best_lambda(runs, "prbep") is None
-        elsewhere = made(tmp_path, Cell("rocarea", 1e-6, "bmrm"), [0.31], bound=0.2)
+        elsewhere = made(tmp_path, RunSpec("rocarea", 1e-6, "bmrm"), [0.31], bound=0.2)
         assert tables.table2([*runs[1:], elsewhere])[1][0][-1] == "not run at lambda 0.0001"
         header, (line,) = tables.table2(runs[1:])
         assert header[4:] == ["lmvm", "agm"]
@@ -83,7 +83,7 @@ class TestTables:
         cells = [CELL, CELL._replace(solver="bmrm"), CELL._replace(c_mu=10.0), CELL._replace(measure="prbep")]
         for k, cell in enumerate(cells):
             made(tmp_path, cell, [2.0, 1.0 + 0.002 * k], bound=0.9, test=0.5 + 0.1 * k, vacuous=k == 0)
-        runs = Folder(tmp_path).all_finished()
+        runs = RunStore(tmp_path).all_finished()
         assert [one.cell for one in runs] == [cells[3], cells[0], cells[2], cells[1]]
         assert len(tables.as_csv(runs).splitlines()) == 5
         text = tables.as_markdown(runs, "# x")

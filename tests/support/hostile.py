@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from distsms.data.formats import rows, svmlight, text_files
-from distsms.data.formats.registry import Reading, open_reader
+from distsms.data.formats.registry import ReadOptions, open_reader
 from distsms.data.shards.dataset import load, write_data
 from distsms.errors import InputError
 from distsms.inference import model
@@ -157,7 +157,7 @@ def checkpoint_file(folder: Path) -> Target:
     return Target([path.read_bytes()], read)
 
 
-def _table(folder: Path, name: str, seeds: list[bytes], reading: Reading) -> Target:
+def _table(folder: Path, name: str, seeds: list[bytes], reading: ReadOptions) -> Target:
     path = folder / name
 
     def read(content: bytes) -> None:
@@ -173,7 +173,7 @@ def _table(folder: Path, name: str, seeds: list[bytes], reading: Reading) -> Tar
 def csv(folder: Path) -> Target:
     """A table as text."""
     lines = b'id,y,a,"b, c"\n1,yes,0.5,red\n2,no,,"blue, green"\n3,yes,-1e3,NA\n'
-    return _table(folder, "hostile.csv", [lines, gzip.compress(lines)], Reading(label="y", id="id", positive="yes"))
+    return _table(folder, "hostile.csv", [lines, gzip.compress(lines)], ReadOptions(label="y", id="id", positive="yes"))
 
 
 def parquet(folder: Path) -> Target:
@@ -184,7 +184,7 @@ def parquet(folder: Path) -> Target:
     columns = {"y": [1, 0, 1], "a": [0.5, None, 2.0], "b": ["red", "blue", None], "id": ["x", "y", "z"]}
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file)
-    return _table(folder, "hostile.parquet", [file.getvalue()], Reading(label="y", id="id"))
+    return _table(folder, "hostile.parquet", [file.getvalue()], ReadOptions(label="y", id="id"))
 
 
 def npz(folder: Path) -> Target:
@@ -195,7 +195,7 @@ def npz(folder: Path) -> Target:
     np.savez(files[0], y=y, format=np.array(b"csr"), **arrays)
     np.savez_compressed(files[1], y=y, format=np.array(b"csr"), **arrays)
     np.savez_compressed(files[2], y=y, X=X.toarray())
-    return _table(folder, "hostile.npz", [file.getvalue() for file in files], Reading())
+    return _table(folder, "hostile.npz", [file.getvalue() for file in files], ReadOptions())
 
 
 def npy(folder: Path) -> Target:
@@ -204,7 +204,7 @@ def npy(folder: Path) -> Target:
     np.save(folder / "hostile-y.npy", y)
     file = io.BytesIO()
     np.save(file, X.toarray())
-    return _table(folder, "hostile.npy", [file.getvalue()], Reading(label=str(folder / "hostile-y.npy")))
+    return _table(folder, "hostile.npy", [file.getvalue()], ReadOptions(label=str(folder / "hostile-y.npy")))
 
 
 def anndata(folder: Path) -> Target:
@@ -214,7 +214,7 @@ def anndata(folder: Path) -> Target:
     for one, storage in ((X, {}), (X.toarray(), {"compression": "gzip"})):
         write_anndata(folder / "made.h5ad", one, [f"g{k}" for k in range(5)], obs, **storage)
         seeds.append((folder / "made.h5ad").read_bytes())
-    return _table(folder, "hostile.h5ad", seeds, Reading(label="y", positive="yes"))
+    return _table(folder, "hostile.h5ad", seeds, ReadOptions(label="y", positive="yes"))
 
 
 TARGETS: dict[str, Callable[[Path], Target]] = {

@@ -16,7 +16,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
-from distsms.study.grid import Cell, Finished
+from distsms.study.grid import CompletedRun, RunSpec
 
 SPREADABLE = [name for name in SOLVERS if solver_class(name).traits.spreadable]
 
@@ -60,7 +60,7 @@ def noting(states):
 
 _PATHS = {"data": {"path": "a", "fingerprint": "f"}, "test": {"path": "t", "fingerprint": "e"}}
 IDENTITY = {"format": "distsms-comparison", "version": 1, **_PATHS, "epsilon": 1e-3}
-CELL = Cell("rocarea", 1e-2, "lmvm")
+CELL = RunSpec("rocarea", 1e-2, "lmvm")
 
 
 def block(comm, X, y):
@@ -88,7 +88,7 @@ def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=F
     result |= {"lower_bound": bound, "gap": None, "status": status, "evaluations": len(best_J), "vacuous": vacuous}
     result |= {"seconds": float(len(best_J)), "test": measures, "J_at_zero": 1.0, "host": "here"}
     (place / "result.json").write_text(json.dumps(result))
-    return place if files else Finished.read(place)
+    return place if files else CompletedRun.read(place)
 
 
 class ByRanges(RocAreaExchange):

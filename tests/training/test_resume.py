@@ -16,7 +16,7 @@ from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import STEPS
 from distsms.training import checkpoint
-from distsms.training.snapshots import Keeper, opened, restored
+from distsms.training.snapshots import CheckpointWriter, opened, restored
 from tests.support.problems import SPREADABLE, data, noting, objective
 
 PROBLEM = {"lambda": 1e-2}
@@ -30,7 +30,7 @@ def settings(solver="lmvm", **more):
 def first(folder, given, until, *problem, **more):
     """Run up to so many evaluations, and keep that. Collective."""
     made = objective(*problem, **more, stop_wanted=lambda: made.evaluations >= until)
-    result = train(made, given, keep=Keeper(folder, PROBLEM, {}, made.vectors))
+    result = train(made, given, keep=CheckpointWriter(folder, PROBLEM, {}, made.vectors))
     assert (result.status, result.evaluations) == (Status.STOPPED, until)
 
 
@@ -78,7 +78,7 @@ def test_what_is_restored_is_what_was_kept(solver, comm, shared_dir):
     before = checkpoint.read(shared_dir / checkpoint.NEWEST) if comm.is_root else None
     kept = {name: before.array(name) for name in before.shapes} if before else {}
     problem = objective(X, y, comm)
-    again_kept = Keeper(shared_dir, PROBLEM, {}, problem.vectors)
+    again_kept = CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors)
     train(problem, settings(solver, max_evaluations=1), keep=again_kept, snapshot=restored(before, problem.vectors))
     if before:
         after = checkpoint.read(shared_dir / checkpoint.NEWEST)
@@ -102,7 +102,7 @@ def test_on_another_number_of_ranks(solver, steps, comm, shared_dir):
         result = train(
             alone,
             settings(solver, max_evaluations=whole.evaluations * 3 // 4),
-            keep=Keeper(shared_dir, PROBLEM, {}, alone.vectors),
+            keep=CheckpointWriter(shared_dir, PROBLEM, {}, alone.vectors),
             snapshot=restored(checkpoint.load(shared_dir, PROBLEM)[0], alone.vectors),
         )
         assert result.lower_bound >= bound - 1e-9
@@ -118,7 +118,7 @@ def test_on_another_number_of_ranks(solver, steps, comm, shared_dir):
 def test_a_smaller_target_goes_on_from_a_proved_end(comm, shared_dir):
     X, y = data(n=150, p=9, seed=2)
     problem = objective(X, y, comm)
-    rough = train(problem, settings(epsilon=1e-2), keep=Keeper(shared_dir, PROBLEM, {}, problem.vectors))
+    rough = train(problem, settings(epsilon=1e-2), keep=CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors))
     same = again(shared_dir, objective(X, y, comm), settings(epsilon=1e-2))
     assert (same.status, same.evaluations, same.J) == (Status.PROVED, rough.evaluations, rough.J)
     fine = again(shared_dir, objective(X, y, comm), settings(epsilon=1e-5))
@@ -135,7 +135,7 @@ def test_the_time_limit_is_each_starts_own(comm, shared_dir, monkeypatch):
     problem = objective(X, y, comm)
     given = settings(epsilon=1e-9, time_limit=40.0, checkpoint_every=1e6)
     seconds, evaluations = [0.0], [0]
-    result = train(problem, given, keep=Keeper(shared_dir, PROBLEM, {}, problem.vectors))
+    result = train(problem, given, keep=CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors))
     for _ in range(3):
         assert result.status is Status.TIME
         assert result.seconds >= seconds[-1] + 40
@@ -143,7 +143,7 @@ def test_the_time_limit_is_each_starts_own(comm, shared_dir, monkeypatch):
         seconds.append(result.seconds)
         evaluations.append(result.evaluations)
         problem = objective(X, y, comm)
-        keep = Keeper(shared_dir, PROBLEM, {}, problem.vectors)
+        keep = CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors)
         found = checkpoint.load(shared_dir, PROBLEM)[0] if comm.is_root else None
         result = train(problem, given, keep=keep, snapshot=restored(found, problem.vectors))
 
@@ -160,7 +160,7 @@ def test_fewer_planes_than_were_kept(comm, shared_dir):
 def test_a_failed_write_is_a_warning(comm, tmp_path, monkeypatch, capsys):
     X, y = data(n=100, p=5)
     problem = objective(X, y, Communicator())
-    keep = Keeper(tmp_path, PROBLEM, {}, problem.vectors)
+    keep = CheckpointWriter(tmp_path, PROBLEM, {}, problem.vectors)
     monkeypatch.setattr(checkpoint, "require_space", lambda *_: (_ for _ in ()).throw(InputError("the disk is full")))
     result = train(problem, settings(checkpoint_every=1e-9), keep=keep)
     assert result.status is Status.PROVED

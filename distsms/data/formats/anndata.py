@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data.formats.registry import Reading
+from distsms.data.formats.registry import ReadOptions
 from distsms.data.formats.row_ranges import Size, SpanReader, as_float, csr
-from distsms.data.formats.rows import Span
+from distsms.data.formats.rows import RowRange
 from distsms.data.formats.table_schema import Column, Table, match, shown
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
@@ -29,7 +29,7 @@ class AnnDataReader(SpanReader):
 
     compressed = False
 
-    def __init__(self, paths: Sequence[str], reading: Reading, comm: Communicator) -> None:
+    def __init__(self, paths: Sequence[str], reading: ReadOptions, comm: Communicator) -> None:
         """Collective."""
         with comm.together():
             for path in paths if comm.is_root else ():
@@ -77,7 +77,7 @@ class AnnDataReader(SpanReader):
             hdf5.dataset(file, "X/indices")
             return Size(n, p, len(hdf5.dataset(file, "X/data")))
 
-    def block(self, part: Span) -> sparse.csr_matrix:
+    def block(self, part: RowRange) -> sparse.csr_matrix:
         """Reads these rows, and brings their columns into order."""
         p = self.sizes[part.path].p
         with hdf5.opened(part.path, "AnnData") as file:
@@ -98,7 +98,7 @@ class AnnDataReader(SpanReader):
         picked.sort_indices()
         return picked
 
-    def beside(self, part: Span, name: str | None) -> NDArray[Any]:
+    def beside(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """A column of obs."""
         with hdf5.opened(part.path, "AnnData") as file:
             obs = file["obs"]

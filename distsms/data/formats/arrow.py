@@ -65,12 +65,12 @@ class CsvFiles:
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
 
-    def plan(self, n_shares: int) -> list[list[text_files.Piece]]:
+    def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
         """As `textfiles.plan`."""
         return text_files.plan(self.paths, n_shares)
 
     def batches(
-        self, share: Iterable[text_files.Piece], names: Sequence[str], beside: Sequence[str] = ()
+        self, share: Iterable[text_files.ByteRange], names: Sequence[str], beside: Sequence[str] = ()
     ) -> Iterator[Batch]:
         """The rows of a share, in order. InputError names file and line of what is no row.  beside : see `Batch`."""
         for piece in share:
@@ -176,11 +176,13 @@ class ParquetFiles:
                 self.headers[path] = _distinct(file.schema_arrow.names, path)
         self.names = self.headers[self.paths[0]]
 
-    def plan(self, n_shares: int) -> list[list[rows.Span]]:
+    def plan(self, n_shares: int) -> list[list[rows.RowRange]]:
         """By numbers of rows, wherever row groups end."""
         return rows.plan(self.counts, n_shares)
 
-    def batches(self, share: Iterable[rows.Span], names: Sequence[str], beside: Sequence[str] = ()) -> Iterator[Batch]:
+    def batches(
+        self, share: Iterable[rows.RowRange], names: Sequence[str], beside: Sequence[str] = ()
+    ) -> Iterator[Batch]:
         """As of CSV. Memory: one batch, and what pyarrow decodes at a time."""
         for span in share:
             with _parquet(span.path) as file:
@@ -200,7 +202,7 @@ class ParquetFiles:
         return f"{place.path}: row {place.at + row} (counted from 0)"
 
     def _group(
-        self, file: Any, group: int, first: int, span: rows.Span, names: Sequence[str], beside: Sequence[str]
+        self, file: Any, group: int, first: int, span: rows.RowRange, names: Sequence[str], beside: Sequence[str]
     ) -> Iterator[Batch]:
         end, wanted = first + file.metadata.row_group(group).num_rows, list(dict.fromkeys([*names, *beside]))
         for batch in file.iter_batches(BATCH_ROWS, [group], wanted, use_threads=False):

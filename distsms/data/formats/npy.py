@@ -22,7 +22,7 @@ from scipy import sparse
 
 from distsms.data.formats import text_files
 from distsms.data.formats.row_ranges import Size, SpanReader, as_float, csr
-from distsms.data.formats.rows import Span
+from distsms.data.formats.rows import RowRange
 from distsms.errors import InputError
 
 DAMAGED = (
@@ -73,7 +73,7 @@ class ArrayReader(SpanReader):
             )
         return _dense_size(header(path, "X"), path)
 
-    def block(self, part: Span) -> sparse.csr_matrix:
+    def block(self, part: RowRange) -> sparse.csr_matrix:
         """Reads these rows; in a compressed file everything before them is decompressed, too."""
         path, size = part.path, self.sizes[part.path]
         if not path.endswith(".npz"):
@@ -84,7 +84,7 @@ class ArrayReader(SpanReader):
         entries = int(indptr[0]), int(indptr[-1])
         return csr(indptr, read(path, "indices", *entries), read(path, "data", *entries), size.p, part)
 
-    def beside(self, part: Span, name: str | None) -> NDArray[Any]:
+    def beside(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """A member of the same .npz, or rows of another file (numbered through all files of the input)."""
         path, n = part.path, part.stop - part.start
         if name is not None and name.endswith(".npy"):

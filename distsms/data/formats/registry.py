@@ -24,7 +24,7 @@ from distsms.parallel.communicator import Communicator
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How files are to be read. Names are of columns; of arrays, of a member of the file or another file (.npy).
 
     table, label_map : of the training data, which other rows of the same kind are read by; None finds them out.
@@ -101,15 +101,15 @@ class TextReader:
     n_columns = None
     compressed = named = False
 
-    def __init__(self, paths: Sequence[str], reading: Reading) -> None:
+    def __init__(self, paths: Sequence[str], reading: ReadOptions) -> None:
         self.paths, self.reading, self.notes = paths, reading, Counter[str]()
         self.label_map = reading.label_map
 
-    def plan(self, n_shares: int) -> list[list[text_files.Piece]]:
+    def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
         """As `textfiles.plan`."""
         return text_files.plan(self.paths, n_shares)
 
-    def read(self, share: Iterable[text_files.Piece]) -> Iterator[Rows]:
+    def read(self, share: Iterable[text_files.ByteRange]) -> Iterator[Rows]:
         """As `svmlight.read`; with a label map, labels are +1 and -1."""
         asked = self.reading.group is not None, self.reading.time is not None
         for rows in svmlight.read(share, self.reading.zero_based, None, self.notes, *asked):
@@ -133,7 +133,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     return next((kind for kind, endings in kinds.items() if ending in endings), "text")
 
 
-def open_reader(paths: Sequence[str | os.PathLike[str]], reading: Reading, comm: Communicator) -> Reader:
+def open_reader(paths: Sequence[str | os.PathLike[str]], reading: ReadOptions, comm: Communicator) -> Reader:
     """The reader for files of one format. Collective; raises InputError on every rank. Tables are read once for it."""
     names = [os.fspath(path) for path in paths]
     with comm.together():

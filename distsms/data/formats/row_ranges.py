@@ -13,13 +13,13 @@ from scipy import sparse
 
 from distsms.data import labels, row_metadata
 from distsms.data.formats import rows
-from distsms.data.formats.rows import Rows, Span, index_dtype
+from distsms.data.formats.rows import RowRange, Rows, index_dtype
 from distsms.data.row_metadata import Beside
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 
 if TYPE_CHECKING:
-    from distsms.data.formats.registry import Reading
+    from distsms.data.formats.registry import ReadOptions
     from distsms.data.formats.table_schema import Table
 
 
@@ -36,7 +36,7 @@ class SpanReader(ABC):
 
     table: Table | None = None
 
-    def __init__(self, paths: Sequence[str], reading: Reading, comm: Communicator) -> None:
+    def __init__(self, paths: Sequence[str], reading: ReadOptions, comm: Communicator) -> None:
         """Collective: where the labels are to be interpreted, all ranks read them once."""
         self.paths, self.reading, self.notes = list(paths), reading, Counter[str]()
         self.label_map: Mapping[str, Any] | None = reading.label_map
@@ -52,11 +52,11 @@ class SpanReader(ABC):
         if reading.labelled and self.label_map is None:
             self._survey(comm)
 
-    def plan(self, n_shares: int) -> list[list[Span]]:
+    def plan(self, n_shares: int) -> list[list[RowRange]]:
         """Cut the input into shares, for `read`."""
         return rows.plan([(path, self.sizes[path].n) for path in self.paths], n_shares)
 
-    def read(self, share: Iterable[Span]) -> Iterator[Rows]:
+    def read(self, share: Iterable[RowRange]) -> Iterator[Rows]:
         """The rows of a share, in order. InputError names file and row."""
         for span in share:
             size = self.sizes[span.path]
@@ -76,14 +76,14 @@ class SpanReader(ABC):
         """Rows, columns and entries of a file. Local."""
 
     @abstractmethod
-    def block(self, part: Span) -> sparse.csr_matrix:
+    def block(self, part: RowRange) -> sparse.csr_matrix:
         """Rows of X, in a matrix of their own, of float64."""
 
     @abstractmethod
-    def beside(self, part: Span, name: str | None) -> NDArray[Any]:
+    def beside(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """What a column beside X, called `name`, or by default the labels, holds in these rows: numbers or strings."""
 
-    def _rows(self, X: sparse.csr_matrix, part: Span) -> Rows:
+    def _rows(self, X: sparse.csr_matrix, part: RowRange) -> Rows:
         n, reading = part.stop - part.start, self.reading
         signs = np.zeros(n)
         if reading.labelled:
@@ -95,7 +95,7 @@ class SpanReader(ABC):
         indices = X.indices.astype(index_dtype(p), copy=False)
         return Rows(signs, X.indptr.astype(np.int64), indices, X.data, p, ids, self._beside(part))
 
-    def _beside(self, part: Span) -> Beside:
+    def _beside(self, part: RowRange) -> Beside:
         def fail(name: str, row: int, problem: str) -> NoReturn:
             raise InputError(f"{part.path}: row {part.start + row} (counted from 0): {name!r}: {problem}")
 
@@ -103,7 +103,7 @@ class SpanReader(ABC):
             self.reading.group, self.reading.time, lambda name: row_metadata.texts(self.beside(part, name)), fail
         )
 
-    def _labels(self, part: Span) -> NDArray[Any]:
+    def _labels(self, part: RowRange) -> NDArray[Any]:
         """Numbers as float64, or strings; InputError names the row where one is missing."""
         found = self.beside(part, self.reading.label)
         if found.dtype.kind == "b":
@@ -134,7 +134,7 @@ class SpanReader(ABC):
             except InputError as error:
                 raise InputError(f"{self.paths[0]}: {error}") from error
 
-    def _require_finite(self, X: sparse.csr_matrix, part: Span) -> None:
+    def _require_finite(self, X: sparse.csr_matrix, part: RowRange) -> None:
         bad = ~np.isfinite(X.data)
         if bad.any():
             at = int(bad.argmax())
@@ -145,7 +145,7 @@ class SpanReader(ABC):
             )
 
 
-def csr(indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], p: int, part: Span) -> sparse.csr_matrix:
+def csr(indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], p: int, part: RowRange) -> sparse.csr_matrix:
     """Rows of a file as a canonical matrix. Raises InputError where they are not CSR."""
     if (np.diff(indptr) < 0).any() or len(indices) != len(data) or len(data) != indptr[-1] - indptr[0]:
         raise InputError(f"{part.path}: near row {part.start} indptr does not fit the entries; is the file whole?")

@@ -78,7 +78,7 @@ def _nbytes(rows: Rows) -> int:
     return sum(array.nbytes for array in arrays if array is not None) + sum(64 + len(name) for name in rows.ids or ())
 
 
-class Span(NamedTuple):
+class RowRange(NamedTuple):
     """Rows start..stop of a file; its first row is number `first` of the input."""
 
     path: str
@@ -86,19 +86,19 @@ class Span(NamedTuple):
     stop: int
     first: int
 
-    def parts(self, rows: int) -> Iterable[Span]:
+    def parts(self, rows: int) -> Iterable[RowRange]:
         """The same rows in pieces of at most so many."""
         for start in range(self.start, self.stop, rows):
             yield self._replace(start=start, stop=min(start + rows, self.stop))
 
 
-def plan(counts: Sequence[tuple[str, int]], n_shares: int) -> list[list[Span]]:
+def plan(counts: Sequence[tuple[str, int]], n_shares: int) -> list[list[RowRange]]:
     """Cut files, each with its number of rows, into shares of as many rows each, in the order of the input."""
     ends = list(itertools.accumulate((count for _, count in counts), initial=0))
     cuts = [ends[-1] * share // n_shares for share in range(n_shares + 1)]
     return [
         [
-            Span(path, max(start - first, 0), min(stop - first, count), first)
+            RowRange(path, max(start - first, 0), min(stop - first, count), first)
             for (path, count), first in zip(counts, ends, strict=False)
             if max(start, first) < min(stop, first + count)
         ]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from distsms.data import row_metadata
 from distsms.data.formats.rows import Rows, concatenate, index_dtype
 from distsms.data.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, count_lines, scan
-from distsms.data.formats.text_files import BYTE_ORDER_MARK, Piece, Where, blocks, line_number, plan
+from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, Where, blocks, line_number, plan
 from distsms.data.row_metadata import Beside
 from distsms.errors import InputError
 
@@ -38,11 +38,11 @@ _EXCERPT = 40
 QUERY = "qid"
 QUERIES = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
 
-__all__ = ["Piece", "Rows", "Where", "concatenate", "parse", "plan", "read"]
+__all__ = ["ByteRange", "Rows", "Where", "concatenate", "parse", "plan", "read"]
 
 
 def read(
-    share: Iterable[Piece],
+    share: Iterable[ByteRange],
     zero_based: bool = False,
     block_bytes: int | None = None,
     notes: Counter[str] | None = None,

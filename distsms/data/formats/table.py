@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from distsms.data import labels, row_metadata
 from distsms.data.formats import arrow
-from distsms.data.formats.registry import Reading
+from distsms.data.formats.registry import ReadOptions
 from distsms.data.formats.rows import Rows, index_dtype
 from distsms.data.formats.table_schema import MOST_CATEGORIES, Column, Table, match, shown
 from distsms.data.labels import Label
@@ -32,7 +32,7 @@ FEW = 1000
 class TableReader:
     """The rows of CSV and Parquet files."""
 
-    def __init__(self, paths: Sequence[str], reading: Reading, comm: Communicator) -> None:
+    def __init__(self, paths: Sequence[str], reading: ReadOptions, comm: Communicator) -> None:
         """Collective: without the table of training, all ranks read all files once to find it."""
         self.reading, self.notes = reading, Counter[str]()
         with comm.together():
@@ -95,7 +95,7 @@ class TableReader:
         reading, files = self.reading, self.files
         names = [name for name in files.names if name not in reading.no_features]
         assert reading.label is not None
-        found = {name: Found() for name in [*names, reading.label]}
+        found = {name: ColumnSurvey() for name in [*names, reading.label]}
         with comm.together():
             for batch in files.batches(files.plan(comm.size)[comm.rank], list(found)):
                 for name, one in found.items():
@@ -200,7 +200,7 @@ class TableReader:
 
 
 @dataclass
-class Found:
+class ColumnSurvey:
     """What a column holds, so far. numbers, words : different values, None where there are too many."""
 
     typed: bool = False  # its type says that it holds numbers
@@ -251,9 +251,9 @@ class Found:
         return sorted(found)
 
 
-def merged(parts: Sequence[Found]) -> Found:
+def merged(parts: Sequence[ColumnSurvey]) -> ColumnSurvey:
     """What a column holds in all ranks' rows."""
-    whole = Found()
+    whole = ColumnSurvey()
     for part in parts:
         whole.typed |= part.typed
         whole.missing |= part.missing

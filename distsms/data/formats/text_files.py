@@ -30,7 +30,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "distsms.data.formats.zst"}
 
 
-class Piece(NamedTuple):
+class ByteRange(NamedTuple):
     """The lines of a plain file whose first byte lies in [start, end); or, if end is None, a whole compressed file."""
 
     path: str
@@ -45,7 +45,7 @@ class Where(NamedTuple):
     offset: int = 0
 
 
-def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[Piece]]:
+def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[ByteRange]]:
     """Cut the files into `n_shares` shares of about as many bytes each: share r, then share r + 1, is input order.
 
     A plain file is cut at any byte. A compressed one cannot be entered in the middle and falls into one share whole.
@@ -60,16 +60,16 @@ def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[Pi
     weights = [size * (EXPANSION if compression else 1) for size, compression in zip(sizes, compressions, strict=True)]
     ends = list(itertools.accumulate(weights, initial=0))
     cuts = [ends[-1] * share // n_shares for share in range(n_shares + 1)]
-    shares: list[list[Piece]] = [[] for _ in range(n_shares)]
+    shares: list[list[ByteRange]] = [[] for _ in range(n_shares)]
     for name, compression, first, last in zip(names, compressions, ends, ends[1:], strict=False):
         if compression:  # whole, where its middle lies: that keeps the order
-            shares[bisect.bisect_right(cuts, (first + last) // 2) - 1].append(Piece(name))
+            shares[bisect.bisect_right(cuts, (first + last) // 2) - 1].append(ByteRange(name))
             continue
         share = bisect.bisect_right(cuts, first) - 1
         while share < n_shares and cuts[share] < last:
             start, end = max(cuts[share], first), min(cuts[share + 1], last)
             if start < end:
-                shares[share].append(Piece(name, start - first, end - first))
+                shares[share].append(ByteRange(name, start - first, end - first))
             share += 1
     return shares
 
@@ -113,7 +113,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
             yield stream
 
 
-def blocks(piece: Piece, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
+def blocks(piece: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yield (offset in the text, whole lines) for the lines that begin in the piece."""
     with opened(piece.path) as stream:
         position = piece.start

@@ -28,8 +28,8 @@ from scipy import sparse
 from distsms.data.shards import storage
 from distsms.data.shards.from_arrays import write_data
 from distsms.data.shards.manifest import Manifest, prepare, publish, read_manifest, verify, withdraw
-from distsms.data.shards.reader import OpenShard, Piece, open_shard
-from distsms.data.shards.streaming import DenseStream, Room, SparseStream, Stream, entry_bytes, span
+from distsms.data.shards.reader import OpenShard, ShardRange, open_shard
+from distsms.data.shards.streaming import DenseStream, MemoryBudget, SparseStream, Stream, entry_bytes, span
 from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
 from distsms.matrix.local import (
@@ -100,7 +100,7 @@ def load(
     ignore_new_features: bool = False,
     normalization: Normalization | None = None,
     part: tuple[int, int] | None = None,
-    room: Room | None = None,
+    room: MemoryBudget | None = None,
 ) -> Block:
     """Read this rank's share of the rows, and nothing else. Collective.
 
@@ -172,7 +172,7 @@ def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
     return [name for shard, piece in opened(manifest, first, last) for name in shard.read_ids(piece)]
 
 
-def opened(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, Piece]]:
+def opened(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, ShardRange]]:
     """Each shard of the global rows first..last while it is open, and its part of them. Local."""
     for piece in _pieces(manifest, first, last):
         with open_shard(manifest, piece.shard, piece.offset) as shard:
@@ -206,7 +206,7 @@ class _Read(NamedTuple):
     bytes_read: int
 
 
-def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, room: Room | None) -> _Read:
+def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, room: MemoryBudget | None) -> _Read:
     pieces = list(_pieces(manifest, first.row, last.row))
     for piece in pieces:
         manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word
@@ -236,13 +236,13 @@ def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int
     return _Read(rows, labels, weights, first.row, bytes_read)
 
 
-def _pieces(manifest: Manifest, first: int, last: int) -> Iterator[Piece]:
+def _pieces(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
     """The parts of shards that make up the global rows first..last."""
     offset = 0
     for shard in manifest.shards:
         start, stop = max(first - offset, 0), min(last - offset, shard.rows)
         if start < stop:
-            yield Piece(shard, offset, start, stop)
+            yield ShardRange(shard, offset, start, stop)
         offset += shard.rows
 
 
@@ -267,7 +267,7 @@ def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
 class _SparseRows:
     """The local rows of CSR shards, put together in arrays of their final size and type, a bounded part at a time."""
 
-    def __init__(self, pieces: list[Piece], n_local: int, nnz: int, width: int, dtype: str) -> None:
+    def __init__(self, pieces: list[ShardRange], n_local: int, nnz: int, width: int, dtype: str) -> None:
         nnz = max(nnz, 0)  # negative only if indptr descends, which `add` will report
         self.lengths = np.zeros(n_local, length_dtype(0))
         self.indices = np.empty(nnz, unsigned(width - 1))
@@ -275,7 +275,7 @@ class _SparseRows:
         self.values = np.empty(nnz, dtype) if valued else None
         self.filled, self.width = 0, width
 
-    def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         indptr = shard.read_indptr(part)
         self._count(np.diff(indptr), local)
         cut = 0
@@ -291,7 +291,7 @@ class _SparseRows:
         self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, wanted), copy=False)
         self.lengths[local] = lengths
 
-    def _add_entries(self, shard: OpenShard, piece: Piece, indptr: NDArray[np.int64], local: slice) -> None:
+    def _add_entries(self, shard: OpenShard, piece: ShardRange, indptr: NDArray[np.int64], local: slice) -> None:
         start, stop = int(indptr[0]), int(indptr[-1])
         indptr = indptr - start
         indices = shard.read_indices(piece, indptr, start)
@@ -336,7 +336,7 @@ class _DenseRows:
     def __init__(self, n_local: int, width: int, dtype: str) -> None:
         self.array = np.zeros((n_local, width), dtype)
 
-    def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         for some in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
             rows = self.array[local.start + some.start - part.start : local.start + some.stop - part.start]
             shard.read_dense(some.start, some.stop, rows)

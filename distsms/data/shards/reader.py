@@ -42,7 +42,7 @@ from distsms.utils import hdf5
 MARK = np.bytes_(FORMAT)
 
 
-class Piece(NamedTuple):
+class ShardRange(NamedTuple):
     """Rows start..stop of one shard, whose first row is number `offset` of the data set."""
 
     shard: Shard
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
 
-    def parts(self, rows: int) -> Iterator[Piece]:
+    def parts(self, rows: int) -> Iterator[ShardRange]:
         """The same rows in pieces of at most so many."""
         for start in range(self.start, self.stop, rows):
             yield self._replace(start=start, stop=min(start + rows, self.stop))
@@ -154,7 +154,7 @@ class OpenShard:
             raise InputError(f"{self.path}: indptr leads out of the file at {self.row_name(high)}.")
         return high, entries
 
-    def read_indptr(self, piece: Piece) -> NDArray[np.int64]:
+    def read_indptr(self, piece: ShardRange) -> NDArray[np.int64]:
         """The piece's (rows + 1,) pointers, counted from the start of the shard."""
         indptr = np.empty(piece.stop - piece.start + 1, np.int64)
         self.read("X/indptr", piece.start, piece.stop + 1, indptr)
@@ -166,34 +166,34 @@ class OpenShard:
             raise InputError(f"{self.path}: indptr descends or leads out of the file near {self.row_name(row)}.")
         return indptr
 
-    def read_labels(self, piece: Piece, out: NDArray[np.int8]) -> None:
+    def read_labels(self, piece: ShardRange, out: NDArray[np.int8]) -> None:
         """The piece's labels, each +1 or -1."""
         self.read("y", piece.start, piece.stop, out)
         self._refuse(np.abs(out) != 1, out, piece, "label", "must be +1 or -1")
 
-    def read_weights(self, piece: Piece, out: NDArray[np.float64]) -> None:
+    def read_weights(self, piece: ShardRange, out: NDArray[np.float64]) -> None:
         """The piece's weights, finite and not negative."""
         self.read("weights", piece.start, piece.stop, out)
         self._refuse(~(np.isfinite(out) & (out >= 0)), out, piece, "weight", "must be finite and not negative")
 
-    def read_ids(self, piece: Piece) -> list[str]:
+    def read_ids(self, piece: ShardRange) -> list[str]:
         """The names of the piece's rows."""
         return [name.decode("utf-8", "replace") for name in self._array("ids").take(piece.start, piece.stop).tolist()]
 
-    def read_groups(self, piece: Piece) -> NDArray[np.uint64]:
+    def read_groups(self, piece: ShardRange) -> NDArray[np.uint64]:
         """The groups of the piece's rows."""
         found = np.empty(piece.stop - piece.start, np.uint64)
         self.read("groups", piece.start, piece.stop, found)
         return found
 
-    def read_times(self, piece: Piece) -> NDArray[np.float64]:
+    def read_times(self, piece: ShardRange) -> NDArray[np.float64]:
         """The times of the piece's rows, finite."""
         found = np.empty(piece.stop - piece.start)
         self.read("times", piece.start, piece.stop, found)
         self._refuse(~np.isfinite(found), found, piece, "time", "must be finite")
         return found
 
-    def read_rows(self, piece: Piece) -> sparse.csr_matrix | NDArray[Any]:
+    def read_rows(self, piece: ShardRange) -> sparse.csr_matrix | NDArray[Any]:
         """The piece's rows as they are in the file, (rows, p), checked."""
         n, p, dtype = piece.stop - piece.start, self._manifest.p, self._manifest.dtype
         if self._manifest.layout == "dense":
@@ -209,11 +209,11 @@ class OpenShard:
             self.check_finite(piece, indptr - start, data)
         return sparse.csr_matrix((data, indices, indptr - start), (n, p))
 
-    def check_finite(self, piece: Piece, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
+    def check_finite(self, piece: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """values: of CSR with the piece's own indptr, or a dense array."""
         self._refuse(~np.isfinite(values), values, piece, "value", "must be finite", indptr)
 
-    def read_indices(self, piece: Piece, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
+    def read_indices(self, piece: ShardRange, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
         """The piece's columns, in the file's type; indptr is the piece's own, its first entry is `start` in the shard.
 
         They are as `check_indices` wants them.
@@ -223,7 +223,7 @@ class OpenShard:
         self.check_indices(piece, indptr, indices)
         return indices
 
-    def check_indices(self, piece: Piece, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
+    def check_indices(self, piece: ShardRange, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
         """Columns between 0 and those that the manifest gives this shard, strictly ascending inside each row.
 
         indptr : the piece's own.
@@ -241,7 +241,7 @@ class OpenShard:
         self,
         wrong: NDArray[np.bool_],
         values: NDArray[Any],
-        piece: Piece,
+        piece: ShardRange,
         noun: str,
         demand: str,
         indptr: NDArray[np.int64] | None = None,

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.reader import OpenShard, Piece
+from distsms.data.shards.reader import OpenShard, ShardRange
 from distsms.data.shards.storage import PIECE, Elements
 from distsms.errors import InputError
 from distsms.matrix import kernels as kernel
@@ -34,7 +34,7 @@ AHEAD = 2
 """Parts behind the one being read that the system is asked for: with one wish at a time a disk idles in between."""
 
 
-class Room(NamedTuple):
+class MemoryBudget(NamedTuple):
     """What a rank may hold of its rows: bytes in all, and those that each row takes besides its entries."""
 
     bytes: int
@@ -86,10 +86,10 @@ class Stretch:
     rows: int = 0
     entries: int = 0
 
-    def piece(self, first: int, last: int) -> Piece:
+    def piece(self, first: int, last: int) -> ShardRange:
         """Local rows, as the shard counts them."""
         offset = self.first - self.row
-        return Piece(self.shard.shard, self.shard.offset, first + offset, last + offset)
+        return ShardRange(self.shard.shard, self.shard.offset, first + offset, last + offset)
 
 
 class Place(NamedTuple):
@@ -126,7 +126,7 @@ class Stream(ABC):
         self._raw: list[Entries] = []
 
     @abstractmethod
-    def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         """Note where these rows are."""
 
     @abstractmethod
@@ -279,13 +279,13 @@ class Stream(ABC):
 class SparseStream(Stream):
     """The local rows of CSR shards. Their lengths are in memory, whatever is streamed."""
 
-    def __init__(self, pieces: list[Piece], n_local: int, width: int, dtype: str) -> None:
+    def __init__(self, pieces: list[ShardRange], n_local: int, width: int, dtype: str) -> None:
         super().__init__(width, dtype)
         self._lengths = np.zeros(n_local, length_dtype(0))
         self._valued = any(piece.shard.values for piece in pieces)
         self._filled, self._column = 0, np.dtype(np.int32)
 
-    def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         indptr = shard.read_indptr(part)
         lengths = np.diff(indptr)
         wanted = length_dtype(int(lengths.max(initial=0)))
@@ -340,7 +340,7 @@ class DenseStream(Stream):
         super().__init__(width, dtype)
         self._n_local = n_local
 
-    def add(self, shard: OpenShard, part: Piece, local: slice) -> None:
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         if not self._stretches or self._stretches[-1].shard is not shard:
             self._stretches.append(Stretch(shard, part.start, local.start, local.start, part.start, shard.stored("X")))
         self._stretches[-1].rows += part.stop - part.start

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from distsms.data.convert import convert
 from distsms.data.formats import text_files
-from distsms.data.formats.registry import Reading, open_reader
+from distsms.data.formats.registry import ReadOptions, open_reader
 from distsms.data.shards.dataset import read_ids, read_manifest, verify
 from distsms.errors import InputError
 from distsms.matrix import normalization
@@ -120,7 +120,7 @@ def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
 def test_parquet_that_shrinks_while_it_is_read(tmp_path):
     X, y = numbers()
     how = write(tmp_path / "a.parquet", X, y)
-    reader = open_reader([tmp_path / "a.parquet"], Reading(positive=7, **how), ALONE)
+    reader = open_reader([tmp_path / "a.parquet"], ReadOptions(positive=7, **how), ALONE)
     write(tmp_path / "a.parquet", X[:50], y[:50])
     with pytest.raises(InputError, match="has 50 rows, had at least 60; is it being written to"):
         list(reader.read(reader.plan(1)[0]))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
 from distsms.data.formats import svmlight
-from distsms.data.formats.svmlight import Piece, concatenate, parse, plan, read
+from distsms.data.formats.svmlight import ByteRange, concatenate, parse, plan, read
 from distsms.errors import InputError
 from tests.data.formats.test_svmlight import assert_same, texts_of
 
@@ -77,7 +77,7 @@ def test_a_long_line_belongs_to_one_piece(tmp_path: Path, monkeypatch: pytest.Mo
 def test_blocks_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "rows.gz"
     path.write_bytes(gzip.compress(b"1 1:1\n" * 1000))
-    blocks = list(read([Piece(str(path))], block_bytes=600))
+    blocks = list(read([ByteRange(str(path))], block_bytes=600))
     assert [len(block.labels) for block in blocks] == [100] * 10
 
 
@@ -92,7 +92,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no regular file"):
         plan(["/dev/null"], 2)
     with pytest.raises(InputError, match=r"gone: No such file"):
-        list(read([Piece(str(tmp_path / "gone"), 0, 10)]))
+        list(read([ByteRange(str(tmp_path / "gone"), 0, 10)]))
 
 
 def test_a_file_that_shrinks(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from distsms.data.shards import dataset, storage, streaming
 from distsms.data.shards.dataset import load, read_manifest, write_data
-from distsms.data.shards.streaming import Room
+from distsms.data.shards.streaming import MemoryBudget
 from distsms.errors import InputError
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
@@ -91,7 +91,9 @@ def test_streamed_rows_are_those_in_memory(seed, kind, n, p, n_shards, part, ran
             resident = load(folder, comm, normalization=how)
             if not resident.features.nnz:
                 continue
-            block, room = smallest(lambda room, comm=comm: load(folder, comm, normalization=how, room=Room(room)))
+            block, room = smallest(
+                lambda room, comm=comm: load(folder, comm, normalization=how, room=MemoryBudget(room))
+            )
             np.testing.assert_array_equal(block.labels, resident.labels)
             np.testing.assert_array_equal(block.weights, resident.weights)
             if block.features.source is not None:
@@ -115,7 +117,7 @@ def streamed(folder, kind="float64", room=None):
     """300 rows in 3 shards, with room for half of their entries and the buffers."""
     X, y = rows_of(0, 300, 20, kind)
     manifest = write_data(folder, X, y, 3, dtype="float32" if kind == "float32" else "float64", overwrite=True)
-    return load(folder, ALONE, room=Room(room or half(manifest))).features
+    return load(folder, ALONE, room=MemoryBudget(room or half(manifest))).features
 
 
 def half(manifest):
@@ -198,7 +200,7 @@ def test_damaged_rows_are_refused_as_in_memory(name, at, value, folder, small_pa
     with pytest.raises(InputError) as resident:
         load(manifest, ALONE)
     with pytest.raises(InputError) as found:
-        load(manifest, ALONE, room=Room(half(manifest)))
+        load(manifest, ALONE, room=MemoryBudget(half(manifest)))
     assert str(found.value) == str(resident.value)
 
 
@@ -213,7 +215,7 @@ def test_a_streamed_run_is_the_run(measure, solver, bias, comm, shared_dir, monk
             write_data(shared_dir / "d", X, y, 3)
     settings = fit.settings_for(measure, solver, lam=0.01, epsilon=1e-3)
     results = []
-    for room in (None, Room(1800)):
+    for room in (None, MemoryBudget(1800)):
         block = load(shared_dir / "d", comm, room=room)
         results.append(fit.fit(block.features, block.labels, None, measure, settings, comm, bias))
     assert comm.sum(np.array([block.features.source is not None], int))[0]
@@ -232,7 +234,7 @@ def test_a_streamed_path_is_the_path(comm, shared_dir, monkeypatch):
             write_data(shared_dir / "d", X, y, 3)
     problem = path.Problem("rocarea", [0.1, 0.01], 2, 0, fit.settings_for("rocarea", "lbfgs", lam=1.0))
     found = []
-    for room in (None, Room(1800)):
+    for room in (None, MemoryBudget(1800)):
         run = path.run(load(shared_dir / "d", comm, room=room), problem, comm, lambda point, result: None)
         found.append([(one.lam, one.lane, one.result["J"], one.result["gap"], one.held_out) for one in run.points])
     assert found[0] == found[1]
