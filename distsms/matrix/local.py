@@ -252,7 +252,7 @@ def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: in
 Features = Sparse | Dense
 
 
-def rows_of(X: Any) -> Features:
+def as_features(X: Any) -> Features:
     """The rows of X, a SciPy sparse matrix or array-like (n_local, p), copied only where their type is another."""
     if not sparse.issparse(X):
         return Dense(np.asarray(X))
@@ -265,7 +265,7 @@ def rows_of(X: Any) -> Features:
 
 def normalize_matrix(X: Any, how: Normalization) -> None:
     """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy, in place. Local."""
-    rows = rows_of(X)
+    rows = as_features(X)
     rows.normalize(how)
     for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):
         if len(factors) and not sparse.issparse(X):

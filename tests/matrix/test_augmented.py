@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.matrix.augmented import WithConstant
+from distsms.matrix.augmented import WithBias
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
@@ -28,14 +28,14 @@ def by_hand(X, value):
 def with_constant(X, y, comm, measure, value):
     """The objective of this rank's rows, wrapped."""
     plain = objective(X, y, comm, measure)
-    return Objective(WithConstant(plain.features, value), plain.losses, comm)
+    return Objective(WithBias(plain.features, value), plain.losses, comm)
 
 
 @pytest.mark.serial
 @given(cases, st.sampled_from([1e-3, 1.0, 700.0]), st.sampled_from([None, 1, 3]))
 def test_products_are_those_of_a_column_by_hand(case, value, k):
     features, array, rng = build(case)
-    wrapped, whole = WithConstant(features, value), np.c_[array, np.full(len(array), value)]
+    wrapped, whole = WithBias(features, value), np.c_[array, np.full(len(array), value)]
     several = () if k is None else (k,)
     W, C = rng.normal(size=(*several, whole.shape[1])), rng.normal(size=(*several, len(whole)))
     margins, gradient = wrapped.margins(W), wrapped.transposed_times(C)
@@ -54,7 +54,7 @@ def test_products_are_those_of_a_column_by_hand(case, value, k):
 def test_what_rounding_bounds_are_made_of(case, value):
     """largest_terms bounds the error of each margin; columns are those of the plain rows and one of the constant."""
     features, array, rng = build(case)
-    wrapped, w = WithConstant(features, value), rng.normal(size=array.shape[1] + 1)
+    wrapped, w = WithBias(features, value), rng.normal(size=array.shape[1] + 1)
     exact = [oracles.rational(np.append(row, value)) @ oracles.rational(w) for row in array]
     errors = [abs(float(a - b)) for a, b in zip(oracles.rational(wrapped.margins(w)), exact, strict=True)]
     assert max(errors, default=0.0) <= np.finfo(float).eps / 2 * wrapped.largest_terms(w)
@@ -104,4 +104,4 @@ def test_gradient_by_finite_differences():
 def test_a_constant_beyond_its_square():
     """Its second moment is infinite, which scales nothing."""
     X, y = data(n=20)
-    assert np.isinf(WithConstant(objective(X, y, Communicator()).features, 1e300).second_moments()[-1])
+    assert np.isinf(WithBias(objective(X, y, Communicator()).features, 1e300).second_moments()[-1])
