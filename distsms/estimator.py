@@ -33,8 +33,8 @@ from threadpoolctl import threadpool_limits
 from distsms.errors import InputError
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
-from distsms.matrix.local import rows_of
-from distsms.matrix.repetition import Repeated
+from distsms.matrix.augmented import RepeatedRows
+from distsms.matrix.local import as_features
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.training.fit import Fitted, choose_solver, fit, settings_for
@@ -69,11 +69,11 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     coef_ : ndarray of shape (1, p)
         The coefficients.
     intercept_ : ndarray of shape (1,)
-        The intercept of the decision function: bias - threshold_, and so little larger that a row whose score is just
-        threshold_ is positive.
+        The intercept of the decision function: the bias less `threshold_`, and so little larger that a row whose score
+        is just `threshold_` is positive.
     threshold_ : float
         The decision that belongs to the measure, in terms of the scores that `distsms predict` gives. These are
-        decision_function(X) + threshold_, up to rounding.
+        `decision_function(X) + threshold_`, up to rounding.
     objective_, lower_bound_, gap_ : float
         The objective J, and what was proved of it.
     n_iter_ : int
@@ -81,7 +81,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     solver_ : str
         The solver that was used.
     classes_ : ndarray of shape (2,)
-        The classes in sorted order; classes_[1] is the positive one.
+        The classes in sorted order; `classes_[1]` is the positive one.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -89,8 +89,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
     Notes
     -----
-    One process; starts no MPI, except for the solver "lmvm". decision_function(X) is X coef_' + intercept_, and a row
-    is classes_[1] where that is above 0, as scikit-learn has it.
+    One process; starts no MPI, except for the solver "lmvm". The decision function is
+    `X @ coef_[0] + intercept_[0]`, and a row is `classes_[1]` where that is above 0, as scikit-learn has it.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             lam=self.lam,
             max_evaluations=self.max_evaluations,
         )
-        features = rows_of(X) if weights is None else Repeated(X, weights)
+        features = as_features(X) if weights is None else RepeatedRows(X, weights)
         labels = labels if weights is None else np.repeat(labels, weights)
         with threadpool_limits(1, "blas"):  # what L-BFGS and the proof have for it is too small for more
             return fit(features, labels, None, self.measure, settings, Communicator(), self.bias)
@@ -195,7 +195,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         SMSClassifier
-            The classifier. Its classes_ are the negative and the positive label of the model, also where these are 2
+            The classifier. Its `classes_` are the negative and the positive label of the model, also where these are 2
             and 1. scikit-learn's scorers take the last label in sorted order for the positive one: give them y == 1
             there.
 
@@ -227,7 +227,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n,)
-            Above 0 where a row is called classes_[1]. The scores of `distsms predict` less threshold_.
+            Above 0 where a row is called `classes_[1]`. The scores of `distsms predict` less `threshold_`.
         """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
@@ -244,7 +244,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n,)
-            One of classes_ for each row.
+            One of `classes_` for each row.
         """
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]

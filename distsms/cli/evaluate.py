@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threshold",
+        metavar="SCORE",
         type=finite,
         help="Call a row positive if its score is at least this (default: the threshold of the model).",
     )
@@ -69,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_intervals(parser: argparse.ArgumentParser) -> None:
     """How sure: of `evaluate` and `report`."""
-    parser.add_argument("--level", type=share, default=0.95, help="The level of the intervals (default: %(default)s).")
+    parser.add_argument(
+        "--level", metavar="SHARE", type=share, default=0.95, help="The level of the intervals (default: %(default)s)."
+    )
     parser.add_argument(
         "--bootstrap",
         type=whole,
@@ -77,7 +80,9 @@ def add_intervals(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="The number of bootstrap replicates for PRBEP; 0 uses the binomial alone (default: %(default)s).",
     )
-    parser.add_argument("--seed", type=whole, default=0, help="The seed of the bootstrap (default: %(default)s).")
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="The seed of the bootstrap (default: %(default)s)."
+    )
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:

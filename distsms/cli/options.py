@@ -47,6 +47,7 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
     stop = parser.add_argument_group("stopping")
     stop.add_argument(
         "--epsilon",
+        metavar="GAP",
         type=positive,
         help="The gap to prove, as a difference in J (default: 1e-3, unless --relative is given).",
     )

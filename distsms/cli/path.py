@@ -111,7 +111,9 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         " they"
         " are trained on (default: groups where the data have them, else rows).",
     )
-    parser.add_argument("--seed", type=whole, default=0, help="The seed of the folds (default: %(default)s).")
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

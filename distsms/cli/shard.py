@@ -116,6 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed",
+        metavar="N",
         type=whole,
         default=0,
         help="The seed of --split; another one gives other parts (default: %(default)s).",

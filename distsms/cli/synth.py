@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATIO",
         help="The standard deviation of the noise, as a multiple of that of the score (default: 0.5).",
     )
-    random.add_argument("--seed", type=int, help="The seed, from 0 to 2^64 - 1 (default: 0).")
+    random.add_argument("--seed", metavar="N", type=int, help="The seed, from 0 to 2^64 - 1 (default: 0).")
     random.add_argument(
         "--dtype", choices=("float64", "float32"), help="The type of the values in the files (default: float64)."
     )
@@ -80,9 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     thin.add_argument("--pattern", action="store_true", default=None, help="Make all values 1; none is stored then.")
     bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
-    bound.add_argument("--epsilon", type=float, help="The accuracy that shall be hard to reach (default: 0.001).")
     bound.add_argument(
-        "--n", type=count, help="The paper's n: the number of rows for PRBEP, of negative rows for ROCArea."
+        "--epsilon", metavar="E", type=float, help="The accuracy that shall be hard to reach (default: 0.001)."
+    )
+    bound.add_argument(
+        "--n",
+        metavar="N",
+        type=count,
+        help="The paper's n: the number of rows for PRBEP, of negative rows for ROCArea.",
     )
     parser.add_argument(
         "--shards", type=count, metavar="N", help="The number of shards (default: one for each 64 MiB)."

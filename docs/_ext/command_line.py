@@ -45,7 +45,8 @@ def markdown(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     prose, literal = [], []
     for block in re.split(r"\n\s*\n", (parser.epilog or "").strip("\n")):
         (literal if re.match(r"(examples?|exit codes):", block) else prose).append(block)
-    yield from ["```text", parser.format_usage().removeprefix("usage: ").strip(), "```", ""]
+    usage = parser.format_usage().removeprefix("usage: ").strip().split("\n")
+    yield from ["```text", *map(str.strip, usage), "```", ""]
     for block in prose:
         yield from [escaped(block), ""]
     yield from [f":::{{program}} distsms {name}", ":::", ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -9,16 +10,23 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
+BRACKETS = re.compile(r'<mo( class="math(?:open|close)")?>([⟨⟩‖])</mo>')
+
+
+def mathml(tex: str, as_block: bool = False) -> str:
+    """A formula; brackets of inner products and norms as they are, not as high as what stands beside them."""
+    return BRACKETS.sub(r'<mo\1 stretchy="false">\2</mo>', tex2mathml(tex, as_block=as_block))
+
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:
     """A formula within a line."""
-    self.body.append(tex2mathml(node.astext()))
+    self.body.append(mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def visit_displaymath(self: HTML5Translator, node: nodes.math_block) -> None:
     """A formula on lines of its own."""
-    self.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>\n')
+    self.body.append(f'<div class="math">{mathml(node.astext(), as_block=True)}</div>\n')
     raise nodes.SkipNode
 
 
