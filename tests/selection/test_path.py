@@ -379,7 +379,7 @@ def test_words_on_the_choice():
     some = curve(0.80, 0.8951, 0.90, 0.7)
     text = path_text.choice("rocarea", choose(some, "one-se"), some)
     assert "lambda 0.1: held-out ROCArea 0.895100, standard error 0.010000; the best mean is 0.900000 at 0.01" in text
-    assert "lambda 0.01 to 0.1 within one standard error of the best mean: -0.004900 at 0.1" in text
+    assert "of lambda 0.01 to 0.1 are within one standard error of the best mean:\n            -0.004900 at 0.1" in text
     assert "warning" not in text
     assert "is the largest one" in path_text.choice("rocarea", choose(some[2:], "best"), some[2:])
 
@@ -394,6 +394,6 @@ def test_words_on_a_choice_that_says_nothing():
         assert ("no better than w = 0" in text) == vacuous
         assert ("is the largest one" in text) != vacuous
         assert ("--measure rocarea" in path_text.nothing("prbep", points)) == vacuous
-        assert ("smaller ones may" in path_text.nothing("rocarea", points)) == vacuous
+        assert ("smaller lambdas may" in path_text.nothing("rocarea", points)) == vacuous
         better = Point(1e-9, 0, {"vacuous": False}, 0.0, {}, None)
         assert not path_text.nothing("prbep", [*points, better])
