@@ -1,4 +1,4 @@
-"""Set the obvious alternatives beside distsms on the same folds: does direct optimization pay on these data?"""
+"""Compare distsms with other methods on the same folds: does direct optimization pay on these data?"""
 
 from __future__ import annotations
 
@@ -70,7 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Take measure, lambdas, folds, seed and target from this folder of `distsms path`.",
     )
     parser.add_argument(
-        "--methods", nargs="+", choices=METHODS, default=METHODS, help="The methods to compare (default: all)."
+        "--methods",
+        nargs="+",
+        choices=METHODS,
+        default=METHODS,
+        metavar="METHOD",
+        help=f"The methods to compare, of {', '.join(METHODS)} (default: all).",
     )
     parser.add_argument(
         "--tree-fits",

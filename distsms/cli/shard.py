@@ -41,7 +41,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms shard` takes."""
+    """Add the arguments of `distsms shard`."""
     parser.add_argument(
         "input", nargs="+", metavar="INPUT", help="Files of one format; their rows are taken in this order."
     )
@@ -147,7 +147,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Convert, and say what was found. Collective."""
+    """Convert the files, and print what they contain. **Collective.**"""
     import time
     from pathlib import Path
 
@@ -158,9 +158,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.utils.formatting import size
 
     start = time.perf_counter()
-    talks = comm.is_root and not args.quiet
+    verbose = comm.is_root and not args.quiet
     if args.split_by and args.split is None:
-        raise InputError("--split-by: says what --split keeps together; give --split, too", everywhere=True)
+        raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
     split_by = args.split_by or ("groups" if args.group else "rows")
     split = None if args.split is None else Split(args.split, args.seed, split_by)
     manifest = convert(
@@ -173,7 +173,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.n_features,
         args.dtype,
         args.overwrite,
-        shard_counter(talks),
+        shard_counter(verbose),
         args.normalize,
         args.like,
         split,
@@ -185,21 +185,21 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         time=args.time,
         keep=tuple(args.keep),
     )
-    if talks:
+    if verbose:
         seconds = time.perf_counter() - start
-        n_bytes = sum(one["bytes"] for one in manifest.source)
-        made = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
-        for one in made:
-            _tell(one)
-        if manifest.split is not None and (left := manifest.split["of"] - sum(one.n for one in made)):
+        n_bytes = sum(file["bytes"] for file in manifest.source)
+        parts = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
+        for part in parts:
+            _print_summary(part)
+        if manifest.split is not None and (left := manifest.split["of"] - sum(part.n for part in parts)):
             print(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
         print(f"  from      {size(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), {size(n_bytes / seconds)}/s")
     return EXIT_OK
 
 
-def _tell(manifest: Manifest) -> None:
-    """What a data set holds, for people."""
-    from distsms.cli.progress import files_in_words
+def _print_summary(manifest: Manifest) -> None:
+    """Print what a data set contains."""
+    from distsms.cli.progress import describe_files
     from distsms.data.groupby import in_words as belonging
     from distsms.data.labels import in_words, known
 
@@ -211,8 +211,8 @@ def _tell(manifest: Manifest) -> None:
         print(f"  columns   {manifest.table.in_words()}")
     if manifest.normalization.kind != "none":
         print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
-    print(f"  files     {files_in_words(manifest)}")
+    print(f"  files     {describe_files(manifest)}")
     for name, told in belonging(manifest).items():
         print(f"  {name:<9} {told}")
     if not (manifest.n_pos and manifest.n_neg):
-        print("  warning   only one class: fine for prediction, but no measure can be trained or evaluated on it")
+        print("  warning   there is only one class: such data can be scored, but not be used to train or to evaluate")

@@ -250,7 +250,7 @@ def test_the_command(comm, shared_dir, capsys):
     assert "--density 0.05" in read_manifest(shared_dir / "d").source[0]["name"]
     with pytest.raises(InputError, match="holds a data set"):
         command(comm, "synth", "sparse", shared_dir / "d")
-    with pytest.raises(InputError, match="--density means nothing to dense"):
+    with pytest.raises(InputError, match="--density is not an option of dense"):
         command(comm, "synth", "dense", shared_dir / "x", "--density", 0.1)
     assert not (shared_dir / "x").exists()
     command(comm, "synth", "dense", shared_dir / "d", "--rows", 50, "--overwrite", "--quiet")
