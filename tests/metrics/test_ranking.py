@@ -1,4 +1,4 @@
-"""The reported measures against brute force and scikit-learn, on any number of ranks."""
+"""The reported measures agree with brute force and scikit-learn, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
 @pytest.mark.parametrize("decimals", [0, 1, 12])
 @pytest.mark.parametrize("share", [0.003, 0.5, 0.97])
 def test_average_precision_is_scikit_learns(comm, monkeypatch, share, decimals, sample):
-    """Positives few and many, ties none and many, by ranges that hardly fit and that do."""
+    """With few and many positives, no and many ties, and ranges chosen from small and large samples."""
     metrics = pytest.importorskip("sklearn.metrics")
     monkeypatch.setattr(ranking, "SAMPLE", sample)
     rng = np.random.default_rng(decimals)
@@ -150,7 +150,7 @@ def test_the_threshold_lies_between_scores():
 
     assert at(1, 3, 2, 1) == 2.5
     assert at(1, 3, 3, 1) == 3  # tied: all of them are called positive
-    assert at(2, 3, 2) == 2  # all rows are
+    assert at(2, 3, 2) == 2  # all rows are called positive
     assert at(1, 1.0, np.nextafter(1.0, 0)) == 1.0
 
 
@@ -172,7 +172,7 @@ def test_one_class_is_not_a_number(comm, sign):
 @pytest.mark.parametrize("positive", [0.03, 0.5, 0.9])
 @pytest.mark.parametrize("piece", [1, 7, 2**24])
 def test_rocarea_from_pieces_of_the_smaller_class(comm, monkeypatch, positive, piece):
-    """Any number of rows at a time, of either class, most of them on the last rank: the same value."""
+    """For any number of rows at a time, of either class, most of them on the last rank, the value is the same."""
     rng = np.random.default_rng(int(100 * positive))
     labels = np.where(rng.random(200) < positive, 1, -1).astype(np.int8)
     scores = np.round(rng.normal(size=200) + labels, 1)
@@ -185,7 +185,7 @@ def test_rocarea_from_pieces_of_the_smaller_class(comm, monkeypatch, positive, p
 
 @pytest.mark.serial
 def test_pair_counts_beyond_64_bits():
-    """The counting itself, with the numbers of a case too large to hold: 2^62 ordered places, 4 times."""
+    """Only the counting, with the numbers of a case that is too large to hold: 4 times 2^62 ordered places."""
     places = np.full(4, 2**62, np.int64)  # their plain sum, 2^64, is 0 in 64 bits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking.np, "searchsorted", lambda *_: places // 2)
