@@ -4,7 +4,7 @@ to do.
 
 from __future__ import annotations
 
-# Exit codes of the program, as the README documents them.
+# Exit codes of the program; the manual has a page on them.
 EXIT_OK = 0  # train: the gap is proved to be below the target
 EXIT_ERROR = 1  # bad input, or a failure on some rank
 EXIT_USAGE = 2  # the command line is wrong (argparse's own code)
@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130  # Ctrl-C; in train, Ctrl-C twice
 
 
 class DistsmsError(Exception):
-    """Base of the errors that are shown as one message, without a traceback.
+    """Base of the errors that the program shows as one message, without a traceback.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class DistsmsError(Exception):
 
 
 class InputError(DistsmsError):
-    """A file or an argument cannot be used; the message names the file (and line, row or column) and the remedy."""
+    """A file or an argument cannot be used. The message names the file (and line, row or column) and the remedy."""
 
 
 class LaunchError(DistsmsError):
