@@ -41,7 +41,7 @@ from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
 from distsms.optim.train import Watcher
-from distsms.parallel.communicator import Communicator, communicator
+from distsms.parallel.communicator import Communicator, as_communicator
 from distsms.training import fit
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -114,7 +114,7 @@ def train(
     >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
     'proved'
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = fit.choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
     with comm.together():
@@ -169,7 +169,7 @@ def predict(
     -----
     Collective. One pass over the rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
     rows = data if isinstance(data, str | os.PathLike) else (data, None)
     return _scored(judge, rows, comm, how).scores[0]
@@ -220,7 +220,7 @@ def evaluate(
     -----
     Collective. No rank gathers the scores of all rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
     return evaluation.measured(judge, *_scored(judge, data, comm, how).judged(), comm, threshold, k)
 

@@ -211,13 +211,13 @@ def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[d
 def _require_memory(manifest: Manifest, here: int) -> None:
     """Raise InputError if this node's ranks would need more memory than it has. Local."""
     from distsms.training import plan
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     each, there = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, plan.available()
     if here * each > there:
         raise InputError(
-            f"{here} rank(s) of this node would need {size(here * each)}, and {size(there)} are there: each holds "
-            f"all rows, about {size(each)}. Take fewer ranks, or a sample of the rows"
+            f"{here} rank(s) of this node would need {format_bytes(here * each)}, and {format_bytes(there)} are there: "
+            f"each holds all rows, about {format_bytes(each)}. Take fewer ranks, or a sample of the rows"
         )
 
 

@@ -300,7 +300,7 @@ def _conclude(
     curve = path.means(points, args.measure)
     faults = path.faults(points)
     chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
-    say(formatting.table(*path_text.table(points, args.measure, chosen)))
+    say(formatting.format_table(*path_text.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE

@@ -174,14 +174,14 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
     from distsms.cli.progress import files_in_words
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     share = 100 * manifest.n_pos / manifest.n
     print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({share:.3g} % positive)")
     print(f"  files     {files_in_words(manifest)}")
-    speed = f"{manifest.n / seconds:.3g} rows/s, {size(n_bytes / seconds)}/s"
+    speed = f"{manifest.n / seconds:.3g} rows/s, {format_bytes(n_bytes / seconds)}/s"
     print(f"  written   in {seconds:.2f} s on {ranks} rank(s), {speed}")
 
 

@@ -185,7 +185,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.training import fit, snapshots
     from distsms.training.trace import Trace, check_trace
     from distsms.utils.timing import Clock
-    from distsms.utils.usage import ReadCounter, busiest, used
+    from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
     say = speaker(comm.is_root and not args.quiet)
     solver = solver_for(args, args.solver, args.measure, comm, say)
@@ -264,8 +264,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
                 test = scoring.score([trained], args.test, comm, inputs.InputOptions(args.ignore_new_features))
             on_test = trained.info["test"] = fit.measured(args.measure, *test.judged(), threshold, comm)
         say(f"  test      {words.figures(on_test)}   ({args.test})")
-    usage = comm.allgather(used(clock, comm.moved(), reading.bytes, evaluations))
-    trained.info["usage"] = busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
+    usage = comm.allgather(resource_usage(clock, comm.moved(), reading.bytes, evaluations))
+    trained.info["usage"] = maximum_usage(usage) | {"outward": vectors.outward, "inward": vectors.inward}
     with comm.together():
         if comm.is_root:
             model.save_somewhere(args.output, trained)

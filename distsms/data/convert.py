@@ -183,7 +183,7 @@ def _convert(
     sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
         entries = partial(_entries, parts[0])
-        given = normalization.measure(layout.normalize, entries, (sizes[0], p), comm)
+        given = normalization.fit(layout.normalize, entries, (sizes[0], p), comm)
     finished, labels = [], []
     with comm.together():
         for part in parts:

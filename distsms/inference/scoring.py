@@ -18,7 +18,7 @@ from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.inference.inputs import AS_TRAINED, InputOptions
 from distsms.inference.model import Model
-from distsms.matrix.local import Features, Sparse
+from distsms.matrix.local import Features, SparseRows
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -133,7 +133,7 @@ class _Pass(NamedTuple):
             found, names = list[Scored](), list[str]()
             with comm.together():
                 for rows in reader.read(shares[k]):
-                    X = Sparse.of(inputs.matrix(rows, self.models[0], self.path, self.how))
+                    X = SparseRows.of(inputs.matrix(rows, self.models[0], self.path, self.how))
                     X.normalize(self.models[0].normalization.by_row)
                     signs = rows.labels.astype(np.int8)
                     found.append(Scored(scores(self.models, X), signs, np.ones(len(signs), bool)))

@@ -109,7 +109,7 @@ class Extent:
         self.high[sparse] = np.maximum(self.high[sparse], 0)
 
 
-def measure(
+def fit(
     kind: str, entries: Callable[[], Iterable[tuple[Any, Any]]], shape: tuple[int, int], comm: Communicator
 ) -> Normalization:
     """Compute the normalization of all ranks' rows. **Collective.**

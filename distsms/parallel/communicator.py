@@ -122,7 +122,7 @@ class Communicator:
     @property
     def library(self) -> Any:
         """mpi4py's communicator of all ranks, for libraries that need one; None without mpi4py."""
-        return alone()
+        return self_communicator()
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
         """Concatenate the ranks' (n_local,) arrays in rank order on the root; return None elsewhere. **Collective.**"""
@@ -432,7 +432,7 @@ def world() -> Communicator:
     return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()
 
 
-def communicator(comm: Any) -> Communicator:
+def as_communicator(comm: Any) -> Communicator:
     """Wrap an mpi4py communicator. Local.
 
     Parameters
@@ -445,7 +445,7 @@ def communicator(comm: Any) -> Communicator:
     return Communicator() if comm is None or comm.Get_size() == 1 else MPICommunicator(comm)
 
 
-def alone() -> Any:
+def self_communicator() -> Any:
     """Return mpi4py's communicator of this process alone, for libraries that need one; None without mpi4py."""
     try:
         from mpi4py import MPI

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distsms.errors import InputError
-from distsms.parallel.communicator import Communicator, Replica, alone
+from distsms.parallel.communicator import Communicator, Replica, self_communicator
 from distsms.utils.typing import Floats
 
 SPREAD_FROM = 2**20
@@ -321,7 +321,7 @@ class RootVectors(Vectors):
 
     @property
     def holders(self) -> Any:
-        return alone()
+        return self_communicator()
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         comm = self.comm

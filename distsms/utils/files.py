@@ -29,7 +29,7 @@ PARTIAL = ".partial"
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Replace a file atomically: yield a temporary path, which takes the place of `path` when the body succeeds.
 
     Whatever fails, or if the process is killed, `path` holds either the whole new file or the old one. A symbolic link
@@ -56,7 +56,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_partial(directory: Path) -> None:
-    """Remove the temporary files of writers that were killed in `replacing`. This process must hold the directory."""
+    """Remove the temporary files of killed writers from a directory that this process holds; see `atomic_write`."""
     for path in directory.glob(f".*{PARTIAL}"):
         path.unlink(missing_ok=True)
 

@@ -21,7 +21,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(clean(value), indent=indent, allow_nan=False)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return a table as text, with the first column aligned to the left and the others to the right.
 
     Parameters
@@ -40,7 +40,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def size(n_bytes: float) -> str:
+def format_bytes(n_bytes: float) -> str:
     """Format a number of bytes for people, in a unit up to TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:

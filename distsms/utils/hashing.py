@@ -13,7 +13,7 @@ GOLDEN, MIX1, MIX2 = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x9
 S27, S30, S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
-def keys(rows: NDArray[Any], seed: int) -> NDArray[np.uint64]:
+def row_keys(rows: NDArray[Any], seed: int) -> NDArray[np.uint64]:
     """Return a key for each row, at which its sequence of random numbers starts; different rows have different keys.
 
     Parameters

@@ -28,7 +28,7 @@ _ATTRIBUTE_BYTES = 2**16
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Iterator[h5py.File]:
+def open_file(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Iterator[h5py.File]:
     """Open an HDF5 file without locks; errors of HDF5 and h5py become an InputError with the file's name.
 
     Parameters

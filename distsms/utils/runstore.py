@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from distsms.errors import InputError
-from distsms.utils.files import replacing
+from distsms.utils.files import atomic_write
 from distsms.utils.formatting import to_json
 from distsms.utils.schema import Fields, differences, read_objects
 
@@ -88,5 +88,5 @@ class ResumableStore:
 
     def write(self, path: Path, value: Any) -> None:
         """Write a value as a JSON file, atomically."""
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(to_json(value, indent=1) + "\n", encoding="utf-8")

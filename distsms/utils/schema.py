@@ -56,7 +56,7 @@ def _plain(value: Any) -> str:
 Fields = Mapping[str, Callable[[Any], bool]]
 
 
-def number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Return whether a value from JSON is a finite float or an integer in the range of floats.
 
     Python's JSON also reads NaN, infinities and integers beyond any float.
@@ -64,25 +64,25 @@ def number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
-def number_or_null(value: Any) -> bool:
-    """Return whether a value from JSON is None or a `number`."""
-    return value is None or number(value)
+def is_number_or_null(value: Any) -> bool:
+    """Return whether a value from JSON is None or a `is_number`."""
+    return value is None or is_number(value)
 
 
-def positive(value: Any) -> bool:
-    """Return whether a value from JSON is a `number` above 0."""
-    return number(value) and bool(value > 0)
+def is_positive(value: Any) -> bool:
+    """Return whether a value from JSON is a `is_number` above 0."""
+    return is_number(value) and bool(value > 0)
 
 
-def file_entry(value: Any) -> bool:
+def is_file_entry(value: Any) -> bool:
     """Return whether a value from JSON describes a file: a mapping with at least "path" and "fingerprint"."""
     return isinstance(value, dict) and {"path", "fingerprint"} <= set(value)
 
 
-MEASURED: Fields = dict.fromkeys(RANKING, number_or_null)
+MEASURED: Fields = dict.fromkeys(RANKING, is_number_or_null)
 
 
-def fault(value: Any, fields: Fields) -> str | None:
+def find_fault(value: Any, fields: Fields) -> str | None:
     """Describe why a value is not an object with these fields; None if it is one."""
     if not isinstance(value, dict):
         return "it is not an object"
@@ -119,7 +119,7 @@ def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -
         text = path.read_text(encoding="utf-8")
         for number, part in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - used in the message
             found.append(json.loads(part))
-            if why := fault(found[-1], fields):
+            if why := find_fault(found[-1], fields):
                 raise ValueError(why)
     except (OSError, ValueError, RecursionError) as error:
         where = f" at line {number}" if lines and number else ""
@@ -127,6 +127,6 @@ def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -
     return found
 
 
-def columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:
+def to_columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:
     """Return the fields named of JSON objects as float arrays, with null as NaN; no arrays if there are no objects."""
     return {name: np.array([line[name] for line in lines], float) for name in names} if lines else {}

@@ -11,7 +11,7 @@ from typing import Any
 from distsms.utils.timing import Clock
 
 
-def used(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> dict[str, Any]:
+def resource_usage(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> dict[str, Any]:
     """Return what this rank has used so far. Local.
 
     Parameters
@@ -42,8 +42,8 @@ def used(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> d
     }
 
 
-def busiest(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the maximum over ranks of each number in `used`; this is what a model records."""
+def maximum_usage(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the maximum over ranks of each number in `resource_usage`; this is what a model records."""
     first = ranks[0]
     return {
         name: {phase: max(usage[name].get(phase, 0) for usage in ranks) for rank in ranks for phase in rank[name]}

@@ -28,7 +28,9 @@ def drawn(n, share, seed=0, decimals=1, shift=1.0):
 
 
 def area(scores, labels, level=0.95, comm=ALONE):
-    return confidence.of_rocarea(confidence.delong(ranking.placements(scores, labels, comm), labels, comm), level)
+    return confidence.rocarea_interval(
+        confidence.rocarea_estimate(ranking.placements(scores, labels, comm), labels, comm), level
+    )
 
 
 def error_by_pairs(labels, *scores):
@@ -53,7 +55,7 @@ def error_by_midranks(labels, scores):
 def test_delong_equals_all_pairs(rows):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     labels[:4] = 1, 1, -1, -1
-    found = confidence.delong(ranking.placements(scores.astype(float), labels, ALONE), labels, ALONE)
+    found = confidence.rocarea_estimate(ranking.placements(scores.astype(float), labels, ALONE), labels, ALONE)
     assert found.value == ranking.rocarea(scores.astype(float), labels, ALONE)
     assert found.error == pytest.approx(error_by_pairs(labels, scores), abs=1e-12)
 
@@ -70,7 +72,9 @@ def test_delong_on_any_ranks(comm, monkeypatch, share, piece, size):
     order = np.random.default_rng(1).permutation(len(scores))
     for rows in (np.arange(len(scores)), order):
         mine, of_mine = local_part(size * scores[rows], comm), local_part(labels[rows], comm)
-        found = confidence.of_rocarea(confidence.delong(ranking.placements(mine, of_mine, comm), of_mine, comm), 0.95)
+        found = confidence.rocarea_interval(
+            confidence.rocarea_estimate(ranking.placements(mine, of_mine, comm), of_mine, comm), 0.95
+        )
         assert found.value == ranking.rocarea(size * scores, labels, ALONE)
         assert found.standard_error == pytest.approx(error_by_midranks(labels, scores), rel=1e-12)
         assert found == area(scores, labels)
@@ -84,7 +88,7 @@ def test_the_difference_of_two_models(comm):
     placed = [ranking.placements(local_part(values, comm), mine, comm) for values in (scores, other)]
 
     def difference(twice, other):
-        return confidence.of_rocarea_difference(confidence.delong(twice - other, mine, comm), 0.9)
+        return confidence.rocarea_difference_interval(confidence.rocarea_estimate(twice - other, mine, comm), 0.9)
 
     found = difference(*placed)
     assert found.standard_error == pytest.approx(error_by_pairs(labels, scores, other), rel=1e-12)
@@ -122,7 +126,7 @@ def test_where_nothing_varies_limits_allow_for_rows_not_seen(scores, value):
 @given(st.integers(1, 60), st.data(), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
 def test_limits_of_zeros_and_ones_are_clopper_and_pearsons(n, data, level):
     x = data.draw(st.integers(0, n))
-    spread = confidence.Spread(x / n, (x * (n - x) / n,), (n, 5))
+    spread = confidence.MeanEstimate(x / n, (x * (n - x) / n,), (n, 5))
     exact = stats.binomtest(x, n).proportion_ci(level, "exact")
     assert confidence.limits(spread, level) == pytest.approx((exact.low, exact.high), abs=1e-9)
 
@@ -146,22 +150,22 @@ def test_folds_are_one_sample_about_its_mean_with_more_variance(folds):
         labels[:4] = 1, 1, -1, -1
         order = oracles.orders(scores[labels > 0], scores[labels < 0])
         twice = ranking.placements(scores, labels.astype(np.int8), ALONE)
-        share = ranking.among(scores, int(np.sum(labels > 0)), ALONE)
+        share = ranking.top_k_shares(scores, int(np.sum(labels > 0)), ALONE)
         assert share.sum() == pytest.approx(np.sum(labels > 0))
-        areas.append(confidence.delong(twice, labels, ALONE))
-        prbeps.append(confidence.recall(share, labels, ALONE))
+        areas.append(confidence.rocarea_estimate(twice, labels, ALONE))
+        prbeps.append(confidence.prbep_estimate(share, labels, ALONE))
         placed.append((order.mean(1), order.mean(0)))
         shares.append(share[labels > 0])
         signs.append(len(labels))
     k, (pos, neg), share = len(folds), map(np.concatenate, zip(*placed, strict=True)), np.concatenate(shares)
-    found, of_prbep = confidence.of_folds(areas), confidence.of_folds(prbeps)
+    found, of_prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
     assert found.value == pytest.approx(np.mean([pair[0].mean() for pair in placed]))
     more = 1 + k / (k - 1)
     variance = np.var(pos, ddof=1) / len(pos) + np.var(neg, ddof=1) / len(neg)
     assert found.error == pytest.approx(math.sqrt(more * variance), abs=1e-9)
     assert of_prbep.error == pytest.approx(math.sqrt(more * np.var(share, ddof=1) / len(share)), abs=1e-9)
     assert found.counts == of_prbep.counts == (len(pos), len(neg))
-    assert confidence.of_rocarea(found, 0.95).of == confidence.METHOD != areas[0].of
+    assert confidence.rocarea_interval(found, 0.95).of == confidence.METHOD != areas[0].of
     alone = found._replace(folds=0)
     (low, high), (inner, outer) = confidence.limits(found, 0.9), confidence.limits(alone, 0.9)
     assert low <= inner <= outer <= high
@@ -172,10 +176,10 @@ def test_prbep_is_a_mean_over_positives_on_any_ranks(comm, decimals):
     scores, labels = drawn(80, 0.3, decimals=decimals)
     k = int(np.sum(labels > 0))
     mine, of_mine = local_part(scores, comm), local_part(labels, comm)
-    share = ranking.among(mine, k, comm)
-    found = confidence.recall(share, of_mine, comm)
-    assert found.value == pytest.approx(ranking.at_k(scores, labels, k, ALONE).recall, rel=1e-14)
-    whole = ranking.among(scores, k, ALONE)
+    share = ranking.top_k_shares(mine, k, comm)
+    found = confidence.prbep_estimate(share, of_mine, comm)
+    assert found.value == pytest.approx(ranking.top_k(scores, labels, k, ALONE).recall, rel=1e-14)
+    whole = ranking.top_k_shares(scores, k, ALONE)
     np.testing.assert_array_equal(share, local_part(whole, comm))
     assert found.error == pytest.approx(np.std(whole[labels > 0], ddof=1) / math.sqrt(k))
     assert found.counts == (k, 80 - k)
@@ -192,7 +196,7 @@ def test_sums_beyond_64_bits():
 
 def replicates_by_hand(scores, labels, count, seed):
     """Repeat each replicate's rows as often as they are drawn, and measure them like any data."""
-    keys, found = hashing.keys(np.arange(len(scores)), seed), []
+    keys, found = hashing.row_keys(np.arange(len(scores)), seed), []
     for b in range(count):
         times = np.zeros((1, len(scores)), np.int64)
         bootstrap._tabulate(keys, np.arange(len(scores)), np.array([b]), times)
@@ -211,7 +215,9 @@ def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals
     monkeypatch.setattr(bootstrap, "MARGIN", margin)
     monkeypatch.setattr(bootstrap, "SPREAD", margin / 2)
     scores, labels = drawn(n, share, decimals=decimals)
-    found = bootstrap.prbep(*(local_part(array, comm) for array in (scores, labels, np.arange(n))), 25, 7, comm)
+    found = bootstrap.prbep_replicates(
+        *(local_part(array, comm) for array in (scores, labels, np.arange(n))), 25, 7, comm
+    )
     np.testing.assert_allclose(found, replicates_by_hand(scores, labels, 25, 7), rtol=1e-14)
 
 
@@ -224,26 +230,28 @@ def test_the_draws_are_poisson_and_independent():
     """
     rows, reps = 4000, 100
     table = np.zeros((reps, rows), np.int64)
-    bootstrap._tabulate(hashing.keys(np.arange(rows), 3), np.arange(rows), np.arange(reps), table)
+    bootstrap._tabulate(hashing.row_keys(np.arange(rows), 3), np.arange(rows), np.arange(reps), table)
     seen = np.bincount(np.minimum(table.ravel(), 6), minlength=7)
     expected = table.size * np.append(stats.poisson.pmf(np.arange(6), 1), stats.poisson.sf(5, 1))
     assert stats.chisquare(seen, expected).pvalue > 1e-6
     for a, b in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1])):
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * math.sqrt(a.size) < stats.norm.isf(5e-7)
     other = np.zeros_like(table)
-    bootstrap._tabulate(hashing.keys(np.arange(rows), 4), np.arange(rows), np.arange(reps), other)
+    bootstrap._tabulate(hashing.row_keys(np.arange(rows), 4), np.arange(rows), np.arange(reps), other)
     assert abs(np.corrcoef(table.ravel(), other.ravel())[0, 1]) * math.sqrt(table.size) < stats.norm.isf(5e-7)
 
 
 def test_one_positive_cannot_be_resampled(comm):
     scores, labels = np.arange(5.0), np.array([1, -1, -1, -1, -1], np.int8)
-    found = bootstrap.prbep(*(local_part(array, comm) for array in (scores, labels, np.arange(5))), 50, 0, comm)
+    found = bootstrap.prbep_replicates(
+        *(local_part(array, comm) for array in (scores, labels, np.arange(5))), 50, 0, comm
+    )
     assert np.isnan(found).any() and not np.isnan(found).all()  # the row is not drawn in 37 % of them
     mine = local_part(labels, comm)
-    spread = confidence.recall(ranking.among(local_part(scores, comm), 1, comm), mine, comm)
-    sure = confidence.of_prbep(spread, found, 0.95)
+    spread = confidence.prbep_estimate(ranking.top_k_shares(local_part(scores, comm), 1, comm), mine, comm)
+    sure = confidence.prbep_interval(spread, found, 0.95)
     assert sure.low == 0 and sure.high == pytest.approx(0.975)  # no success in one trial
-    none = bootstrap.prbep(np.arange(2.0), -np.ones(2, np.int8), np.arange(2), 3, 0, comm)
+    none = bootstrap.prbep_replicates(np.arange(2.0), -np.ones(2, np.int8), np.arange(2), 3, 0, comm)
     assert np.isnan(none).all()
 
 
@@ -251,12 +259,14 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
     """Compute the interval of a model's PRBEP, or of its difference from another model's, as the program does."""
     each = []
     for values in [scores] if other is None else [scores, other]:
-        share = ranking.among(values, int(np.sum(labels > 0)), ALONE)
-        each.append((share, bootstrap.prbep(values, labels, np.arange(len(labels)), replicates, seed, ALONE)))
+        share = ranking.top_k_shares(values, int(np.sum(labels > 0)), ALONE)
+        each.append(
+            (share, bootstrap.prbep_replicates(values, labels, np.arange(len(labels)), replicates, seed, ALONE))
+        )
     if other is None:
-        return confidence.of_prbep(confidence.recall(each[0][0], labels, ALONE), each[0][1], level)
+        return confidence.prbep_interval(confidence.prbep_estimate(each[0][0], labels, ALONE), each[0][1], level)
     share, draws = (a - b for a, b in zip(*each, strict=True))
-    return confidence.of_prbep_difference(confidence.recall(share, labels, ALONE), draws, level)
+    return confidence.prbep_difference_interval(confidence.prbep_estimate(share, labels, ALONE), draws, level)
 
 
 @pytest.mark.serial
@@ -303,10 +313,13 @@ def test_few_rows_of_a_class_give_no_verdict(n_pos, n_neg, word):
     labels = np.repeat(np.array([1, -1], np.int8), [n_pos, n_neg])
     scores = np.random.default_rng(0).normal(size=n_pos + n_neg) + labels
     found = [
-        confidence.delong(ranking.placements(values, labels, ALONE), labels, ALONE) for values in (scores, -scores)
+        confidence.rocarea_estimate(ranking.placements(values, labels, ALONE), labels, ALONE)
+        for values in (scores, -scores)
     ]
     placed = [ranking.placements(values, labels, ALONE) for values in (scores, -scores)]
-    less = confidence.of_rocarea_difference(confidence.delong(placed[0] - placed[1], labels, ALONE), 0.95)
+    less = confidence.rocarea_difference_interval(
+        confidence.rocarea_estimate(placed[0] - placed[1], labels, ALONE), 0.95
+    )
     assert less.value == pytest.approx(found[0].value - found[1].value)
     for difference in (less, of_prbep(scores, labels, other=-scores)):
         verdict = confidence.verdict(difference, "a", "b")
@@ -341,7 +354,9 @@ def test_coverage_from_ten_positives_on():
             inside["logit"] += abs(special.logit(rocarea.value) - logit) <= half
         placed = [ranking.placements(values, labels, ALONE) for values in both]
         less = {
-            "rocarea": confidence.of_rocarea_difference(confidence.delong(placed[0] - placed[1], labels, ALONE), 0.95),
+            "rocarea": confidence.rocarea_difference_interval(
+                confidence.rocarea_estimate(placed[0] - placed[1], labels, ALONE), 0.95
+            ),
             "prbep": of_prbep(scores, labels, replicates=200, seed=seed, other=both[1]),
         }
         for name, difference in less.items():

@@ -53,7 +53,7 @@ def test_of_many_rows_points_are_exact_and_near_each_other(comm, monkeypatch, sh
     scores, labels = drawn(20_000, share, decimals=decimals)
     scores = size * scores
     n_pos = int(np.sum(labels > 0))
-    head = ranking.at_k(scores, labels, n_pos, ALONE)
+    head = ranking.top_k(scores, labels, n_pos, ALONE)
     curve = of(scores, labels, comm, (head.threshold,))
     check_counts(curve, scores, labels)
     assert head.threshold in curve.thresholds

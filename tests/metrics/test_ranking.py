@@ -34,8 +34,8 @@ def test_at_k_does_not_depend_on_ranks(comm):
     rng = np.random.default_rng(2)
     scores, labels = np.round(rng.normal(size=700), 1), np.where(rng.random(700) < 0.2, 1, -1).astype(np.int8)
     for k in (1, 70, 350, 700):
-        alone = ranking.at_k(scores, labels, k, Communicator())
-        assert ranking.at_k(local_part(scores, comm), local_part(labels, comm), k, comm) == alone
+        alone = ranking.top_k(scores, labels, k, Communicator())
+        assert ranking.top_k(local_part(scores, comm), local_part(labels, comm), k, comm) == alone
     assert alone.recall == 1 and alone.precision == np.mean(labels > 0)
 
 
@@ -55,7 +55,7 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
     labels = np.where(rng.random(999) < 0.2, 1, -1).astype(np.int8)
     scores = rng.normal(size=999) + labels
     found = of(local_part(scores, comm), local_part(labels, comm), comm)
-    point = ranking.at_k(local_part(scores, comm), local_part(labels, comm), int(np.sum(labels > 0)), comm)
+    point = ranking.top_k(local_part(scores, comm), local_part(labels, comm), int(np.sum(labels > 0)), comm)
     assert point.precision == point.recall == found.prbep
     table = ranking.contingency(local_part(scores, comm), local_part(labels, comm), point.threshold, comm)
     assert table.precision == table.recall == table.f1 == pytest.approx(found.prbep, abs=1e-15)
@@ -99,7 +99,7 @@ def test_average_precision_of_what_is_no_number(comm):
 def test_at_k_equals_brute_force_with_ties(rows, k):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     labels[:2] = 1, -1
-    found = ranking.at_k(scores.astype(float), labels, k, Communicator())
+    found = ranking.top_k(scores.astype(float), labels, k, Communicator())
     if k > len(rows):
         assert np.isnan(found).all()
         return
@@ -130,7 +130,7 @@ def test_a_measure_by_its_name(comm, measure, exact):
     rng = np.random.default_rng(3)
     labels = np.where(rng.random(400) < 0.2, 1, -1).astype(np.int8)
     scores = rng.normal(size=400) + labels
-    found = ranking.value(measure, local_part(scores, comm), local_part(labels, comm), 0.3, comm)
+    found = ranking.measure_value(measure, local_part(scores, comm), local_part(labels, comm), 0.3, comm)
     if exact == "f":
         expected = metrics.fbeta_score(labels, np.where(scores >= 0.3, 1, -1), beta=float(measure[1:]))
     elif exact == "error":
@@ -146,7 +146,7 @@ def test_a_measure_by_its_name(comm, measure, exact):
 @pytest.mark.serial
 def test_the_threshold_lies_between_scores():
     def at(k, *scores):
-        return ranking.at_k(np.array(scores, float), np.ones(len(scores), np.int8), k, Communicator()).threshold
+        return ranking.top_k(np.array(scores, float), np.ones(len(scores), np.int8), k, Communicator()).threshold
 
     assert at(1, 3, 2, 1) == 2.5
     assert at(1, 3, 3, 1) == 3  # tied: all of them are called positive
@@ -155,7 +155,7 @@ def test_the_threshold_lies_between_scores():
 
 
 def test_scores_that_are_not_numbers_have_no_head(comm):
-    assert np.isnan(ranking.at_k(np.full(2, np.nan), np.array([1, -1]), 2, comm)).all()
+    assert np.isnan(ranking.top_k(np.full(2, np.nan), np.array([1, -1]), 2, comm)).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -163,7 +163,7 @@ def test_one_class_is_not_a_number(comm, sign):
     found = of(np.zeros(2), np.full(2, sign), comm)
     assert np.isnan(found.rocarea)
     assert found.n_pos + found.n_neg == 2 * comm.size
-    assert np.isnan(ranking.at_k(np.zeros(2), np.full(2, sign), 1, comm).recall) == (sign < 0)
+    assert np.isnan(ranking.top_k(np.zeros(2), np.full(2, sign), 1, comm).recall) == (sign < 0)
     table = ranking.contingency(np.zeros(2), np.full(2, sign), 1.0, comm)
     assert np.isnan(table.precision)  # nothing is called positive
     assert np.isnan(table.recall) == (sign < 0)

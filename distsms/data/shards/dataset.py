@@ -34,10 +34,10 @@ from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, s
 from distsms.errors import InputError
 from distsms.matrix.local import (
     PART_ENTRIES,
-    Dense,
+    DenseRows,
     Features,
-    Pattern,
-    Sparse,
+    PatternRows,
+    SparseRows,
     index_dtype,
     length_dtype,
     normalize_matrix,
@@ -315,12 +315,12 @@ class _SparseRows:
     def lengths_span(self) -> tuple[int, int]:
         return span(self.lengths)
 
-    def features(self, longest: int, differ: bool) -> Sparse:
+    def features(self, longest: int, differ: bool) -> SparseRows:
         """longest : the entries of the longest row of all ranks; differ : whether there are rows with fewer."""
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:
-            return Pattern(indices, lengths, self.width, sort=differ)
-        return Sparse(self.values[: self.filled], indices, lengths, self.width, sort=differ)
+            return PatternRows(indices, lengths, self.width, sort=differ)
+        return SparseRows(self.values[: self.filled], indices, lengths, self.width, sort=differ)
 
     def matrix(self) -> sparse.csr_matrix:
         """All rows and entries as SciPy has them."""
@@ -345,8 +345,8 @@ class _DenseRows:
     def lengths_span(self) -> tuple[int, int]:
         return self.array.shape[1], -self.array.shape[1]
 
-    def features(self, longest: int, differ: bool) -> Dense:
-        return Dense(self.array)
+    def features(self, longest: int, differ: bool) -> DenseRows:
+        return DenseRows(self.array)
 
     def matrix(self) -> NDArray[np.float64]:
         return self.array.astype(float, copy=False)
