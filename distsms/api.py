@@ -117,10 +117,10 @@ def train(
     comm = as_communicator(comm)
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = fit.choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
-    with comm.together():
+    with comm.fail_together():
         chosen = fit.settings_for(measure, solver, lam=lam, **settings)
     rows, origin, manifest = _training_rows(data, comm)
-    with comm.together():
+    with comm.fail_together():
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
         w = None if begin is None else _start(begin, rows.p, bias, manifest)
     found = fit.fit(
@@ -228,7 +228,7 @@ def evaluate(
 def _model(given: Model | Path, comm: Communicator) -> Model:
     if isinstance(given, Model):
         return given
-    with comm.together():
+    with comm.fail_together():
         return model.load(given)
 
 
@@ -248,7 +248,7 @@ def _start(begin: Model, p: int, bias: float | None, manifest: dataset.Manifest 
 def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[str, Any], dataset.Manifest | None]:
     """This rank's rows, what is known of all of them, and their data set. Collective."""
     if isinstance(data, str | os.PathLike):
-        with comm.together():
+        with comm.fail_together():
             manifest = dataset.read_manifest(data)
         return dataset.load(manifest, comm), fit.origin(manifest, data), manifest
     rows = _in_memory(*data, comm)
@@ -260,7 +260,7 @@ def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[
 
 def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.Block:
     """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
-    with comm.together():
+    with comm.fail_together():
         if np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; rows and columns are wanted")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)

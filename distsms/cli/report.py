@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.metrics.ranking import top_k
 
     beside: tuple[Any, ...] = ()
-    with comm.together():  # everything that can be refused before the rows are read
+    with comm.fail_together():  # everything that can be refused before the rows are read
         inputs.check_distinct(args.out, args.model, args.on, args.trace, args.feature_names)
         if comm.is_root:
             beside = _beside(args)
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     also = [one for one in (found["threshold"], head.threshold) if one == one]
     curve = curves.curve(judged.scores, rows.labels, comm, also)
     histogram = curves.histogram(judged.scores, rows.labels, curve, comm)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             from distsms.report import sections
 

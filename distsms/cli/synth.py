@@ -107,7 +107,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
 
-    with comm.together():
+    with comm.fail_together():
         chosen = _chosen(args)
         source = _source(args.kind, chosen)
     words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in chosen.items()]
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     how = args.shards, dtype, args.overwrite, name, shard_counter(talks), args.compression
     manifest = write(source, args.output, comm, *how)
     bound = None if args.kind in ("sparse", "dense") else source
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root and bound is not None:
             _write_start(bound, args.output, manifest)
     if talks:

@@ -87,7 +87,7 @@ def judge(
     `measures.placements` and `bootstrap.prbep_replicates`, each once for a model.
     Raises InputError, also where no row counts, or models disagree on who is positive.
     """
-    with comm.together():
+    with comm.fail_together():
         models = [load(path) for path in paths]
     rows, scores = _scored(paths, models, on, comm, how)
     if not any(comm.allgather(len(rows.labels))):
@@ -131,7 +131,7 @@ def _scored(
         found = scoring.score(alike, on, comm, how)
         judged = [found.judged(k) for k in range(len(alike))]
         labels = judged[0][1]
-        with comm.together():
+        with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
                 raise InputError(f"{on}: what {names[0]} calls positive is not what {paths[0]} does")
         rows = rows or Rows(on, labels, found.first_row + np.flatnonzero(found.counted))

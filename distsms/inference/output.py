@@ -31,12 +31,12 @@ def write(path: str, parts: Iterable[Part], comm: Communicator) -> None:
     Raises InputError, and leaves the old file, if it cannot be written or `parts` raises.
     """
     with contextlib.ExitStack() as opened:
-        with comm.together():
+        with comm.fail_together():
             sink = _sink(path, opened) if comm.is_root else None
         gather = _gather_arrays if path.endswith((".h5", ".hdf5")) else _gather_lines
         for scores, ids in parts:
             whole = gather(scores, ids, comm)
-            with comm.together():
+            with comm.fail_together():
                 if sink is not None:
                     try:
                         sink.append(whole)

@@ -131,7 +131,7 @@ def fit(
     if kind not in BY_COLUMN:
         return Normalization(kind)  # needs no vector of length p
     (n, p), extent = shape, Extent()
-    with comm.together():
+    with comm.fail_together():
         for indices, values in entries():
             extent.add(indices, values)
     extent.merge(p, n, comm)

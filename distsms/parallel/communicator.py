@@ -51,7 +51,7 @@ class Communicator:
         """Whether this is rank 0, which writes the files."""
         return self.rank == 0
 
-    def moved(self) -> tuple[int, int]:
+    def bytes_moved(self) -> tuple[int, int]:
         """Return the bytes sent and received so far."""
         return sum(self.sent.values()), sum(self.received.values())
 
@@ -120,7 +120,7 @@ class Communicator:
         return Replica()
 
     @property
-    def library(self) -> Any:
+    def mpi_comm(self) -> Any:
         """mpi4py's communicator of all ranks, for libraries that need one; None without mpi4py."""
         return self_communicator()
 
@@ -202,7 +202,7 @@ class Communicator:
         return make() if made is None else made
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def fail_together(self) -> Iterator[None]:
         """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
         the end.
 
@@ -244,7 +244,7 @@ class MPICommunicator(Communicator):
         return MPI
 
     @property
-    def library(self) -> Any:
+    def mpi_comm(self) -> Any:
         return self._comm
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:

@@ -150,7 +150,7 @@ class Lanes:
                 w = result.w
                 numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
                 points.append(Point(lam, number, numbers, *seat.judged(w)))
-                whole = vectors.at_root(w)
+                whole = vectors.gather(w)
                 if whole is not None:
                     keep(points[-1], replace(result, w=whole))
 
@@ -162,7 +162,7 @@ class Lanes:
     def _dealt(self, whole: Floats | None) -> Floats:
         """This rank's slice of the root's start, or of 0 where the root has none. Collective."""
         given = self.comm.bcast(whole is not None)
-        return self.vectors.dealt(whole) if given else np.zeros(self.vectors.length)
+        return self.vectors.scatter(whole) if given else np.zeros(self.vectors.length)
 
     def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
         """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""

@@ -48,7 +48,7 @@ def choose_solver(
     lmvm_only : what else is asked for that needs lmvm where the usual one is taken, in words.
     Raises InputError, on all ranks, where lmvm is asked for, or needed, and cannot run.
     """
-    with comm.together():
+    with comm.fail_together():
         smooth = registry.loss_class(measure, "gather").smooth
     if not (asked or smooth):
         return "bmrm", "this measure has no smoothed risk"

@@ -115,7 +115,7 @@ def _started(
 @cache
 def _subset(comm: Communicator, ranks: int) -> Communicator | None:
     taken = comm.rank < ranks
-    part = comm.library.Split(int(taken), comm.rank)
+    part = comm.mpi_comm.Split(int(taken), comm.rank)
     return as_communicator(part) if taken else None
 
 

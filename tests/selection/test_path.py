@@ -78,7 +78,9 @@ def test_a_lane_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     problem = replace(PROBLEM, measure=measure, ordering=ordering, step=step)
     lanes = Lanes(block(comm, X, y), problem, comm)
     w = np.random.default_rng(1).normal(size=X.shape[1])
-    requests = [Request(lanes.vectors.part(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in lanes.numbers]
+    requests = [
+        Request(lanes.vectors.local_slice(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in lanes.numbers
+    ]
     found = asked(lanes.objective, requests)
     folds = np.concatenate(comm.allgather(lanes.folds.number))
     for k, (_, nu, _, lane) in enumerate(requests):
@@ -86,7 +88,7 @@ def test_a_lane_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
         (other,) = alone.evaluate([Request(w, nu, SquaredNorm(0.1))])
         if found:
             assert [found[k].J, found[k].J_mu] == pytest.approx([other.J, other.J_mu], abs=1e-9)
-            assert found[k].gradient == pytest.approx(lanes.vectors.part(other.gradient), abs=1e-9) or nu == 0
+            assert found[k].gradient == pytest.approx(lanes.vectors.local_slice(other.gradient), abs=1e-9) or nu == 0
     lanes.vectors.close()
 
 

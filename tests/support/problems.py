@@ -46,7 +46,7 @@ def objective(X, y, comm, measure="rocarea", weights=None, step="root", **more):
 
 def asked(objective, requests):
     """Evaluations on the ranks that step, None elsewhere. Collective."""
-    if not objective.vectors.steps:
+    if not objective.vectors.runs_solver:
         return objective.serve()
     found = objective.evaluate(requests)
     objective.release()

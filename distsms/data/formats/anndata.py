@@ -31,18 +31,18 @@ class AnnDataReader(SpanReader):
 
     def __init__(self, paths: Sequence[str], reading: ReadOptions, comm: Communicator) -> None:
         """Collective."""
-        with comm.together():
+        with comm.fail_together():
             for path in paths if comm.is_root else ():
                 hdf5.check_heaps(path)
         if (given := reading.table) is not None:
             reading = replace(reading, label=reading.label or given.label)
-            with comm.together():
+            with comm.fail_together():
                 if reading.id is None and all(_has(path, given.id) for path in paths):
                     reading = replace(reading, id=given.id)
         if reading.labelled and reading.label is None:
             raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
         super().__init__(paths, reading, comm)
-        with comm.together():
+        with comm.fail_together():
             names = {path: self._names(path) for path in paths}
             for path in paths:
                 if len(names[path]) != self.sizes[path].p:

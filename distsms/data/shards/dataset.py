@@ -120,7 +120,7 @@ def load(
     Raises InputError on every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or
     different from the manifest, or rows that are not what the format says.
     """
-    with comm.together():
+    with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
@@ -132,7 +132,7 @@ def load(
     longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     bytes_read = read.bytes_read
-    with comm.together():
+    with comm.fail_together():
         if room is not None and isinstance(read.rows, Stream):
             read.rows.load(features, room.entries(len(read.labels)))
         features.normalize(how)
