@@ -88,7 +88,7 @@ def test_k_and_threshold(comm):
     found = distsms.evaluate(model, rows, comm, k=20, threshold=-np.inf)
     assert (found["tp"], found["fn"], found["recall"]) == (np.sum(y > 0), 0, 1.0)
     scores = X @ model.w
-    assert found["precision@20"] == pytest.approx(ranking.at_k(scores, y, 20, Communicator()).precision)
+    assert found["precision@20"] == pytest.approx(ranking.top_k(scores, y, 20, Communicator()).precision)
 
 
 @pytest.mark.parametrize(

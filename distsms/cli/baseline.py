@@ -143,7 +143,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     if "trees" in args.methods:
         say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
     say("")
-    with comm.together():
+    with comm.fail_together():
         X, y, counted = dataset.matrix(manifest)
         by = identity["folds_by"]
         keys = folds.read_fold_keys(manifest, by, 0, manifest.n)[counted]
@@ -163,7 +163,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
 
     stopped = run(missing)
     if not stopped:
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 fitted = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
                 best = baseline.second_round(store.trials(), args.tree_fits) if "trees" in args.methods else []
@@ -174,7 +174,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         code = EXIT_REQUEUE
     else:
         code = EXIT_OK
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 _conclude(store, identity, rows, solver, _notes(identity, manifest), say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
@@ -224,7 +224,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
 def _require_memory(manifest: Manifest, here: int) -> None:
     """Raise InputError if the ranks of this node, `here` in number, need more memory than the node has. Local."""
     from distsms.training import plan
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     each, available = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, plan.available()
     if here * each > available:

@@ -167,7 +167,7 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         ["positive rows", str(found["tp"]), str(found["fn"])],
         ["negative rows", str(found["fp"]), str(found["tn"])],
     ]
-    print(formatting.table(["", "called positive", "called negative"], lines))
+    print(formatting.format_table(["", "called positive", "called negative"], lines))
 
 
 def _print_several(on: str, evaluations: list[ModelEvaluation], pairs: list[Pair], level: float) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from distsms.optim.result import State
-from distsms.utils.formatting import size, table
+from distsms.utils.formatting import format_bytes, format_table
 
 if TYPE_CHECKING:
     from distsms.data.shards.manifest import Manifest
@@ -96,7 +96,7 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
         ]
         for rank, usage in enumerate(ranks)
     ]
-    return table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
+    return format_table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
 
 
 def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluations: int) -> str:

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the model on all ranks and write the report on the root. **Collective.**"""
     from distsms.inference import evaluation, inputs
     from distsms.metrics import curves
-    from distsms.metrics.ranking import at_k
+    from distsms.metrics.ranking import top_k
 
     more: tuple[Any, ...] = ()
     with comm.together():  # all checks that can be made before the rows are read

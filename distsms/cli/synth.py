@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     layout = args.shards, dtype, args.overwrite, command, shard_counter(verbose), args.compression
     manifest = write(source, args.output, comm, *layout)
     bound = None if args.kind in ("sparse", "dense") else source
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root and bound is not None:
             _write_start(bound, args.output, manifest)
     if verbose:

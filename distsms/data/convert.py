@@ -98,7 +98,7 @@ def convert(
         raise InputError("--split-by groups: which column is the group? --group COLUMN", everywhere=True)
     layout = Layout(n_shards, n_features, dtype, compression, normalize or "none", progress, split)
     given = None
-    with comm.together():
+    with comm.fail_together():
         sizes = [_size(path) for path in inputs]
         if like is not None:
             given, asked, layout = _as_in(dataset.read_manifest(like), asked, layout, normalize)
@@ -106,7 +106,7 @@ def convert(
     reader = open_reader(inputs, asked, comm)
     with contextlib.ExitStack() as held:
         if split is not None:
-            with comm.together():
+            with comm.fail_together():
                 _check_free(Path(directory))
         for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
             held.enter_context(writing(folder, comm, overwrite))
@@ -144,7 +144,7 @@ def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bo
     directory if nothing else is in it; a data set that was there stays.
     """
     with contextlib.ExitStack() as held:
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 held.enter_context(exclusive(Path(directory)))
                 dataset.prepare(directory, overwrite)
@@ -173,25 +173,25 @@ def _convert(
     counts = [rows for _, _, rows in summary]
     names = ", ".join(one["name"] for one in source)
     tell(names, reader.notes, comm)
-    with comm.together():
+    with comm.fail_together():
         label_map = reader.label_map or interpret(set().union(*(one for one, _, _ in summary)), asked.positive).as_map()
     folders, parts = _folders(directory, layout.split), [staged]
     if layout.split is not None:
         part_of = _part_of(staged, sum(counts[: comm.rank]), layout.split, comm)
-        with comm.together():
+        with comm.fail_together():
             parts = _divide(staged, part_of, folders)
     sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
         entries = partial(_entries, parts[0])
-        given = normalization.measure(layout.normalize, entries, (sizes[0], p), comm)
+        given = normalization.fit(layout.normalize, entries, (sizes[0], p), comm)
     finished, labels = [], []
-    with comm.together():
+    with comm.fail_together():
         for part in parts:
             labels.append([_signs(one, reader, label_map) for one in part])
             finished.append([dataset.finish_shard(one.shard, y, p) for one, y in zip(part, labels[-1], strict=True)])
     all_finished = comm.allgather(finished)
     belonging = [_known(part, y, asked, comm) for part, y in zip(parts, labels, strict=True)]
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             for folder in folders[1:]:  # at no moment a new part stands beside an old one
                 dataset.withdraw(folder)
@@ -207,7 +207,7 @@ def _convert(
                     split=None if layout.split is None else layout.split.record(k, sum(counts)),
                     belonging=belonging[k],
                 )
-    with comm.together():
+    with comm.fail_together():
         return dataset.read_manifest(folders[0])
 
 
@@ -219,7 +219,7 @@ def _stage_all(
     mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
     staged, columns = list[_Staged](), reader.n_columns or 0
     comm.root_first(lambda: duplicates.hashes(sparse.csr_matrix((1, 1))))  # compiles its kernel
-    with comm.together():
+    with comm.fail_together():
         for done, k in enumerate(mine):
             number = k
             for rows in gathered(reader.read(shares[k]), SHARD_BYTES):

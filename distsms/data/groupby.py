@@ -36,7 +36,7 @@ class Groups:
     def __init__(self, keys: Hashes, labels: NDArray[np.int8], seed: int, comm: Communicator) -> None:
         """keys, labels : (n_local,).  seed : another one puts the groups into another order."""
         self._comm = comm
-        own, self._of_row = np.unique(hashing.keys(keys, seed), return_inverse=True)
+        own, self._of_row = np.unique(hashing.row_keys(keys, seed), return_inverse=True)
         owner = ((own >> _BITS) * np.uint64(comm.size)) >> _BITS
         sent = np.bincount(owner.astype(np.intp), minlength=comm.size)
         received, self._origin = comm.alltoall_rows(own, sent)
@@ -68,7 +68,7 @@ def census(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> Census
     """Count (n_local,) keys. Collective; in rounds of some AT_ONCE rows of each rank."""
     rounds = max(1, int(comm.maximum(np.array([-(-len(keys) // AT_ONCE)]))[0]))
     sums, largest = np.zeros(3, np.int64), np.zeros(1, np.int64)
-    turn = hashing.keys(keys, 1) % np.uint64(rounds)
+    turn = hashing.row_keys(keys, 1) % np.uint64(rounds)
     for k in range(rounds):
         some = turn == k
         found = Groups(keys[some], labels[some], 0, comm)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
-from distsms.utils.hashing import keys
+from distsms.utils.hashing import row_keys
 
 _STREAM = 2**63
 """Added to seeds: the numbers of folds and intervals are others."""
@@ -55,7 +55,7 @@ class Split:
 
     def by_hash(self, marks: NDArray[Any]) -> NDArray[np.intp]:
         """(n,): the part of each row, from the number of the row, or of what it belongs to, (n,). Local."""
-        return np.searchsorted(self._ends, keys(marks, _STREAM + self.seed) / 2.0**64, side="right")
+        return np.searchsorted(self._ends, row_keys(marks, _STREAM + self.seed) / 2.0**64, side="right")
 
     def in_time(self, times: NDArray[Any], comm: Communicator) -> NDArray[np.intp]:
         """(n_local,): the part of each row, the earliest rows in the first one. Collective."""

@@ -84,30 +84,34 @@ def judge(
     """Read models and rows, and measure. Collective.
 
     The rows are read once for models in a row that want the same columns; memory: see `scoring.score`. Cost: see
-    `measures.placements` and `bootstrap.prbep`, each once for a model.
+    `measures.placements` and `bootstrap.prbep_replicates`, each once for a model.
     Raises InputError, also where no row counts, or models disagree on who is positive.
     """
-    with comm.together():
+    with comm.fail_together():
         models = [load(path) for path in paths]
     rows, scores = _scored(paths, models, on, comm, how)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
     labels, n_pos = rows.labels, int(comm.sum(np.array([np.count_nonzero(rows.labels > 0)]))[0])
     placed = [ranking.placements(one, labels, comm) for one in scores]
-    shares = [ranking.among(one, n_pos, comm) for one in scores]
-    drawn = [bootstrap.prbep(one, labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
+    shares = [ranking.top_k_shares(one, n_pos, comm) for one in scores]
+    drawn = [
+        bootstrap.prbep_replicates(one, labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores
+    ]
     judged = []
     for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
-        area = confidence.of_rocarea(confidence.delong(places, labels, comm), asked.level)
-        prbep = confidence.of_prbep(confidence.recall(share, labels, comm), draws, asked.level)
+        area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm), asked.level)
+        prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, asked.level)
         found = measured(model, own, labels, comm, asked.threshold, asked.k, area.value)
         more = more_measures(model.info, asked.k)
         judged.append(ModelEvaluation(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
-        area = confidence.of_rocarea_difference(confidence.delong(placed[a] - placed[b], labels, comm), asked.level)
-        less = confidence.recall(shares[a] - shares[b], labels, comm)
-        prbep = confidence.of_prbep_difference(less, drawn[a] - drawn[b], asked.level)
+        area = confidence.rocarea_difference_interval(
+            confidence.rocarea_estimate(placed[a] - placed[b], labels, comm), asked.level
+        )
+        less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm)
+        prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], asked.level)
         pairs.append(Pair(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
     return rows, judged, pairs
 
@@ -127,7 +131,7 @@ def _scored(
         found = scoring.score(alike, on, comm, how)
         judged = [found.judged(k) for k in range(len(alike))]
         labels = judged[0][1]
-        with comm.together():
+        with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
                 raise InputError(f"{on}: what {names[0]} calls positive is not what {paths[0]} does")
         rows = rows or Rows(on, labels, found.first_row + np.flatnonzero(found.counted))
@@ -162,11 +166,11 @@ def measured(
         "n_pos": n_pos,
         "n_neg": n_neg,
         "rocarea": ranking.rocarea(scores, labels, comm) if rocarea is None else rocarea,
-        "prbep": ranking.at_k(scores, labels, n_pos, comm).recall,
+        "prbep": ranking.top_k(scores, labels, n_pos, comm).recall,
         "average_precision": ranking.average_precision(scores, labels, comm),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
-        **{name: ranking.value(name, scores, labels, threshold, comm) for name in more_measures(model.info, k)},
+        **{name: ranking.measure_value(name, scores, labels, threshold, comm) for name in more_measures(model.info, k)},
     }
 
 

@@ -18,7 +18,7 @@ from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.inference.inputs import AS_TRAINED, InputOptions
 from distsms.inference.model import Model
-from distsms.matrix.local import Features, Sparse
+from distsms.matrix.local import Features, SparseRows
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -82,7 +82,7 @@ def checked(found: Scored, path: str | os.PathLike[str], comm: Communicator, row
     Raises InputError, naming the row, if a score is not finite.
     """
     first = row + sum(comm.allgather(len(found.labels))[: comm.rank])
-    with comm.together():
+    with comm.fail_together():
         for one in found.scores:
             _require_finite(one, first, path)
     return found._replace(first_row=first)
@@ -109,13 +109,13 @@ class _Pass(NamedTuple):
 
     def _of_set(self, comm: Communicator) -> Iterator[Scored]:
         p, how = self.models[0].p, self.how
-        with comm.together():
+        with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
             inputs.check_set(manifest, self.models[0], how)
         numbers, of = self._numbers(ENTRY_BYTES * (manifest.n + manifest.nnz), comm)
         for k in numbers:
             block = dataset.load(manifest, comm, p, how.ignore_new, self.models[0].normalization.by_row, (k, of))
-            with comm.together():
+            with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
             scored = Scored(scores(self.models, block.features), block.labels, block.counted, ids)
@@ -125,15 +125,15 @@ class _Pass(NamedTuple):
     def _of_file(self, comm: Communicator) -> Iterator[Scored]:
         """A rank's share of a file is one part, whose blocks are scored as they are read."""
         reader = inputs.reader_for(self.models[0], self.path, comm, self.how)
-        with comm.together():
+        with comm.fail_together():
             n_bytes = os.path.getsize(self.path) * (text_files.EXPANSION if reader.compressed else 1)
             numbers, of = self._numbers(n_bytes if self.in_turns else 0, comm)
             shares = reader.plan(of)
         for k in numbers:
             found, names = list[Scored](), list[str]()
-            with comm.together():
+            with comm.fail_together():
                 for rows in reader.read(shares[k]):
-                    X = Sparse.of(inputs.matrix(rows, self.models[0], self.path, self.how))
+                    X = SparseRows.of(inputs.matrix(rows, self.models[0], self.path, self.how))
                     X.normalize(self.models[0].normalization.by_row)
                     signs = rows.labels.astype(np.int8)
                     found.append(Scored(scores(self.models, X), signs, np.ones(len(signs), bool)))

@@ -25,7 +25,7 @@ from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task
 from distsms.selection.folds import Folds, hold_out
 from distsms.utils.files import replacing, require_space
 from distsms.utils.runstore import ResumableStore
-from distsms.utils.schema import Fields, number, number_or_null, read_objects
+from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects
 from distsms.utils.typing import Floats
 
 
@@ -153,13 +153,13 @@ class BaselineStore(ResumableStore):
 
 FIT: Fields = {
     "method": METHODS.__contains__,
-    **dict.fromkeys(("setting", "fold", "seconds", *RANKING), number),
+    **dict.fromkeys(("setting", "fold", "seconds", *RANKING), is_number),
     "note": lambda value: isinstance(value, str),
 }
 TRIAL: Fields = {
     "method": METHODS.__contains__,
-    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), number),
-    "value": number_or_null,
+    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), is_number),
+    "value": is_number_or_null,
 }
 
 

@@ -32,7 +32,7 @@ from distsms.data.splits import periods
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
-from distsms.utils.hashing import keys
+from distsms.utils.hashing import row_keys
 
 CAVEATS = {
     "groups": "the intervals treat rows as independent; where the rows of a group are alike, they are too narrow",
@@ -216,7 +216,7 @@ def deal_rows(
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
         skipped, runs = first % folds, -(-(first % folds + len(rows)) // folds)
         numbers = first - skipped + np.arange(runs * folds)
-        order = np.argsort(keys(numbers, 2 * seed + (sign > 0)).reshape(runs, folds), axis=1, kind="stable")
+        order = np.argsort(row_keys(numbers, 2 * seed + (sign > 0)).reshape(runs, folds), axis=1, kind="stable")
         places = np.argsort(order, axis=1).ravel()[skipped : skipped + len(rows)]
         found[rows] = 1 + places
     return found

@@ -24,7 +24,7 @@ from distsms.optim.settings import Settings
 from distsms.selection.path import Point
 from distsms.utils import schema
 from distsms.utils.runstore import ResumableStore
-from distsms.utils.schema import Fields, number, number_or_null, read_objects
+from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects
 from distsms.utils.typing import Floats
 
 MODEL = "model.h5"
@@ -36,12 +36,12 @@ RESULT: Fields = {
     "vacuous": (False, True).__contains__,
 }
 POINT: Fields = {
-    "lam": number,
-    "lane": number,
-    "result": lambda value: schema.fault(value, RESULT) is None,
-    "threshold": number_or_null,
-    "training": lambda value: schema.fault(value, schema.MEASURED) is None,
-    "held_out": lambda value: value is None or schema.fault(value, schema.MEASURED) is None,
+    "lam": is_number,
+    "lane": is_number,
+    "result": lambda value: schema.find_fault(value, RESULT) is None,
+    "threshold": is_number_or_null,
+    "training": lambda value: schema.find_fault(value, schema.MEASURED) is None,
+    "held_out": lambda value: value is None or schema.find_fault(value, schema.MEASURED) is None,
 }
 
 

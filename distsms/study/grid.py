@@ -28,19 +28,19 @@ from distsms.measures import RANKING
 from distsms.optim.result import Status
 from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.training.trace import LINE, read_trace
-from distsms.utils.files import replacing
+from distsms.utils.files import atomic_write
 from distsms.utils.formatting import to_json
 from distsms.utils.schema import (
     MEASURED,
     Fields,
-    columns,
     differences,
-    fault,
-    file_entry,
-    number,
-    number_or_null,
-    positive,
+    find_fault,
+    is_file_entry,
+    is_number,
+    is_number_or_null,
+    is_positive,
     read_objects,
+    to_columns,
 )
 from distsms.utils.typing import Floats
 
@@ -244,10 +244,10 @@ def _remove(path: Path) -> None:
 
 # The fields of each file -> the test that a value must pass.
 NONFINITE = Status.NONFINITE.name.lower()
-TESTED: Fields = {**LINE, "best_J": number_or_null, **MEASURED}
+TESTED: Fields = {**LINE, "best_J": is_number_or_null, **MEASURED}
 RESULTS: Fields = {
     "measure": RANKING.__contains__,
-    "lambda": positive,
+    "lambda": is_positive,
     "solver": tuple(SOLVERS).__contains__,
     "c_mu": lambda value: value is None or positive(value),
     "status": tuple(status.name.lower() for status in Status).__contains__,
@@ -255,7 +255,7 @@ RESULTS: Fields = {
     **dict.fromkeys(("J_at_zero", "seconds"), number),
     "evaluations": lambda value: type(value) is int and number(value),
     "vacuous": lambda value: isinstance(value, bool),
-    "test": lambda value: value is None or fault(value, MEASURED) is None,
+    "test": lambda value: value is None or find_fault(value, MEASURED) is None,
     "host": lambda value: isinstance(value, str),
 }
-IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": file_entry, "test": file_entry}
+IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": is_file_entry, "test": is_file_entry}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distsms.study.grid import CompletedRun
-from distsms.utils.formatting import table
+from distsms.utils.formatting import format_table
 
 SHARES = {"1 %": 0.01, "0.1 %": 0.001}
 """How far above the least J known a run may be to count as having come near to it: names of columns -> shares of J."""

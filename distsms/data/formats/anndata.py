@@ -31,18 +31,18 @@ class AnnDataReader(SpanReader):
 
     def __init__(self, paths: Sequence[str], reading: ReadOptions, comm: Communicator) -> None:
         """Collective."""
-        with comm.together():
+        with comm.fail_together():
             for path in paths if comm.is_root else ():
                 hdf5.check_heaps(path)
         if (given := reading.table) is not None:
             reading = replace(reading, label=reading.label or given.label)
-            with comm.together():
+            with comm.fail_together():
                 if reading.id is None and all(_has(path, given.id) for path in paths):
                     reading = replace(reading, id=given.id)
         if reading.labelled and reading.label is None:
             raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
         super().__init__(paths, reading, comm)
-        with comm.together():
+        with comm.fail_together():
             names = {path: self._names(path) for path in paths}
             for path in paths:
                 if len(names[path]) != self.sizes[path].p:
@@ -62,7 +62,7 @@ class AnnDataReader(SpanReader):
 
     def size(self, path: str) -> Size:
         """As the file says."""
-        with hdf5.opened(path, "AnnData") as file:
+        with hdf5.open_file(path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
@@ -80,7 +80,7 @@ class AnnDataReader(SpanReader):
     def block(self, part: RowRange) -> sparse.csr_matrix:
         """Reads these rows, and brings their columns into order."""
         p = self.sizes[part.path].p
-        with hdf5.opened(part.path, "AnnData") as file:
+        with hdf5.open_file(part.path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
                 rows = sparse.csr_matrix(as_float(X[part.start : part.stop], part.path))
@@ -100,7 +100,7 @@ class AnnDataReader(SpanReader):
 
     def beside(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """A column of obs."""
-        with hdf5.opened(part.path, "AnnData") as file:
+        with hdf5.open_file(part.path, "AnnData") as file:
             obs = file["obs"]
             if name not in obs:
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {shown(sorted(obs))}")
@@ -126,7 +126,7 @@ class AnnDataReader(SpanReader):
 
     @staticmethod
     def _names(path: str) -> list[str]:
-        with hdf5.opened(path, "AnnData") as file:
+        with hdf5.open_file(path, "AnnData") as file:
             var = file["var"]
             index = _told(var, "_index") or "_index"
             names = [str(one) for one in _values(var[index], slice(None)).tolist()]
@@ -143,7 +143,7 @@ def _told(item: h5py.Group, *names: str) -> Any:
 
 def _has(path: str, name: str | None) -> bool:
     """Whether obs has such a column."""
-    with hdf5.opened(path, "AnnData") as file:
+    with hdf5.open_file(path, "AnnData") as file:
         return name is not None and name in file["obs"]
 
 

@@ -136,7 +136,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
 def open_reader(paths: Sequence[str | os.PathLike[str]], reading: ReadOptions, comm: Communicator) -> Reader:
     """The reader for files of one format. Collective; raises InputError on every rank. Tables are read once for it."""
     names = [os.fspath(path) for path in paths]
-    with comm.together():
+    with comm.fail_together():
         text_files.plan(names, 1)  # they are there, and regular files
         kind, *others = {format_of(path) for path in names}
         endings = {os.path.splitext(path)[1] for path in names}

@@ -41,7 +41,7 @@ class SpanReader(ABC):
         self.paths, self.reading, self.notes = list(paths), reading, Counter[str]()
         self.label_map: Mapping[str, Any] | None = reading.label_map
         self.named = reading.id is not None
-        with comm.together():
+        with comm.fail_together():
             if reading.drop or reading.keep:
                 raise InputError(f"{paths[0]}: --drop and --keep are for CSV and Parquet")
             self.sizes = {path: self.size(path) for path in paths}
@@ -122,13 +122,13 @@ class SpanReader(ABC):
     def _survey(self, comm: Communicator) -> None:
         """What the labels mean. Collective."""
         found: set[Any] = set()
-        with comm.together():
+        with comm.fail_together():
             for span in self.plan(comm.size)[comm.rank]:
                 for part in span.parts(2**16):
                     if len(found) <= labels.MOST:
                         found |= set(np.unique(self._labels(part)).tolist())
         whole = set().union(*comm.allgather(found))
-        with comm.together():
+        with comm.fail_together():
             try:
                 self.label_map = labels.interpret(whole, self.reading.positive).as_map()
             except InputError as error:

@@ -35,7 +35,7 @@ class TableReader:
     def __init__(self, paths: Sequence[str], reading: ReadOptions, comm: Communicator) -> None:
         """Collective: without the table of training, all ranks read all files once to find it."""
         self.reading, self.notes = reading, Counter[str]()
-        with comm.together():
+        with comm.fail_together():
             self.files: Any = arrow.open_files(paths)
             given = self._check_names(reading.table)
         self.compressed = self.files.compressed
@@ -96,12 +96,12 @@ class TableReader:
         names = [name for name in files.names if name not in reading.no_features]
         assert reading.label is not None
         found = {name: ColumnSurvey() for name in [*names, reading.label]}
-        with comm.together():
+        with comm.fail_together():
             for batch in files.batches(files.plan(comm.size)[comm.rank], list(found)):
                 for name, one in found.items():
                     one.add(batch.columns[name], batch.place)
         parts = comm.allgather(found)
-        with comm.together():
+        with comm.fail_together():
             whole = {name: merged([part[name] for part in parts]) for name in found}
             values = whole[reading.label].labels(reading.label, files)
             try:

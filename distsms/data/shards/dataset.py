@@ -34,10 +34,10 @@ from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, s
 from distsms.errors import InputError
 from distsms.matrix.local import (
     PART_ENTRIES,
-    Dense,
+    DenseRows,
     Features,
-    Pattern,
-    Sparse,
+    PatternRows,
+    SparseRows,
     index_dtype,
     length_dtype,
     normalize_matrix,
@@ -120,7 +120,7 @@ def load(
     Raises InputError on every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or
     different from the manifest, or rows that are not what the format says.
     """
-    with comm.together():
+    with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
@@ -132,7 +132,7 @@ def load(
     longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     bytes_read = read.bytes_read
-    with comm.together():
+    with comm.fail_together():
         if room is not None and isinstance(read.rows, Stream):
             read.rows.load(features, room.entries(len(read.labels)))
         features.normalize(how)
@@ -315,12 +315,12 @@ class _SparseRows:
     def lengths_span(self) -> tuple[int, int]:
         return span(self.lengths)
 
-    def features(self, longest: int, differ: bool) -> Sparse:
+    def features(self, longest: int, differ: bool) -> SparseRows:
         """longest : the entries of the longest row of all ranks; differ : whether there are rows with fewer."""
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:
-            return Pattern(indices, lengths, self.width, sort=differ)
-        return Sparse(self.values[: self.filled], indices, lengths, self.width, sort=differ)
+            return PatternRows(indices, lengths, self.width, sort=differ)
+        return SparseRows(self.values[: self.filled], indices, lengths, self.width, sort=differ)
 
     def matrix(self) -> sparse.csr_matrix:
         """All rows and entries as SciPy has them."""
@@ -345,8 +345,8 @@ class _DenseRows:
     def lengths_span(self) -> tuple[int, int]:
         return self.array.shape[1], -self.array.shape[1]
 
-    def features(self, longest: int, differ: bool) -> Dense:
-        return Dense(self.array)
+    def features(self, longest: int, differ: bool) -> DenseRows:
+        return DenseRows(self.array)
 
     def matrix(self) -> NDArray[np.float64]:
         return self.array.astype(float, copy=False)

@@ -24,7 +24,7 @@ from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
-from distsms.utils.files import replacing, sync
+from distsms.utils.files import atomic_write, sync
 
 FORMAT = "distsms-shards"
 VERSION = 1
@@ -210,7 +210,7 @@ def publish(
         if _SHARD.fullmatch(path.name) and path.name not in names:
             path.unlink()
     sync(directory)
-    with replacing(manifest.path) as partial:
+    with atomic_write(manifest.path) as partial:
         partial.write_bytes(json.dumps(record, indent=1).encode())
     return manifest
 
