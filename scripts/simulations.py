@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 
 from distsms.matrix.local import as_features
 from distsms.metrics import bootstrap, confidence, ranking
-from distsms.metrics.confidence import Interval, Spread
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.selection import baseline, method_results
 from distsms.selection.competitors import ALONE
 from distsms.selection.folds import deal_rows

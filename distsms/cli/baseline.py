@@ -119,7 +119,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     done: set[FitSpec] = set()
     ours = competitors.OURS in args.methods
     solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
-    with comm.together():  # all checks that can be made before the data are read
+    with comm.fail_together():  # all checks that can be made before the data are read
         manifest = dataset.read_manifest(args.data)
         dataset.check_readable(manifest)
         identity, lambdas, settings = _problem(args, solver, manifest)
@@ -229,8 +229,9 @@ def _require_memory(manifest: Manifest, here: int) -> None:
     each, available = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, plan.available()
     if here * each > available:
         raise InputError(
-            f"{here} rank(s) of this node would need {size(here * each)}, but only {size(available)} are available: "
-            f"each rank holds all rows, about {size(each)}. Use fewer ranks, or a sample of the rows"
+            f"{here} rank(s) of this node would need {format_bytes(here * each)}, but only "
+            f"{format_bytes(available)} are available: each rank holds all rows, about {format_bytes(each)}. Use fewer "
+            "ranks, or a sample of the rows"
         )
 
 

@@ -185,7 +185,7 @@ def _print_several(on: str, evaluations: list[ModelEvaluation], pairs: list[Pair
         for cells, interval in zip(lines, (evaluated.sure[name] for evaluated in evaluations), strict=True):
             limits = "none" if interval.why else f"{interval.low:.6f} to {interval.high:.6f}"
             cells += [f"{interval.value:.6f}", limits]
-    print(formatting.table(header, lines))
+    print(formatting.format_table(header, lines))
     for pair in pairs:
         print(f"\n{pair.first} - {pair.other}")
         for name, difference in pair.differences.items():

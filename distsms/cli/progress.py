@@ -89,10 +89,10 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
         [
             str(rank),
             *[f"{usage['seconds'].get(name, 0.0):.3f}" for name in phases],
-            size(usage["bytes_sent"]),
-            size(usage["bytes_received"]),
-            size(usage["bytes_read"]),
-            size(usage["peak_memory"]),
+            format_bytes(usage["bytes_sent"]),
+            format_bytes(usage["bytes_received"]),
+            format_bytes(usage["bytes_read"]),
+            format_bytes(usage["peak_memory"]),
         ]
         for rank, usage in enumerate(ranks)
     ]
@@ -108,13 +108,13 @@ def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluati
     for name in phases:
         moved = [[usage[way].get(name, 0) / evaluations for way in ("sent", "received")] for usage in ranks]
         most = [max(column) for column in zip(*moved, strict=True)]
-        rows.append([name, *[size(count) for count in (*moved[0], *most)]])
-    return table(["each evaluation", "root sends", "receives", "any rank at most sends", "receives"], rows)
+        rows.append([name, *[format_bytes(count) for count in (*moved[0], *most)]])
+    return format_table(["each evaluation", "root sends", "receives", "any rank at most sends", "receives"], rows)
 
 
 def describe_files(manifest: Manifest) -> str:
     """Return how many files a data set has, their size, and the type of the values in them."""
     values = manifest.dtype if any(shard.values for shard in manifest.shards) else "none, all are 1"
     compression = "" if manifest.compression == "none" else f" ({manifest.compression})"
-    n_bytes = size(sum(shard.bytes for shard in manifest.shards))
+    n_bytes = format_bytes(sum(shard.bytes for shard in manifest.shards))
     return f"{len(manifest.shards)} shard(s), {n_bytes}{compression}, values: {values}"

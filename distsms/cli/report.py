@@ -69,18 +69,18 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.metrics.ranking import top_k
 
     more: tuple[Any, ...] = ()
-    with comm.together():  # all checks that can be made before the rows are read
+    with comm.fail_together():  # all checks that can be made before the rows are read
         inputs.check_distinct(args.out, args.model, args.on, args.trace, args.feature_names)
         if comm.is_root:
             more = _check_and_read(args)
     options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
     rows, (evaluated,), _ = evaluation.judge([args.model], args.on, options, comm, reading(args))
     threshold = evaluated.found["threshold"]
-    prbep_threshold = at_k(evaluated.scores, rows.labels, evaluated.found["n_pos"], comm).threshold
+    prbep_threshold = top_k(evaluated.scores, rows.labels, evaluated.found["n_pos"], comm).threshold
     exact_at = [score for score in (threshold, prbep_threshold) if score == score]  # NaN where there is none
     curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at)
     histogram = curves.histogram(evaluated.scores, rows.labels, curve, comm)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             from distsms.report import sections
 
@@ -90,11 +90,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _write(args: argparse.Namespace, text: str, drawings: list[Any]) -> None:
-    from distsms.utils.files import replacing, require_space
+    from distsms.utils.files import atomic_write, require_space
 
     page = text.encode("utf-8", "backslashreplace")  # file names need not be valid Unicode
     require_space(Path(args.out).absolute().parent, len(page))
-    with replacing(args.out) as temporary:
+    with atomic_write(args.out) as temporary:
         temporary.write_bytes(page)
     print(f"{args.out}: {len(page) / 1024:.0f} KiB")
     if args.figures:

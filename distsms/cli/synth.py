@@ -110,7 +110,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
 
-    with comm.together():
+    with comm.fail_together():
         options = _options(args)
         source = _source(args.kind, options)
     given = [f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items()]
@@ -177,14 +177,14 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
     from distsms.cli.progress import describe_files
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     share = 100 * manifest.n_pos / manifest.n
     print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({share:.3g} % positive)")
     print(f"  files     {describe_files(manifest)}")
-    speed = f"{manifest.n / seconds:.3g} rows/s, {size(n_bytes / seconds)}/s"
+    speed = f"{manifest.n / seconds:.3g} rows/s, {format_bytes(n_bytes / seconds)}/s"
     print(f"  written   in {seconds:.2f} s on {ranks} rank(s), {speed}")
 
 

@@ -30,7 +30,7 @@ from distsms.report.selection_sections import (
     drawing_to_html,
     path_section,
 )
-from distsms.utils.formatting import size
+from distsms.utils.formatting import format_bytes
 from distsms.utils.typing import Floats
 
 WEIGHTS = 20
@@ -210,7 +210,7 @@ def _usage(data: ReportData, drawings: list[Drawing]) -> str:
     rows = []
     for k, rank in enumerate(ranks):
         seconds = [_number(rank.get("seconds", {}).get(name), ".3f") for name in phases]
-        sizes = [size(rank[name]) if name in rank else "-" for name in amounts]
+        sizes = [format_bytes(rank[name]) if name in rank else "-" for name in amounts]
         rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *seconds, *sizes])
     header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in amounts)]
     return html.section("Seconds, memory and bytes", html.table("What the training took", header, rows))

@@ -23,7 +23,7 @@ from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task
 from distsms.selection.folds import Folds, hold_out
-from distsms.utils.files import replacing, require_space
+from distsms.utils.files import atomic_write, require_space
 from distsms.utils.runstore import ResumableStore
 from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects
 from distsms.utils.typing import Floats
@@ -113,7 +113,7 @@ class BaselineStore(ResumableStore):
         """Write a fit with its scores (n_fold,), or a trial."""
         if scores is not None:
             require_space(self.path, scores.nbytes)
-            with replacing(self._file(result, "npy")) as temporary, open(temporary, "wb") as file:
+            with atomic_write(self._file(result, "npy")) as temporary, open(temporary, "wb") as file:
                 np.save(file, scores)
         self.write(self._file(result, "json"), result._asdict())
 

@@ -49,7 +49,7 @@ def describe_setting(result: MethodResult) -> str:
 
 def table(results: Sequence[MethodResult], measure: str) -> str:
     """Return the table, with a row for each method."""
-    return formatting.table(header(measure), [cells(result, measure) for result in results])
+    return formatting.format_table(header(measure), [cells(result, measure) for result in results])
 
 
 def sentences(results: Sequence[MethodResult], measure: str) -> list[str]:

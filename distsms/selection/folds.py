@@ -378,7 +378,7 @@ def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int,
     a, b = shares[:, kind]
     # Larger groups come first; among groups within a factor of 2 in size the seed decides the order, so that it makes
     # a difference even where all groups differ.
-    order = np.lexsort((keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
+    order = np.lexsort((row_keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
     load, found = np.zeros((2, folds)), np.empty(len(kind), np.int64)
     for group in order.tolist():
         # Take the fold where the group adds the least to the sum of the squared loads.

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 from distsms.measures import RANKING
 from distsms.metrics import bootstrap, confidence, ranking
-from distsms.metrics.confidence import LEVEL, Interval, Spread
+from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
 from distsms.selection.competitors import ALONE, METHODS, OURS
 from distsms.selection.folds import best_on_other_folds
 from distsms.utils import schema
-from distsms.utils.schema import Fields, number
+from distsms.utils.schema import Fields, is_number
 from distsms.utils.typing import Floats
 
 REPLICATES = 1000
@@ -53,7 +53,7 @@ class MethodResult(NamedTuple):
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], source: object) -> MethodResult:
         """Read an entry of baseline.json, the file `source`. Raises InputError if it is damaged."""
-        if why := schema.fault(entry, METHOD_RESULT):
+        if why := schema.find_fault(entry, METHOD_RESULT):
             raise InputError(
                 f"{source}: is damaged: {why}. The same command line of distsms baseline again writes it anew"
             )
@@ -74,7 +74,7 @@ _JSON_NAMES = {"sure": "intervals", "less": "differences"}
 METHOD_RESULT: Fields = {
     "method": lambda value: isinstance(value, str),
     "chosen": lambda value: isinstance(value, list),
-    "seconds": number,
+    "seconds": is_number,
     "sure": lambda value: isinstance(value, dict) and set(value) == set(RANKING),
     "less": lambda value: isinstance(value, dict),
 }
@@ -160,8 +160,8 @@ def _counts(texts: Iterable[str]) -> list[tuple[str, int]]:
 class _FoldScores:
     """The scores of a method on all folds, as what intervals are computed from.
 
-    These are the placements and the shares (`ranking.among`) of the rows of each fold, and bootstrap replicates of the
-    mean PRBEP.
+    These are the placements and the shares (`ranking.top_k_shares`) of the rows of each fold, and bootstrap replicates
+    of the mean PRBEP.
     """
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
@@ -169,9 +169,9 @@ class _FoldScores:
         self._labels = [rows.y[of_fold] for of_fold in inside]
         scored = [(store.scores(fit), y) for fit, y in zip(fits, self._labels, strict=True)]
         self._placements = [ranking.placements(s, y, ALONE) for s, y in scored]
-        self._shares = [ranking.among(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
+        self._shares = [ranking.top_k_shares(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
         replicates = [
-            bootstrap.prbep(s, y, np.flatnonzero(of_fold), REPLICATES, 0, ALONE)
+            bootstrap.prbep_replicates(s, y, np.flatnonzero(of_fold), REPLICATES, 0, ALONE)
             for (s, y), of_fold in zip(scored, inside, strict=True)
         ]
         self._replicates = np.mean(replicates, axis=0)
@@ -180,8 +180,8 @@ class _FoldScores:
         """Return the measures, each the mean over the folds, with their intervals."""
         area, prbep = self._spreads(self._placements, self._shares)
         return {
-            "rocarea": confidence.of_rocarea(area, LEVEL),
-            "prbep": confidence.of_prbep(prbep, self._replicates, LEVEL),
+            "rocarea": confidence.rocarea_interval(area, LEVEL),
+            "prbep": confidence.prbep_interval(prbep, self._replicates, LEVEL),
         }
 
     def differences(self, ours: _FoldScores | None) -> dict[str, Interval]:
@@ -191,12 +191,16 @@ class _FoldScores:
         placements = [a - b for a, b in zip(ours._placements, self._placements, strict=True)]
         area, prbep = self._spreads(placements, [a - b for a, b in zip(ours._shares, self._shares, strict=True)])
         return {
-            "rocarea": confidence.of_rocarea_difference(area, LEVEL),
-            "prbep": confidence.of_prbep_difference(prbep, ours._replicates - self._replicates, LEVEL),
+            "rocarea": confidence.rocarea_difference_interval(area, LEVEL),
+            "prbep": confidence.prbep_difference_interval(prbep, ours._replicates - self._replicates, LEVEL),
         }
 
-    def _spreads(self, placements: Sequence[NDArray[np.int64]], shares: Sequence[Floats]) -> tuple[Spread, Spread]:
+    def _spreads(
+        self, placements: Sequence[NDArray[np.int64]], shares: Sequence[Floats]
+    ) -> tuple[MeanEstimate, MeanEstimate]:
         """Return the spreads of ROCArea and PRBEP over the folds."""
-        area = [confidence.delong(of_fold, y, ALONE) for of_fold, y in zip(placements, self._labels, strict=True)]
-        prbep = [confidence.recall(of_fold, y, ALONE) for of_fold, y in zip(shares, self._labels, strict=True)]
-        return confidence.of_folds(area), confidence.of_folds(prbep)
+        area = [
+            confidence.rocarea_estimate(of_fold, y, ALONE) for of_fold, y in zip(placements, self._labels, strict=True)
+        ]
+        prbep = [confidence.prbep_estimate(of_fold, y, ALONE) for of_fold, y in zip(shares, self._labels, strict=True)]
+        return confidence.pool_folds(area), confidence.pool_folds(prbep)

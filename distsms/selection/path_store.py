@@ -31,8 +31,8 @@ MODEL = "model.h5"
 
 RESULT: Fields = {
     "status": tuple(status.name.lower() for status in Status).__contains__,
-    **dict.fromkeys(("J", "lower_bound", "gap"), number_or_null),
-    "evaluations": number,
+    **dict.fromkeys(("J", "lower_bound", "gap"), is_number_or_null),
+    "evaluations": is_number,
     "vacuous": (False, True).__contains__,
 }
 POINT: Fields = {

@@ -100,7 +100,7 @@ def grow(X: Any, y: NDArray[np.int8], number: int, rounds: int) -> Any:
 
 
 def _options(number: int) -> dict[str, Any]:
-    fixed = {"objective": "binary:logistic", "tree_method": "hist", "nthread": threads_wanted()}
+    fixed = {"objective": "binary:logistic", "tree_method": "hist", "nthread": thread_count()}
     return {**fixed, "verbosity": 0, "seed": 0, **parameters(number)}
 
 

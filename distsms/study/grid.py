@@ -113,7 +113,7 @@ class CompletedRun:
         remedy = f"Remove this run's folder, {folder}, and it is run anew"
         (result,) = read_objects(folder / RESULT, RESULTS, remedy)
         trace = read_trace(folder / TRACE, remedy)
-        test = columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
+        test = to_columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
         spec = RunSpec(result["measure"], result["lambda"], result["solver"], result["c_mu"])
         if spec.name != folder.name:
             raise InputError(f"{folder / RESULT}: belongs to another run, {spec.name}. {remedy}")
@@ -214,7 +214,7 @@ class RunStore:
 
     def write(self, name: str | Path, text: str) -> None:
         """Write one of the comparison's files, atomically."""
-        with replacing(self.path / name) as temporary:
+        with atomic_write(self.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     @property
@@ -249,11 +249,11 @@ RESULTS: Fields = {
     "measure": RANKING.__contains__,
     "lambda": is_positive,
     "solver": tuple(SOLVERS).__contains__,
-    "c_mu": lambda value: value is None or positive(value),
+    "c_mu": lambda value: value is None or is_positive(value),
     "status": tuple(status.name.lower() for status in Status).__contains__,
-    **dict.fromkeys(("J", "lower_bound", "gap"), number_or_null),
-    **dict.fromkeys(("J_at_zero", "seconds"), number),
-    "evaluations": lambda value: type(value) is int and number(value),
+    **dict.fromkeys(("J", "lower_bound", "gap"), is_number_or_null),
+    **dict.fromkeys(("J_at_zero", "seconds"), is_number),
+    "evaluations": lambda value: type(value) is int and is_number(value),
     "vacuous": lambda value: isinstance(value, bool),
     "test": lambda value: value is None or find_fault(value, MEASURED) is None,
     "host": lambda value: isinstance(value, str),

@@ -185,7 +185,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a table for a terminal. It is transposed, since there are many methods and few measures."""
     transposed = [list(column) for column in zip(header, *lines, strict=True)]
-    return table(transposed[0], transposed[1:])
+    return format_table(transposed[0], transposed[1:])
 
 
 def _all_runs(runs: Sequence[CompletedRun]) -> tuple[list[str], list[list[str]]]:

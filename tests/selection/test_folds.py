@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.selection.folds import deal_rows, dealt, hold_out
-from distsms.utils.hashing import keys
+from distsms.utils.hashing import row_keys
 from tests.support.problems import share
 
 
