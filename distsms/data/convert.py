@@ -16,7 +16,8 @@ from scipy import sparse
 
 from distsms.data import duplicates
 from distsms.data.formats import text_files
-from distsms.data.formats.registry import Reader, ReadOptions, open_reader, tell
+from distsms.data.formats.base import Reader, ReadOptions
+from distsms.data.formats.registry import open_reader, tell
 from distsms.data.formats.rows import Rows, gathered
 from distsms.data.groupby import known
 from distsms.data.labels import MOST, interpret, signs

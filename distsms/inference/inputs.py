@@ -12,7 +12,8 @@ from scipy import sparse
 
 from distsms.data import labels
 from distsms.data.formats import table_schema
-from distsms.data.formats.registry import Reader, ReadOptions, format_of, open_reader
+from distsms.data.formats.base import Reader, ReadOptions
+from distsms.data.formats.registry import format_of, open_reader
 from distsms.data.formats.rows import Rows
 from distsms.data.shards import dataset
 from distsms.errors import InputError

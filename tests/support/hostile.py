@@ -17,7 +17,8 @@ import numpy as np
 from scipy import sparse
 
 from distsms.data.formats import rows, svmlight, text_files
-from distsms.data.formats.registry import ReadOptions, open_reader
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.registry import open_reader
 from distsms.data.shards.dataset import load, write_data
 from distsms.errors import InputError
 from distsms.inference import model

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data.formats.registry import ReadOptions
+from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.row_ranges import Size, SpanReader, as_float, csr
 from distsms.data.formats.rows import RowRange
 from distsms.data.formats.table_schema import Column, Table, match, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,12 @@ from scipy import sparse
 
 from distsms.data import labels, row_metadata
 from distsms.data.formats import rows
+from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.rows import RowRange, Rows, index_dtype
+from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import Beside
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-
-if TYPE_CHECKING:
-    from distsms.data.formats.registry import ReadOptions
-    from distsms.data.formats.table_schema import Table
 
 
 class Size(NamedTuple):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NoReturn
 
@@ -26,9 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data import row_metadata
+from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.rows import Rows, concatenate, index_dtype
 from distsms.data.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, count_lines, scan
 from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, Where, blocks, line_number, plan
+from distsms.data.labels import signs
 from distsms.data.row_metadata import Beside
 from distsms.errors import InputError
 
@@ -39,6 +41,34 @@ QUERY = "qid"
 QUERIES = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
 
 __all__ = ["ByteRange", "Rows", "Where", "concatenate", "parse", "plan", "read"]
+
+
+class TextReader:
+    """Svmlight text."""
+
+    table = None
+    n_columns = None
+    compressed = named = False
+
+    def __init__(self, paths: Sequence[str], reading: ReadOptions) -> None:
+        self.paths, self.reading, self.notes = paths, reading, Counter[str]()
+        self.label_map = reading.label_map
+
+    def plan(self, n_shares: int) -> list[list[ByteRange]]:
+        """As `textfiles.plan`."""
+        return plan(self.paths, n_shares)
+
+    def read(self, share: Iterable[ByteRange]) -> Iterator[Rows]:
+        """As `svmlight.read`; with a label map, labels are +1 and -1."""
+        asked = self.reading.group is not None, self.reading.time is not None
+        for rows in read(share, self.reading.zero_based, None, self.notes, *asked):
+            if not self.reading.labelled:
+                yield rows._replace(labels=rows.labels * 0)
+            elif self.label_map is None:
+                yield rows
+            else:
+                y = signs(rows.labels, self.label_map, ", ".join(self.paths))
+                yield rows._replace(labels=y.astype(float))
 
 
 def read(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from distsms.data import labels, row_metadata
 from distsms.data.formats import arrow
-from distsms.data.formats.registry import ReadOptions
+from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.rows import Rows, index_dtype
 from distsms.data.formats.table_schema import MOST_CATEGORIES, Column, Table, match, shown
 from distsms.data.labels import Label

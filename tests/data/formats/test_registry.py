@@ -13,7 +13,8 @@ from scipy import sparse
 
 from distsms.data.convert import convert
 from distsms.data.formats import text_files
-from distsms.data.formats.registry import ReadOptions, open_reader
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.registry import open_reader
 from distsms.data.shards.dataset import read_ids, read_manifest, verify
 from distsms.errors import InputError
 from distsms.matrix import normalization
