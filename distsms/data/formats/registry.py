@@ -1,7 +1,14 @@
-"""How files become rows, whatever their format: one face for text, tables and arrays.
+"""Which reader reads which file: the end of a file's name tells its format.
 
-The format follows from the end of the file's name: .csv and .tsv (also .gz, .bz2, .xz, .zst), .parquet and .pq, .npy,
-.npz, .h5ad; all others are svmlight text.
+========================================  ==================================================
+`.csv`, `.tsv` (also compressed)          `distsms.data.formats.table`
+`.parquet`, `.pq`                         `distsms.data.formats.table`
+`.npy`, `.npz`                            `distsms.data.formats.npy`
+`.h5ad`                                   `distsms.data.formats.anndata`
+anything else (also compressed)           `distsms.data.formats.svmlight`
+========================================  ==================================================
+
+Compressed files end in .gz, .bz2, .xz or .zst.
 """
 
 from __future__ import annotations
@@ -14,13 +21,13 @@ from pathlib import Path
 
 from distsms.data.formats import svmlight, text_files
 from distsms.data.formats.base import Reader, ReadOptions
-from distsms.data.formats.svmlight import TextReader
+from distsms.data.formats.svmlight import SvmlightReader
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """The format that a name stands for: "table", "arrays", "anndata" or "text"."""
+    """Return the format that a file's name stands for: "table", "arrays", "anndata" or "text"."""
     name = Path(path).name
     base, ending = os.path.splitext(name)
     if ending in text_files.COMPRESSED:
@@ -30,15 +37,38 @@ def format_of(path: str | os.PathLike[str]) -> str:
     return next((kind for kind, endings in kinds.items() if ending in endings), "text")
 
 
-def open_reader(paths: Sequence[str | os.PathLike[str]], reading: ReadOptions, comm: Communicator) -> Reader:
-    """The reader for files of one format. Collective; raises InputError on every rank. Tables are read once for it."""
+def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, comm: Communicator) -> Reader:
+    """Return the reader for files of one format. **Collective.**
+
+    Parameters
+    ----------
+    paths : sequence of path
+        The files, all of one format.
+    options : ReadOptions
+        How to read them.
+    comm : Communicator
+        The ranks that will read.
+
+    Raises
+    ------
+    InputError
+        On every rank, if a file is missing or is not a regular file, if the formats differ, or if the options do not
+        fit the format.
+
+    Notes
+    -----
+    Without the columns of the training data, the reader of a table reads all files once to find out what the columns
+    hold. Readers are imported only when they are needed: some need packages that are not always installed.
+    """
     names = [os.fspath(path) for path in paths]
     with comm.together():
-        text_files.plan(names, 1)  # they are there, and regular files
+        text_files.plan(names, 1)  # refuses files that are missing or not regular
         kind, *others = {format_of(path) for path in names}
         endings = {os.path.splitext(path)[1] for path in names}
         if others or (kind != "text" and len(endings - {*text_files.COMPRESSED}) > 1):
-            raise InputError(f"{', '.join(names)}: are of several formats; convert them one by one")
+            raise InputError(
+                f"{', '.join(names)}: are of several formats; convert the files of each format by themselves"
+            )
         if kind == "table":
             from distsms.data.formats.table import TableReader
         elif kind == "arrays":
@@ -46,26 +76,26 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], reading: ReadOptions, c
         elif kind == "anndata":
             from distsms.data.formats.anndata import AnnDataReader
     if kind == "table":
-        return TableReader(names, reading, comm)
+        return TableReader(names, options, comm)
     if kind == "arrays":
-        return ArrayReader(names, reading, comm)
+        return ArrayReader(names, options, comm)
     if kind == "anndata":
-        return AnnDataReader(names, reading, comm)
-    if reading.id or reading.drop or reading.label or reading.keep:
+        return AnnDataReader(names, options, comm)
+    if options.id or options.drop or options.label or options.keep:
         raise InputError(
-            f"{names[0]}: svmlight text has no columns with names, for --label, --id, --drop or --keep", True
+            f"{names[0]}: columns of svmlight text have no names, which --label, --id, --drop and --keep need", True
         )
-    if {reading.group, reading.time} - {None, svmlight.QUERY}:
+    if {options.group, options.time} - {None, svmlight.QUERY_ID}:
         raise InputError(
-            f"{names[0]}: svmlight text has no columns with names; of groups and times it has query ids alone: "
-            f"--group {svmlight.QUERY}",
+            f"{names[0]}: columns of svmlight text have no names; only its query ids can be groups or times: "
+            f"--group {svmlight.QUERY_ID}",
             True,
         )
-    return TextReader(names, reading)
+    return SvmlightReader(names, options)
 
 
-def tell(path: str | os.PathLike[str], notes: Counter[str], comm: Communicator) -> None:
-    """Warn of what was met on any rank, on the root. Collective."""
-    whole = sum(comm.allgather(notes), Counter[str]())
-    for what, count in sorted(whole.items()) if comm.is_root else ():
-        print(f"warning: {path}: {what}: {count} rows", file=sys.stderr, flush=True)
+def print_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> None:
+    """Print, on the root, the warnings that the readers of all ranks have collected. **Collective.**"""
+    total = sum(comm.allgather(warnings), Counter[str]())
+    for warning, count in sorted(total.items()) if comm.is_root else ():
+        print(f"warning: {path}: {warning}: {count} rows", file=sys.stderr, flush=True)
