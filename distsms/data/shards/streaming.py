@@ -123,7 +123,7 @@ class Buffer:
 
 
 class Stream(ABC):
-    """A rank's rows, put together from shards, and then the `matrix.blocks.Source` of their parts.
+    """A rank's rows, put together from shards, and then the `matrix.blocks.EntrySource` of their parts.
 
     `add` is called for every range of rows of the shards, in order; then `features`, then `load`.
     """
@@ -190,7 +190,7 @@ class Stream(ABC):
                     self.bytes_per_pass += self._n_bytes(part)
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread's run with its entries; see `matrix.blocks.Source`."""
+        """Yield each part of a thread's run with its entries; see `matrix.blocks.EntrySource`."""
         run = self._runs[thread]
         buffer_of = {part.first: k % 2 for k, part in enumerate(run)}
         missing = [part for part in (run[::-1] if backward else run) if part.first not in self._kept]
