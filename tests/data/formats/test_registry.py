@@ -152,7 +152,7 @@ def test_arrays_of_other_kinds(tmp_path):
     np.save(tmp_path / "X.npy", X)
     refused(r"--label y\.npy", "X.npy")
     np.save(tmp_path / "short.npy", y[:-1])
-    refused("59 entries, the input 60 rows", "X.npy", label=str(tmp_path / "short.npy"))
+    refused("59 entries, but the input has 60 rows", "X.npy", label=str(tmp_path / "short.npy"))
     np.savez(tmp_path / "o.npz", X=X.astype(object), y=y)
     refused("Python objects", "o.npz")
     np.savez(tmp_path / "f.npz", X=np.asfortranarray(X), y=y)
