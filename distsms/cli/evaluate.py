@@ -11,7 +11,7 @@ from distsms.measures import SHOWN
 
 if TYPE_CHECKING:
     from distsms.inference import inputs
-    from distsms.inference.evaluation import EvaluationOptions, ModelEvaluation, Pair
+    from distsms.inference.evaluation import EvaluationOptions, ModelComparison, ModelEvaluation
     from distsms.metrics.confidence import Interval
     from distsms.parallel.communicator import Communicator
 

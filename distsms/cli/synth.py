@@ -151,7 +151,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 def _source(kind: str, options: dict[str, Any]) -> Any:
     """Return the source of the rows. Raises InputError if the options do not allow to make any."""
     from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS
-    from distsms.data.synthetic.planted import DenseRows, Recipe, SparseRows
+    from distsms.data.synthetic.planted import DenseSource, Recipe, SparseSource
 
     if kind in LOWER_BOUNDS:
         construction = LOWER_BOUNDS[kind]
