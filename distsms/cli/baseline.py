@@ -144,7 +144,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
     say("")
     with comm.fail_together():
-        X, y, counted = dataset.matrix(manifest)
+        X, y, counted = dataset.load_matrix(manifest)
         by = identity["folds_by"]
         keys = folds.read_fold_keys(manifest, by, 0, manifest.n)[counted]
         options = identity["folds"], identity["seed"], competitors.ALONE

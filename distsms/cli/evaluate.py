@@ -123,7 +123,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.utils import formatting
 
     options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
-    _, evaluations, pairs = evaluation.judge(args.paths, args.on, options, comm, reading(args))
+    _, evaluations, pairs = evaluation.evaluate(args.paths, args.on, options, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
     if args.json:
@@ -144,7 +144,7 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     from distsms.data.formats.registry import format_of
     from distsms.utils import formatting
 
-    found, info = evaluated.found, evaluated.model.info
+    found, info = evaluated.measures, evaluated.model.info
     print(f"{evaluated.path} on {_describe_rows(args.on, found)}")
     if not os.path.isdir(args.on) and format_of(args.on) == "text":
         zero_based = info["zero_based"] if args.zero_based is None else args.zero_based
@@ -153,14 +153,14 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         print(f"  {line}")
     of_ranking = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
-    for name in evaluated.more:
+    for name in evaluated.extra_measures:
         (of_ranking if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
     width = max(map(len, (*of_ranking, *at_threshold)))
-    intervals = {SHOWN[name]: f"   {_describe_interval(interval)}" for name, interval in evaluated.sure.items()}
+    intervals = {SHOWN[name]: f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()}
     for name, value in of_ranking.items():
         print(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
-    print(f"  intervals of {100 * options.level:g} % are of {evaluated.sure['rocarea'].of}, drawn as these were")
+    print(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")
     print(f"at the threshold {found['threshold']:.6g}")
     print("".join(f"  {name:<{width}} {value:.6f}\n" for name, value in at_threshold.items()))
     lines = [
@@ -170,19 +170,19 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     print(formatting.format_table(["", "called positive", "called negative"], lines))
 
 
-def _print_several(on: str, evaluations: list[ModelEvaluation], pairs: list[Pair], level: float) -> None:
+def _print_several(on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float) -> None:
     """Print a line for each model, and then one for each difference."""
     from distsms.metrics import confidence
     from distsms.utils import formatting
 
     first = evaluations[0]
-    print(f"on {_describe_rows(on, first.found)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
+    print(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
     for line in _warnings(first):
         print(f"  {line}")
     header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]
     for name, label in SHOWN.items():
-        header += [label, first.sure[name].method]
-        for cells, interval in zip(lines, (evaluated.sure[name] for evaluated in evaluations), strict=True):
+        header += [label, first.intervals[name].method]
+        for cells, interval in zip(lines, (evaluated.intervals[name] for evaluated in evaluations), strict=True):
             limits = "none" if interval.why else f"{interval.low:.6f} to {interval.high:.6f}"
             cells += [f"{interval.value:.6f}", limits]
     print(formatting.format_table(header, lines))
@@ -210,9 +210,9 @@ def _warnings(evaluated: ModelEvaluation) -> list[str]:
     """Return warnings on measures that these rows do not define."""
     import math
 
-    found, lines = evaluated.found, []
+    found, lines = evaluated.measures, []
     if not (found["n_pos"] and found["n_neg"]):
         lines.append("only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
-    if any(math.isnan(found[name]) for name in evaluated.more if "@" in name):
+    if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
         lines.append(f"there are only {found['n']} rows: measures among the first K of more rows are not defined (nan)")
     return lines

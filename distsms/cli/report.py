@@ -74,9 +74,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if comm.is_root:
             more = _check_and_read(args)
     options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
-    rows, (evaluated,), _ = evaluation.judge([args.model], args.on, options, comm, reading(args))
-    threshold = evaluated.found["threshold"]
-    prbep_threshold = top_k(evaluated.scores, rows.labels, evaluated.found["n_pos"], comm).threshold
+    rows, (evaluated,), _ = evaluation.evaluate([args.model], args.on, options, comm, reading(args))
+    threshold = evaluated.measures["threshold"]
+    prbep_threshold = top_k(evaluated.scores, rows.labels, evaluated.measures["n_pos"], comm).threshold
     exact_at = [score for score in (threshold, prbep_threshold) if score == score]  # NaN where there is none
     curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at)
     histogram = curves.histogram(evaluated.scores, rows.labels, curve, comm)

@@ -203,11 +203,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 def _print_summary(manifest: Manifest) -> None:
     """Print what a data set contains."""
     from distsms.cli.progress import describe_files
-    from distsms.data.groupby import in_words as belonging
-    from distsms.data.labels import in_words, known
+    from distsms.data.groupby import describe
+    from distsms.data.labels import format_labels, original_labels
 
-    words = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
-    labels = ", ".join(f"{sign} is {label}" for sign, label in words.items() if label)
+    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
     print(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
     if manifest.table is not None:
@@ -215,7 +215,7 @@ def _print_summary(manifest: Manifest) -> None:
     if manifest.normalization.kind != "none":
         print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
     print(f"  files     {describe_files(manifest)}")
-    for name, told in belonging(manifest).items():
-        print(f"  {name:<9} {told}")
+    for name, description in describe(manifest).items():
+        print(f"  {name:<9} {description}")
     if not (manifest.n_pos and manifest.n_neg):
         print("  warning   there is only one class: such data can be scored, but not be used to train or to evaluate")

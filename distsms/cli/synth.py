@@ -158,8 +158,8 @@ def _source(kind: str, options: dict[str, Any]) -> Any:
         return construction(options["n"]) if "n" in options else construction.of(options["epsilon"])
     recipe = Recipe(*(options[name] for name in ("rows", "columns", "positive", "noise", "seed", "dtype")))
     if kind == "dense":
-        return DenseRows(recipe)
-    return SparseRows(recipe, options["density"], options["skew"], options.get("pattern", False))
+        return DenseSource(recipe)
+    return SparseSource(recipe, options["density"], options["skew"], options.get("pattern", False))
 
 
 def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:

@@ -68,7 +68,7 @@ def compose(data: ReportData) -> tuple[str, list[Drawing]]:
 
 
 def _subtitle(data: ReportData) -> str:
-    measured, now = data.evaluation.found, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    measured, now = data.evaluation.measures, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return (
         f"measured on {data.rows}: {measured['n']:,} rows, {measured['n_pos']:,} positive, {measured['n_neg']:,} "
         f"negative. Made by distsms {__version__}, {now}."
@@ -76,7 +76,7 @@ def _subtitle(data: ReportData) -> str:
 
 
 def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
-    measured, intervals, info = data.evaluation.found, data.evaluation.sure, data.info
+    measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
     gap = f"J {_number(info.get('J'))}, lower bound {_number(info.get('lower_bound'))}"
     chance = measured["n_pos"] / measured["n"] if measured["n"] else math.nan
     return html.tiles(
@@ -90,11 +90,11 @@ def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
 
 
 def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
-    measured = data.evaluation.found
+    measured = data.evaluation.measures
     labels = {"precision": "precision", "recall": "recall", "f1": "F1", "error_rate": "error rate"}
-    labels |= {name: name for name in data.evaluation.more}
+    labels |= {name: name for name in data.evaluation.extra_measures}
     if measured["n_pos"] and measured["n_neg"]:
-        interval = _describe_interval(data.evaluation.sure["rocarea"], data.level)
+        interval = _describe_interval(data.evaluation.intervals["rocarea"], data.level)
         curves = [plots.roc(data.curve, measured, interval), plots.precision_recall(data.curve, measured)]
         drawings += curves
         first = html.side_by_side(*map(drawing_to_html, curves))
@@ -120,7 +120,7 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
 
 
 def _about_intervals(data: ReportData) -> str:
-    rocarea, prbep = (data.evaluation.sure[name] for name in ("rocarea", "prbep"))
+    rocarea, prbep = (data.evaluation.intervals[name] for name in ("rocarea", "prbep"))
     return (
         f"Intervals of {100 * data.level:g} % ({rocarea.method} for ROCArea, {prbep.method} for PRBEP) are of "
         f"{rocarea.of}, drawn as these were; they do not include what another training would change. Curves are exact "

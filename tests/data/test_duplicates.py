@@ -85,7 +85,7 @@ def test_shard_counts_them(comm, shared_dir, dtype, n_shards):
     wanted = {"different": len(counts), "rows": counts[counts > 1].sum(), "largest": counts.max()}
     assert manifest.doubles == {**wanted, "contradicting": counts[both].sum()}
     hashes = folds.read_fold_keys(manifest, "doubles", 0, 60)
-    np.testing.assert_array_equal(hashes, duplicates.hashes(X, dtype))
+    np.testing.assert_array_equal(hashes, duplicates.hash_rows(X, dtype))
     if comm.is_root:
         dense = write_data(shared_dir / "dense", X, 2 * y - 1, 3, dtype=dtype)
         np.testing.assert_array_equal(folds.read_fold_keys(dense, "doubles", 7, 50), hashes[7:50])
