@@ -1,4 +1,4 @@
-"""Solve a path of lambdas, cross-validated, and choose one."""
+"""Train models for a path of lambdas, cross-validate them, and choose a lambda."""
 
 from __future__ import annotations
 
@@ -52,11 +52,14 @@ examples:
 """
 
 WIDE = 2**17
-"""Columns from which on models do not share a pass: their vectors would drive each other out of the caches."""
+"""From this many columns on, models are trained one by one: their vectors would drive each other out of the caches."""
 
 
 def lambdas(text: str) -> list[float]:
-    """A positive number, or FROM:TO[:COUNT], evenly spaced in its logarithm: by default one for each power of ten."""
+    """Parse a positive number, or FROM:TO[:COUNT] with COUNT numbers evenly spaced in the logarithm.
+
+    Without COUNT there is one number for each power of ten.
+    """
     import math
 
     ends = [positive(one) for one in text.split(":")[:2]]
@@ -71,7 +74,7 @@ def lambdas(text: str) -> list[float]:
 
 
 def folds(text: str) -> int:
-    """A whole number of at least 2, or 0."""
+    """Parse a whole number of at least 2, or 0."""
     number = whole(text)
     if number == 1:
         raise argparse.ArgumentTypeError("1 fold would leave no rows to train on: at least 2, or 0 for none")
@@ -79,7 +82,7 @@ def folds(text: str) -> int:
 
 
 def add_grid(parser: argparse.ArgumentParser) -> None:
-    """Which problems are solved, and on which folds."""
+    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common."""
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -117,7 +120,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms path` takes."""
+    """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser)
     parser.add_argument(
@@ -149,7 +152,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Solve what is missing, then choose. Collective."""
+    """Solve the missing points, then choose a lambda. **Collective.**"""
     from distsms.selection.path_store import PathStore
 
     with long_run(args, comm) as (signals, held):
@@ -224,7 +227,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
 
 def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Problem:
-    """What is asked for. Raises InputError where it contradicts itself."""
+    """Return the problem that the options ask for. Raises InputError if they contradict each other."""
     from dataclasses import replace
 
     from distsms.cli.options import settings_from
@@ -234,14 +237,14 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     falling = sorted({one for some in args.lambdas for one in some}, reverse=True)
     settings = settings_from(args, args.measure, solver, lam=falling[0])
     at_once = min(args.folds + 1, args.at_once or (1 if manifest.p >= WIDE else args.folds + 1))
-    # The limit of time is all points' together; so is that of memory.
+    # The limits of time and memory are for all points together.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     by = folds.choose_folds_by(args.folds_by, manifest)
     return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once, folds_by=by)
 
 
 class Keeper:
-    """Keeps points, and says a line for each. Called on the root."""
+    """Keeps points and prints a line for each. Called on the root."""
 
     def __init__(
         self,
@@ -286,7 +289,7 @@ def _conclude(
     warnings: list[str],
     say: Callable[[str], None],
 ) -> int:
-    """The table, the choice, the model, path.json; returns the exit code. On the root."""
+    """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
     from dataclasses import replace
 
     from distsms.inference import model
@@ -329,7 +332,7 @@ def _conclude(
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
-    """What points must share to stand on one path."""
+    """Return what all points of a path share."""
     own, target = ("measure", "folds", "folds_by", "seed"), ("epsilon", "relative")
     return {
         "data": {"path": args.data, "fingerprint": manifest.fingerprint},
@@ -339,7 +342,7 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
 
 
 def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
-    """What folds may hide."""
+    """Return warnings on what the folds do not take into account."""
     from distsms.data import duplicates
 
     told = duplicates.warning(manifest.doubles, manifest.n) if problem.folds and problem.folds_by != "doubles" else ""
@@ -347,7 +350,7 @@ def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
 
 
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:
-    """What is about to be solved, in lines."""
+    """Return lines on what is about to be solved."""
     grid = ", ".join(f"{one:g}" for one in problem.lambdas)
     rows = f" and {args.folds} folds by {problem.folds_by}, {problem.at_once} at once" if args.folds else ""
     sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive"

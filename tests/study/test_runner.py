@@ -10,7 +10,7 @@ from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import STEPS
 from distsms.study.grid import RunSpec, RunStore
-from distsms.study.runner import HeldOutRows, Kept, Runner
+from distsms.study.runner import HeldOutRows, Runner, SavedIterates
 from tests.support.problems import CELL, IDENTITY, block, data
 
 EPSILON = 1e-4
@@ -75,7 +75,7 @@ def test_kept_w_are_those_of_their_evaluations(tmp_path):
     """A w is kept for each improvement of J, at most once in each step of the growing distance, in a nameless file."""
     rng = np.random.default_rng(0)
     best, ws = np.minimum.accumulate(rng.random(2000)), {}
-    with Kept(tmp_path) as kept:
+    with SavedIterates(tmp_path) as kept:
         for k, J in enumerate(best.tolist(), 1):
             w = np.full(5, float(np.flatnonzero(best == J)[0]))  # the same as long as J is
             kept(State(k, 0.5 * k, 1.0, 0.0, J, J, J, J, 0.1, 0.0, 0.0), w)
