@@ -10,7 +10,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-BRACKETS = re.compile(r'<mo( class="math(?:open|close)")?>([⟨⟩‖])</mo>')
+BRACKETS = re.compile(r'<mo( class="math(?:open|close)")?>([⟨⟩‖|])</mo>')
 
 
 def mathml(tex: str, as_block: bool = False) -> str:
