@@ -39,7 +39,7 @@ from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
-from distsms.matrix.local import rows_of
+from distsms.matrix.local import as_features
 from distsms.optim.train import Watcher
 from distsms.parallel.communicator import Communicator, communicator
 from distsms.training import fit
@@ -272,7 +272,7 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
     sizes = comm.allgather((n_local, width))
     if len({one[1] for one in sizes}) > 1:
         raise InputError(f"X has {min(one[1] for one in sizes)} to {max(one[1] for one in sizes)} columns", True)
-    features = comm.root_first(lambda: rows_of(X))
+    features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
     return dataset.Block(features, labels.astype(np.int8), None, first, n, width, 0)

@@ -1,4 +1,6 @@
-"""What goes wrong in a way that a user can mend: exceptions whose message names the place and says what to do."""
+"""Exit codes, and the exceptions for errors that the user can correct: their messages say where the error is and what
+to do.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ EXIT_STALLED = 5  # train: the line search failed and a restart did not help
 EXIT_NONFINITE = 6  # train: the objective became NaN or infinite
 EXIT_DISAGREE = 7  # compare: what one run proved is contradicted by another
 EXIT_REQUEUE = 75  # train: stopped by a signal or --time-limit; run again to go on
-EXIT_INTERRUPTED = 130  # Ctrl-C, twice in train
+EXIT_INTERRUPTED = 130  # Ctrl-C; in train, Ctrl-C twice
 
 
 class DistsmsError(Exception):
@@ -22,8 +24,8 @@ class DistsmsError(Exception):
     ----------
     message : str
         What happened, where, and what to do.
-    everywhere : bool
-        Whether the same error is raised on every rank, so that the root alone reports it and nobody waits.
+    everywhere : bool, optional
+        The same error is raised on every rank, so only the root reports it, and no rank waits for the others.
     """
 
     def __init__(self, message: str, everywhere: bool = False) -> None:
@@ -36,4 +38,4 @@ class InputError(DistsmsError):
 
 
 class LaunchError(DistsmsError):
-    """The processes do not form the MPI job that the launcher meant to start: it belongs to another MPI."""
+    """The processes do not form the MPI job that the launcher was meant to start."""

@@ -33,8 +33,8 @@ from threadpoolctl import threadpool_limits
 from distsms.errors import InputError
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
-from distsms.matrix.local import rows_of
-from distsms.matrix.repetition import Repeated
+from distsms.matrix.augmented import RepeatedRows
+from distsms.matrix.local import as_features
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.training.fit import Fitted, choose_solver, fit, settings_for
@@ -174,7 +174,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             lam=self.lam,
             max_evaluations=self.max_evaluations,
         )
-        features = rows_of(X) if weights is None else Repeated(X, weights)
+        features = as_features(X) if weights is None else RepeatedRows(X, weights)
         labels = labels if weights is None else np.repeat(labels, weights)
         with threadpool_limits(1, "blas"):  # what L-BFGS and the proof have for it is too small for more
             return fit(features, labels, None, self.measure, settings, Communicator(), self.bias)

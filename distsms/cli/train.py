@@ -176,7 +176,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.data.shards import dataset
     from distsms.inference import inputs, model, scoring
     from distsms.losses.registry import make_loss
-    from distsms.matrix.augmented import WithConstant
+    from distsms.matrix.augmented import WithBias
     from distsms.optim.objective import Objective
     from distsms.optim.settings import describe
     from distsms.optim.train import train
@@ -220,7 +220,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     with clock.phase("load"), reading:
         block = dataset.load(manifest, comm, room=room(comm.is_root))
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
-    features = WithConstant(block.features, args.bias) if args.bias else block.features
+    features = WithBias(block.features, args.bias) if args.bias else block.features
     with clock.phase("measure"):
         vectors = make_vectors(args.step, features.shape[1], comm)
     say(rows_held(block, comm, args.memory) + (f"vectors   {vectors.in_words()}\n" if comm.size > 1 else ""))

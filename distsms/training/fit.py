@@ -14,7 +14,7 @@ import numpy as np
 from distsms.errors import InputError
 from distsms.inference.model import Model
 from distsms.losses import registry
-from distsms.matrix.augmented import WithConstant
+from distsms.matrix.augmented import WithBias
 from distsms.matrix.base import Features
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import ranking
@@ -112,7 +112,7 @@ def fit(
     n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (labels > 0)), np.sum(counted & (labels < 0))])))
     ordering, _ = registry.choose_ordering(ordering, measure, max(n_pos, 1), max(n_neg, 1), comm.size)
     loss = registry.make_loss(measure, ordering, labels, weights, comm)
-    rows = WithConstant(features, bias) if bias else features
+    rows = WithBias(features, bias) if bias else features
     step, _ = choose_step("auto", rows.shape[1], comm.size, settings.traits.spreadable)
     vectors = make_vectors(step, rows.shape[1], comm)
     result = train(Objective(rows, [loss], comm, stop_wanted, vectors=vectors), settings, start, watch)
