@@ -78,8 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(SOLVERS),
         metavar="SOLVER",
         help=f"The solvers to compare. {SOLVERS_HELP}. The default is all but lbfgs, which replaces lmvm where"
-        f" petsc4py cannot"
-        " be imported.",
+        " petsc4py cannot be imported.",
     )
     how.add_argument(
         "--c-mu",

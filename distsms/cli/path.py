@@ -90,8 +90,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         default=[lambdas("1e-1:1e-7")],
         metavar="LAMBDA",
         help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
-        " FROM:TO:COUNT for"
-        " COUNT of them, evenly spaced in the logarithm (default: 1e-1:1e-7).",
+        " FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: 1e-1:1e-7).",
     )
     parser.add_argument(
         "--measure",
@@ -109,10 +108,9 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folds-by",
         choices=BY,
-        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms shard"
-        " --group`, doubles rows that are equal; with time, models are evaluated on rows that come later than those"
-        " they"
-        " are trained on (default: groups where the data have them, else rows).",
+        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms"
+        " shard --group`, doubles rows that are equal; with time, models are evaluated on rows that come later"
+        " than those they are trained on (default: groups where the data have them, else rows).",
     )
     parser.add_argument(
         "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
@@ -141,9 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-once",
         type=count,
         metavar="N",
-        help="How many models are trained in the same passes, each with vectors of its own (default: all, but one by"
-        " one"
-        f" from {WIDE} columns on, where vectors cost more than rows).",
+        help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but only"
+        f" one where there are {WIDE} columns or more, since vectors then cost more than rows).",
     )
     add_vectors(how)
     add_memory(how)

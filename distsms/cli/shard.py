@@ -71,8 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group",
         metavar="COLUMN",
         help="The column that says which rows belong together, such as a user, a day or a query; `qid` for svmlight"
-        " text. It"
-        " is kept for folds and splits, and is not a feature.",
+        " text. It is kept for folds and splits, and is not a feature.",
     )
     parser.add_argument(
         "--time",
@@ -92,9 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--normalize",
         choices=("none", "standard", "maxabs", "l2"),
         help="How training normalizes the rows: standard divides each column by its standard deviation, maxabs"
-        " divides it by"
-        " its largest absolute value, l2 scales each row to length 1. The files hold the rows as they were, and models"
-        " score such rows (default: none).",
+        " divides it by its largest absolute value, l2 scales each row to length 1. The files hold the rows as"
+        " they were, and models score such rows (default: none).",
     )
     parser.add_argument(
         "--like", metavar="DATA", help="Take columns, categories, labels and normalization over from this data set."
@@ -104,15 +102,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shares,
         metavar="F,F",
         help="Split the rows at random by these fractions, such as 0.8,0.2. Each part becomes a data set:"
-        " OUTDIR/train and"
-        " OUTDIR/test, or for more than two parts OUTDIR/part-1, OUTDIR/part-2 and so on.",
+        " OUTDIR/train and OUTDIR/test, or for more than two parts OUTDIR/part-1, OUTDIR/part-2 and so on.",
     )
     parser.add_argument(
         "--split-by",
         choices=BY,
-        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles rows that"
-        " are"
-        " equal; with time the last part has the latest rows (default: groups with --group, else rows).",
+        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles rows"
+        " that are equal; with time the last part has the latest rows (default: groups with --group, else"
+        " rows).",
     )
     parser.add_argument(
         "--seed",
@@ -131,9 +128,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=count,
         metavar="N",
-        help="The number of shards, in each part. There are more if their rows take too much memory (default: one for"
-        " each"
-        " 128 MiB of text, and at least one for each rank).",
+        help="The number of shards, in each part. There are more if their rows take too much memory (default: one"
+        " for each 128 MiB of text, and at least one for each rank).",
     )
     parser.add_argument(
         "--dtype",

@@ -77,9 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skew",
         type=float,
         metavar="S",
-        help="Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns"
-        " are"
-        " alike (default: 1).",
+        help="Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all"
+        " columns are alike (default: 1).",
     )
     thin.add_argument("--pattern", action="store_true", default=None, help="Make all values 1; none is stored then.")
     bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()

@@ -105,8 +105,7 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
         type=count,
         metavar="N",
         help="How many threads each rank computes with (default: OMP_NUM_THREADS, or else 1). More ranks do as well,"
-        " but"
-        " threads share the memory of their rank.",
+        " but threads share the memory of their rank.",
     )
 
 
@@ -119,8 +118,7 @@ def add_compress(parser: argparse._ActionsContainer) -> None:
         const="blosc-lz4",
         default="none",
         help="Compress the files with Blosc's LZ4. They are smaller then; it is also faster where they are read from"
-        " a slow"
-        " disk.",
+        " a slow disk.",
     )
 
 
