@@ -127,8 +127,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
-    solvers = args.solvers or [None, *(one for one in SOLVERS if one not in ("lmvm", "lbfgs"))]
-    solvers = [solver_for(args, one, args.measures[0], comm, say) for one in solvers]
+    solvers = args.solvers or [None, *(name for name in SOLVERS if name not in ("lmvm", "lbfgs"))]
+    solvers = [solver_for(args, name, args.measures[0], comm, say) for name in solvers]
     with comm.fail_together():  # everything that can be refused before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}

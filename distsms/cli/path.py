@@ -62,7 +62,7 @@ def lambdas(text: str) -> list[float]:
     """
     import math
 
-    ends = [positive(one) for one in text.split(":")[:2]]
+    ends = [positive(end) for end in text.split(":")[:2]]
     if ":" not in text:
         return ends
     if text.count(":") > 2:
@@ -139,8 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-once",
         type=count,
         metavar="N",
-        help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but only"
-        f" one where there are {WIDE} columns or more, since vectors then cost more than rows).",
+        help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but"
+        f" only one where there are {WIDE} columns or more, since vectors then cost more than rows).",
     )
     add_vectors(how)
     add_memory(how)
@@ -185,8 +185,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.check()
             held.enter_context(files.exclusive(folder.path))
             folder.open(identity)
-            done = [one for one in folder.points() if finished(one, problem.settings)]
-            known = {(one.lam, one.lane) for one in done if one.lam in problem.lambdas}
+            done = [point for point in folder.points() if finished(point, problem.settings)]
+            known = {(point.lam, point.lane) for point in done if point.lam in problem.lambdas}
             for lane in range(args.folds + 1):
                 todo = [lam for lam in problem.lambdas if (lam, lane) not in known]
                 starts[lane] = folder.start(lane, todo[0], done) if todo else None
@@ -231,7 +231,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     from distsms.selection import folds
     from distsms.selection.path import Problem
 
-    falling = sorted({one for some in args.lambdas for one in some}, reverse=True)
+    falling = sorted({lam for grid in args.lambdas for lam in grid}, reverse=True)
     settings = settings_from(args, args.measure, solver, lam=falling[0])
     at_once = min(args.folds + 1, args.at_once or (1 if manifest.p >= WIDE else args.folds + 1))
     # The limits of time and memory are for all points together.
@@ -304,28 +304,28 @@ def _conclude(
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
-    words: dict[str, Any] = {"points": [one._asdict() for one in points], "warnings": warnings}
+    results: dict[str, Any] = {"points": [point._asdict() for point in points], "warnings": warnings}
     if chosen:
-        words |= {"means": [one._asdict() for one in curve], "rule": args.rule}
-        words |= {name: one and one._asdict() for name, one in chosen._asdict().items()}
-        words["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
-        if sure := path.expected(points, args.measure, args.rule):
-            words |= {"interval": sure.as_json()}
+        results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule}
+        results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}
+        results["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
+        if interval := path.expected(points, args.measure, args.rule):
+            results |= {"interval": interval.as_json()}
         best = folder.model(chosen.chosen.lam)
-        told = {name: identity[name] for name in ("folds", "folds_by", "seed")}
-        told |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
-        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
+        origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
+        origin |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
+        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": origin}))
         say(path_text.choice(args.measure, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
-    for one in warnings:
-        say(f"  warning   {one}")
+    for warning in warnings:
+        say(f"  warning   {warning}")
     if warning := path_text.nothing(args.measure, points):
         say(warning)
-    folder.describe(identity, **words)
+    folder.describe(identity, **results)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
-    return max(Status[one.result["status"].upper()].exit_code for one in points)
+    return max(Status[point.result["status"].upper()].exit_code for point in points)
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
@@ -348,7 +348,7 @@ def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
 
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:
     """Return lines on what is about to be solved."""
-    grid = ", ".join(f"{one:g}" for one in problem.lambdas)
+    grid = ", ".join(f"{lam:g}" for lam in problem.lambdas)
     rows = f" and {args.folds} folds by {problem.folds_by}, {problem.at_once} at once" if args.folds else ""
     sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive"
     return [

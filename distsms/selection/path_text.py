@@ -68,10 +68,8 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     text += f", standard error {chosen.error:.6f}"
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
-    if sure := expected(points, measure, rule):
-        text += (
-            f"\n  interval  {sure.low:.6f} to {sure.high:.6f} ({100 * LEVEL:g} %) about {sure.value:.6f}: of {sure.of}"
-        )
+    if interval := expected(points, measure, rule):
+        text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %) about {interval.value:.6f}: of {interval.of}"
         text += ";\n            the lambda of each fold is chosen by the other folds"
     text += "\n  flatness  "
     if len(curve) == 1:
