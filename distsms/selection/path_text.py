@@ -69,7 +69,8 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
     if interval := expected(points, measure, rule):
-        text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %) about {interval.value:.6f}: of {interval.of}"
+        text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %)"
+        text += f" about {interval.value:.6f}: of {interval.of}"
         text += ";\n            the lambda of each fold is chosen by the other folds"
     text += "\n  flatness  "
     if len(curve) == 1:
