@@ -209,7 +209,7 @@ def test_what_contradicts_itself_or_would_be_lost(tmp_path):
     (tmp_path / "a.csv").write_text("y,g,t,x\n1,a,9007199254740993,1\n0,b,9007199254740995,2\n")
     for how, message in (
         ({"group": "y"}, "that column is the label"),
-        ({"group": "g", "drop": ("g",)}, "no feature anyway"),
+        ({"group": "g", "drop": ("g",)}, "not a feature anyway"),
         (
             {"time": "t"},
             r"a.csv:2: column 't': found '9007199254740993': .*cannot tell whole numbers of this size apart",

@@ -119,7 +119,7 @@ def test_refusals_change_nothing(comm, shared_dir):
     """A part without rows, a data set in the way of a part, and one in whose directory parts would lie."""
     write(comm, shared_dir, "svm")
     path = [shared_dir / "a.svm"]
-    with pytest.raises(InputError, match=r"test: not a single row"):
+    with pytest.raises(InputError, match=r"test: there is no row"):
         convert(path, shared_dir / "d", comm, split=Splitter((0.5, 1e-12)))
     comm.barrier()
     assert not (shared_dir / "d").exists()

@@ -248,7 +248,7 @@ def test_types_that_changed(tmp_path):
     columns = {"x": [1.0], "w": [2.0], "k": [3.0]}
     for change, message in (
         ({}, "'w' holds numbers"),
-        ({"w": ["a"], "x": np.array(["2020-01-01"], "M8[s]")}, "'x' is of type"),
+        ({"w": ["a"], "x": np.array(["2020-01-01"], "M8[s]")}, "'x' has the type"),
     ):
         pq.write_table(pa.table({**columns, **change}), tmp_path / "new.parquet")
         with pytest.raises(InputError, match=message):
@@ -349,7 +349,7 @@ def test_the_commands(tmp_path, ranks):
     assert [line.split("\t")[0] for line in lines] == [f"r {k}" for k in range(30)]
     none = table(tmp_path, "none.csv", [])
     for line in (("evaluate", tmp_path / "m.h5", none), ("train", tmp_path / "train", *train, "--test", none)):
-        assert run(*line, code=1, ranks=ranks).count("none.csv: not a single row") == 1
+        assert run(*line, code=1, ranks=ranks).count("none.csv: there is no row") == 1
     assert run("predict", tmp_path / "m.h5", none, ranks=ranks) == ""
     assert "like: 30 rows, 7 columns" in run("shard", new, tmp_path / "like", "--like", tmp_path / "train", ranks=ranks)
     assert run_json("evaluate", tmp_path / "m.h5", tmp_path / "like", ranks=ranks)["rocarea"] == found["rocarea"]

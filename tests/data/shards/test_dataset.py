@@ -306,7 +306,7 @@ def test_nothing_to_write(own_dir):
     prepare(own_dir)
     entry = finish_shard(stage_shard(own_dir, 0, sparse.csr_matrix((0, 3))), [], 3)
     for entries in ([], [entry]):
-        with pytest.raises(InputError, match="not a single row"):
+        with pytest.raises(InputError, match="there is no row to write"):
             publish(own_dir, entries, label_map={}, zero_based=True)
 
 
