@@ -1,4 +1,4 @@
-"""Tables: columns and categories by the rules, and what is wrong with them."""
+"""Tables: features follow from columns and categories by the rules, and damaged tables are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = {
 
 
 def one_hot(rows):
-    """Feature names, and a dictionary of values for each row, by the rules, with no library."""
+    """Return feature names, and a dictionary of values for each row, by the rules, without any library."""
     cleaned = [["" if cell.strip() in ("", "NA") else cell.strip() for cell in row] for row in rows]
     features, columns = [], list(zip(*cleaned, strict=True))
     for (name, (_, kind)), column in zip(COLUMNS.items(), columns, strict=True):
@@ -66,7 +66,7 @@ def test_tables_are_encoded_by_the_rules(tmp_path_factory, rows, n_shards):
 
 @pytest.mark.serial
 def test_types_of_parquet(tmp_path):
-    """Dictionaries, truth values, integers, decimals, nulls and NaN; zeros of a category's codes do not matter."""
+    """Read dictionaries, truth values, integers, decimals, nulls and NaN. A category with the code 0 is not lost."""
     from decimal import Decimal
 
     table = pa.table(
@@ -98,7 +98,7 @@ def test_types_of_parquet(tmp_path):
 
 @pytest.mark.serial
 def test_what_is_kept_of_a_table(tmp_path):
-    """The words count every feature; a record has `dropped` only if something was."""
+    """The description counts every feature; a record has `dropped` only if something was dropped."""
     write_csv(tmp_path / "a.csv", ["n", "w", "note", "y"], [["", "a", "x", 0], [2, "", "y", 1], [3, "b", "z", 1]])
     whole = convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="y", drop=("w", "note")).table
     assert whole.describe() == "1 of numbers; 1 for missing values" and whole.p == 2
@@ -109,7 +109,7 @@ def test_what_is_kept_of_a_table(tmp_path):
 
 
 def test_files_of_one_table_have_the_same_columns(comm, shared_dir):
-    """But for dropped ones; the first says which. There is no training data yet to speak of."""
+    """Files need the same columns except for dropped ones; without training data, the message names the first file."""
     for name, header in (("a", "xyd"), ("b", "yx"), ("c", "xyz"), ("d", "yd")):
         on_root(comm, lambda n=name, h=header: write_csv(shared_dir / f"{n}.csv", h, [[0] * len(h), [1] * len(h)]))
     files = [shared_dir / f"{name}.csv" for name in "abcd"]
