@@ -41,7 +41,7 @@ from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
 from distsms.optim.train import Watcher
-from distsms.parallel.communicator import Communicator, communicator
+from distsms.parallel.communicator import Communicator, as_communicator
 from distsms.training import fit
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -114,13 +114,13 @@ def train(
     >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
     'proved'
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = fit.choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
-    with comm.together():
+    with comm.fail_together():
         chosen = fit.settings_for(measure, solver, lam=lam, **settings)
     rows, origin, manifest = _training_rows(data, comm)
-    with comm.together():
+    with comm.fail_together():
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
         w = None if begin is None else _start(begin, rows.p, bias, manifest)
     found = fit.fit(
@@ -169,7 +169,7 @@ def predict(
     -----
     Collective. One pass over the rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
     rows = data if isinstance(data, str | os.PathLike) else (data, None)
     return _scored(judge, rows, comm, how).scores[0]
@@ -220,7 +220,7 @@ def evaluate(
     -----
     Collective. No rank gathers the scores of all rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
     return evaluation.compute_measures(judge, *_scored(judge, data, comm, how).counted_scores(), comm, threshold, k)
 
@@ -228,7 +228,7 @@ def evaluate(
 def _model(given: Model | Path, comm: Communicator) -> Model:
     if isinstance(given, Model):
         return given
-    with comm.together():
+    with comm.fail_together():
         return model.load(given)
 
 
@@ -250,7 +250,7 @@ def _start(begin: Model, p: int, bias: float | None, manifest: dataset.Manifest 
 def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.DataBlock, dict[str, Any], dataset.Manifest | None]:
     """This rank's rows, what is known of all of them, and their data set. Collective."""
     if isinstance(data, str | os.PathLike):
-        with comm.together():
+        with comm.fail_together():
             manifest = dataset.read_manifest(data)
         return dataset.load(manifest, comm), fit.origin(manifest, data), manifest
     rows = _in_memory(*data, comm)
@@ -262,7 +262,7 @@ def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.DataBlock, d
 
 def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.DataBlock:
     """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
-    with comm.together():
+    with comm.fail_together():
         if np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; rows and columns are wanted")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)

@@ -129,7 +129,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     solvers = args.solvers or [None, *(one for one in SOLVERS if one not in ("lmvm", "lbfgs"))]
     solvers = [solver_for(args, one, args.measures[0], comm, say) for one in solvers]
-    with comm.together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # everything that can be refused before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
         common = next(iter(settings.values()))
@@ -160,7 +160,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     runner.close()
     disagree, draws = 0, args.figures and not stopped  # who sends signals has little patience
     heading = _heading(args.data, manifest, common, comm.size)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             disagree = _conclude(args.data, folder, settings, heading, draws, say)
     code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)

@@ -168,7 +168,7 @@ def _print_one(args: argparse.Namespace, judged: ModelEvaluation, asked: Evaluat
         ["positive rows", str(found["tp"]), str(found["fn"])],
         ["negative rows", str(found["fp"]), str(found["tn"])],
     ]
-    print(formatting.table(["", "called positive", "called negative"], lines))
+    print(formatting.format_table(["", "called positive", "called negative"], lines))
 
 
 def _print_several(on: str, judged: list[ModelEvaluation], pairs: list[ModelComparison], level: float) -> None:
@@ -184,7 +184,7 @@ def _print_several(on: str, judged: list[ModelEvaluation], pairs: list[ModelComp
         header += [label, judged[0].intervals[name].method]
         for cells, one in zip(lines, (model.intervals[name] for model in judged), strict=True):
             cells += [f"{one.value:.6f}", "none" if one.why else f"{one.low:.6f} to {one.high:.6f}"]
-    print(formatting.table(header, lines))
+    print(formatting.format_table(header, lines))
     for pair in pairs:
         print(f"\n{pair.first} - {pair.other}")
         for name, one in pair.differences.items():

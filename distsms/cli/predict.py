@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.errors import InputError
     from distsms.inference import inputs, model, output, scoring
 
-    with comm.together():
+    with comm.fail_together():
         judge = model.load(args.model)
         if args.output != "-":
             model.check_writable(args.output)

@@ -155,7 +155,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.data.convert import convert
     from distsms.data.shards.dataset import read_manifest
     from distsms.data.splits import Splitter
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
@@ -193,7 +193,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             _tell(one)
         if manifest.split is not None and (left := manifest.split["of"] - sum(one.n for one in made)):
             print(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
-        print(f"  from      {size(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), {size(n_bytes / seconds)}/s")
+        print(
+            f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
+            f"{format_bytes(n_bytes / seconds)}/s"
+        )
     return EXIT_OK
 
 

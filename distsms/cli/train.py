@@ -185,12 +185,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.training import fit, snapshots
     from distsms.training.trace import Trace, check_trace
     from distsms.utils.timing import Clock
-    from distsms.utils.usage import ReadCounter, busiest, used
+    from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
     say = speaker(comm.is_root and not args.quiet)
     solver = solver_for(args, args.solver, args.measure, comm, say)
-    clock, reading, neighbours = Clock(comm.moved), ReadCounter(), comm.node_ranks()
-    with comm.together():  # everything that can be refused before the data are read
+    clock, reading, neighbours = Clock(comm.bytes_moved), ReadCounter(), comm.node_ranks()
+    with comm.fail_together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
         more = {"lam": args.lam, "c_mu": args.c_mu, "solver_options": petsc}
         more["checkpoint_every"] = args.checkpoint_every if args.checkpoint else None
@@ -223,7 +223,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     features = WithBias(block.features, args.bias) if args.bias else block.features
     with clock.phase("measure"):
         vectors = make_vectors(args.step, features.shape[1], comm)
-    say(rows_held(block, comm, args.memory) + (f"vectors   {vectors.in_words()}\n" if comm.size > 1 else ""))
+    say(rows_held(block, comm, args.memory) + (f"vectors   {vectors.describe()}\n" if comm.size > 1 else ""))
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
@@ -251,7 +251,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     layout, came = (args.ordering, args.step, comm.size), (bias, threshold, on_training)
     about = fit.info(args.measure, settings, result, layout, *came, fit.origin(manifest, args.data), versions())
     trained = model.from_training(w, {**about, "trace": args.trace and os.path.abspath(args.trace)}, manifest)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             model.save_or_rescue(args.output, trained)
     words.conclude(say, args, settings, result)
@@ -264,9 +264,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
                 test = scoring.score([trained], args.test, comm, inputs.InputOptions(args.ignore_new_features))
             on_test = trained.info["test"] = fit.measured(args.measure, *test.counted_scores(), threshold, comm)
         say(f"  test      {words.figures(on_test)}   ({args.test})")
-    usage = comm.allgather(used(clock, comm.moved(), reading.bytes, evaluations))
-    trained.info["usage"] = busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
-    with comm.together():
+    usage = comm.allgather(resource_usage(clock, comm.bytes_moved(), reading.bytes, evaluations))
+    trained.info["usage"] = maximum_usage(usage) | {"outward": vectors.outward, "inward": vectors.inward}
+    with comm.fail_together():
         if comm.is_root:
             model.save_or_rescue(args.output, trained)
     say(words.took(usage, result.starts, vectors))

@@ -147,7 +147,7 @@ def convert(
         raise InputError("--split-by groups: which column is the group? --group COLUMN", everywhere=True)
     output = OutputOptions(n_shards, n_features, dtype, compression, normalize or "none", progress, split)
     given = None
-    with comm.together():
+    with comm.fail_together():
         sizes = [_size(path) for path in inputs]
         if like is not None:
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
@@ -155,7 +155,7 @@ def convert(
     reader = open_reader(inputs, options, comm)
     with contextlib.ExitStack() as locks:
         if split is not None:
-            with comm.together():
+            with comm.fail_together():
                 _check_free(Path(directory))
         for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
             locks.enter_context(writing(folder, comm, overwrite))
@@ -200,7 +200,7 @@ def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bo
     and so is the directory if nothing else is in it. A data set that was there before stays.
     """
     with contextlib.ExitStack() as lock:
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 lock.enter_context(exclusive(Path(directory)))
                 dataset.prepare(directory, overwrite)
@@ -230,25 +230,25 @@ def _convert(
     p = output.n_features or max(1, *columns_of)
     names = ", ".join(file["name"] for file in source)
     print_warnings(names, reader.warnings, comm)
-    with comm.together():
+    with comm.fail_together():
         label_map = reader.label_map or interpret(set().union(*labels_of), options.positive).as_map()
     folders, parts = _folders(directory, output.split), [staged]
     if output.split is not None:
         part_of = _part_of(staged, sum(counts[: comm.rank]), output.split, comm)
-        with comm.together():
+        with comm.fail_together():
             parts = _divide(staged, part_of, folders)
     sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
         entries = partial(_entries, parts[0])
-        given = normalization.measure(output.normalize, entries, (sizes[0], p), comm)
+        given = normalization.fit(output.normalize, entries, (sizes[0], p), comm)
     finished, labels = [], []
-    with comm.together():
+    with comm.fail_together():
         for part in parts:
             labels.append([_signs(one, reader, label_map) for one in part])
             finished.append([dataset.finish_shard(one.shard, y, p) for one, y in zip(part, labels[-1], strict=True)])
     all_finished = comm.allgather(finished)
     statistics = [_statistics(part, y, options, comm) for part, y in zip(parts, labels, strict=True)]
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             for folder in folders[1:]:  # so that new parts are never found together with old ones
                 dataset.withdraw(folder)
@@ -264,7 +264,7 @@ def _convert(
                     split=None if output.split is None else output.split.record(k, sum(counts)),
                     statistics=statistics[k],
                 )
-    with comm.together():
+    with comm.fail_together():
         return dataset.read_manifest(folders[0])
 
 
@@ -276,7 +276,7 @@ def _stage_all(
     mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
     staged, columns = list[_Staged](), reader.n_columns or 0
     comm.root_first(lambda: duplicates.hash_rows(sparse.csr_matrix((1, 1))))  # compiles its kernel
-    with comm.together():
+    with comm.fail_together():
         for done, k in enumerate(mine):
             number = k
             for rows in combined(reader.read(shares[k]), SHARD_BYTES):

@@ -44,7 +44,7 @@ class Groups:
     def __init__(self, keys: Hashes, labels: NDArray[np.int8], seed: int, comm: Communicator) -> None:
         """Group the rows by `keys` (n_local,) with `labels` (n_local,). Another `seed` gives another order."""
         self._comm = comm
-        own, self._of_row = np.unique(hashing.keys(keys, seed), return_inverse=True)
+        own, self._of_row = np.unique(hashing.row_keys(keys, seed), return_inverse=True)
         owner = ((own >> _BITS) * np.uint64(comm.size)) >> _BITS
         sent = np.bincount(owner.astype(np.intp), minlength=comm.size)
         received, self._origin = comm.alltoall_rows(own, sent)
@@ -82,7 +82,7 @@ def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> 
     """
     rounds = max(1, int(comm.maximum(np.array([-(-len(keys) // AT_ONCE)]))[0]))
     sums, largest = np.zeros(3, np.int64), np.zeros(1, np.int64)
-    round_of = hashing.keys(keys, 1) % np.uint64(rounds)
+    round_of = hashing.row_keys(keys, 1) % np.uint64(rounds)
     for k in range(rounds):
         chosen = round_of == k
         found = Groups(keys[chosen], labels[chosen], 0, comm)

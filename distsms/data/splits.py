@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
-from distsms.utils.hashing import keys
+from distsms.utils.hashing import row_keys
 
 _STREAM = 2**63
 """Added to seeds, so that splits draw other numbers than folds and intervals do."""
@@ -70,7 +70,7 @@ class Splitter:
 
     def by_hash(self, hash_keys: NDArray[Any]) -> NDArray[np.intp]:
         """Return the part of each row, (n,), from its key (n,): its number, or that of its group or content. Local."""
-        return np.searchsorted(self._ends, keys(hash_keys, _STREAM + self.seed) / 2.0**64, side="right")
+        return np.searchsorted(self._ends, row_keys(hash_keys, _STREAM + self.seed) / 2.0**64, side="right")
 
     def in_time(self, times: NDArray[Any], comm: Communicator) -> NDArray[np.intp]:
         """Return the part of each row, (n_local,), the earliest rows in the first part. **Collective.**"""

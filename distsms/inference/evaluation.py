@@ -115,30 +115,32 @@ def evaluate(
     Consecutive models that want the same columns share one reading of the rows. Memory: see `scoring.score`. Cost: see
     `ranking.placements` and `bootstrap.prbep`, each once for a model.
     """
-    with comm.together():
+    with comm.fail_together():
         models = [load(path) for path in paths]
     rows, scores = _scored(paths, models, on, comm, input_options)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
     labels, n_pos = rows.labels, int(comm.sum(np.array([np.count_nonzero(rows.labels > 0)]))[0])
     placed = [ranking.placements(of_model, labels, comm) for of_model in scores]
-    shares = [ranking.among(of_model, n_pos, comm) for of_model in scores]
+    shares = [ranking.top_k_shares(of_model, n_pos, comm) for of_model in scores]
     drawn = [
-        bootstrap.prbep(of_model, labels, rows.row_numbers, options.replicates, options.seed, comm)
+        bootstrap.prbep_replicates(of_model, labels, rows.row_numbers, options.replicates, options.seed, comm)
         for of_model in scores
     ]
     judged = []
     for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
-        area = confidence.of_rocarea(confidence.delong(places, labels, comm), options.level)
-        prbep = confidence.of_prbep(confidence.recall(share, labels, comm), draws, options.level)
+        area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm), options.level)
+        prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, options.level)
         found = compute_measures(model, own, labels, comm, options.threshold, options.k, area.value)
         more = extra_measures(model.info, options.k)
         judged.append(ModelEvaluation(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
-        area = confidence.of_rocarea_difference(confidence.delong(placed[a] - placed[b], labels, comm), options.level)
-        less = confidence.recall(shares[a] - shares[b], labels, comm)
-        prbep = confidence.of_prbep_difference(less, drawn[a] - drawn[b], options.level)
+        area = confidence.rocarea_difference_interval(
+            confidence.rocarea_estimate(placed[a] - placed[b], labels, comm), options.level
+        )
+        less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm)
+        prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         pairs.append(ModelComparison(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
     return rows, judged, pairs
 
@@ -158,7 +160,7 @@ def _scored(
         found = scoring.score(alike, on, comm, input_options)
         judged = [found.counted_scores(k) for k in range(len(alike))]
         labels = judged[0][1]
-        with comm.together():
+        with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
                 raise InputError(
                     f"{on}: {names[0]} and {paths[0]} do not agree on which label is positive; evaluate them one by one"
@@ -206,11 +208,13 @@ def compute_measures(
         "n_pos": n_pos,
         "n_neg": n_neg,
         "rocarea": ranking.rocarea(scores, labels, comm) if rocarea is None else rocarea,
-        "prbep": ranking.at_k(scores, labels, n_pos, comm).recall,
+        "prbep": ranking.top_k(scores, labels, n_pos, comm).recall,
         "average_precision": ranking.average_precision(scores, labels, comm),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
-        **{name: ranking.value(name, scores, labels, threshold, comm) for name in extra_measures(model.info, k)},
+        **{
+            name: ranking.measure_value(name, scores, labels, threshold, comm) for name in extra_measures(model.info, k)
+        },
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from distsms.errors import InputError
 from distsms.inference.model import Model, intercept
-from distsms.utils.files import replacing
+from distsms.utils.files import atomic_write
 
 OPSET, IR_VERSION = 16, 8  # from early 2022: every runtime since then knows them
 
@@ -107,5 +107,5 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -
         stdout.buffer.write(content)
         stdout.flush()
         return
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content)

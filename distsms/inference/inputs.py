@@ -86,7 +86,7 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
 def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, options: InputOptions) -> Reader:
     """Return the reader of a file, by the columns and labels of the model's training data. **Collective.**"""
     info, text = model.info, format_of(path) == "text"
-    with comm.together():
+    with comm.fail_together():
         if text and Path(path).is_file() and is_model(path):
             raise InputError(
                 f"{path}: is a model, but rows are expected here; to compare models, name the rows by --on DATA"

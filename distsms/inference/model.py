@@ -27,7 +27,7 @@ from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.utils import hdf5
-from distsms.utils.files import replacing, require_regular, require_space
+from distsms.utils.files import atomic_write, require_regular, require_space
 
 FORMAT, VERSION = "distsms-model", 1
 
@@ -134,7 +134,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     One process.
     """
     require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes)
-    with replacing(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with atomic_write(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
         file["w"] = model.w
         if model.scale is not None:
             file["scale"] = model.scale
@@ -203,7 +203,7 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: there is no such model file")
     hdf5.check_heaps(path)
     try:
-        with hdf5.opened(path, "a model") as file:
+        with hdf5.open_file(path, "a model") as file:
             if hdf5.attribute(file, "format", text=True) != FORMAT or not hdf5.attribute(file, "complete"):
                 raise InputError(f"{path}: is an HDF5 file, but not a (complete) model of distsms")
             if (version := int(hdf5.attribute(file, "version"))) > VERSION:
@@ -236,7 +236,7 @@ def is_model(path: str | os.PathLike[str]) -> bool:
     """Whether the file calls itself a model, complete or not."""
     try:
         hdf5.check_heaps(path)
-        with hdf5.opened(path, "a model") as file:
+        with hdf5.open_file(path, "a model") as file:
             return bool(hdf5.attribute(file, "format", text=True) == FORMAT)
     except InputError:
         return False

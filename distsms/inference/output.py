@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import replacing
+from distsms.utils.files import atomic_write
 
 ScoresPart = tuple[NDArray[np.float64], list[str] | None]
 
@@ -47,12 +47,12 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator) -> None:
     The root holds one part of every rank.
     """
     with contextlib.ExitStack() as opened:
-        with comm.together():
+        with comm.fail_together():
             sink = _sink(path, opened) if comm.is_root else None
         gather = _gather_arrays if path.endswith((".h5", ".hdf5")) else _gather_lines
         for scores, ids in parts:
             whole = gather(scores, ids, comm)
-            with comm.together():
+            with comm.fail_together():
                 if sink is not None:
                     try:
                         sink.append(whole)
@@ -97,7 +97,7 @@ class _HDF5:
 def _sink(path: str, opened: contextlib.ExitStack) -> _Sink:
     if path == "-":
         return _Text(sys.stdout.buffer)
-    temporary = opened.enter_context(replacing(path))
+    temporary = opened.enter_context(atomic_write(path))
     if path.endswith((".h5", ".hdf5")):
         return _HDF5(opened.enter_context(h5py.File(temporary, "w", locking=False)))
     return _Text(opened.enter_context(open(temporary, "wb")))

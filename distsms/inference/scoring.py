@@ -18,7 +18,7 @@ from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.inference.inputs import AS_TRAINED, InputOptions
 from distsms.inference.model import Model
-from distsms.matrix.local import Features, Sparse
+from distsms.matrix.local import Features, SparseRows
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -111,7 +111,7 @@ def checked(found: ScoredRows, path: str | os.PathLike[str], comm: Communicator,
     **Collective.** `row` is the global number of the first row of rank 0.
     """
     first = row + sum(comm.allgather(len(found.labels))[: comm.rank])
-    with comm.together():
+    with comm.fail_together():
         for scores in found.scores:
             _require_finite(scores, first, path)
     return found._replace(first_row=first)
@@ -141,7 +141,7 @@ class _Pass(NamedTuple):
 
     def _of_set(self, comm: Communicator) -> Iterator[ScoredRows]:
         p, options = self.models[0].p, self.options
-        with comm.together():
+        with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
             inputs.check_data_set(manifest, self.models[0], options)
         numbers, n_parts = self._numbers(ENTRY_BYTES * (manifest.n + manifest.nnz), comm)
@@ -149,7 +149,7 @@ class _Pass(NamedTuple):
             block = dataset.load(
                 manifest, comm, p, options.ignore_new, self.models[0].normalization.by_row, (k, n_parts)
             )
-            with comm.together():
+            with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
             scored = ScoredRows(score_rows(self.models, block.features), block.labels, block.counted, ids)
@@ -159,15 +159,15 @@ class _Pass(NamedTuple):
     def _of_file(self, comm: Communicator) -> Iterator[ScoredRows]:
         """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
         reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
-        with comm.together():
+        with comm.fail_together():
             n_bytes = os.path.getsize(self.path) * (text_files.EXPANSION if reader.compressed else 1)
             numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
             shares = reader.plan(n_parts)
         for k in numbers:
             found, names = list[ScoredRows](), list[str]()
-            with comm.together():
+            with comm.fail_together():
                 for rows in reader.read(shares[k]):
-                    X = Sparse.of(inputs.to_matrix(rows, self.models[0], self.path, self.options))
+                    X = SparseRows.of(inputs.to_matrix(rows, self.models[0], self.path, self.options))
                     X.normalize(self.models[0].normalization.by_row)
                     signs = rows.labels.astype(np.int8)
                     found.append(ScoredRows(score_rows(self.models, X), signs, np.ones(len(signs), bool)))

@@ -23,7 +23,7 @@ from distsms.report import html, plots
 from distsms.report.html import Html, element
 from distsms.report.plots import Drawing
 from distsms.report.selection_sections import Beside, OnPath, baseline_section, figure_of, path_section
-from distsms.utils.formatting import size
+from distsms.utils.formatting import format_bytes
 from distsms.utils.typing import Floats
 
 WEIGHTS = 20
@@ -203,7 +203,7 @@ def _cost(material: Material, drawn: list[Drawing]) -> str:
     rows = []
     for k, of_rank in enumerate(ranks):
         spent = [_number(of_rank.get("seconds", {}).get(name), ".3f") for name in phases]
-        amounts = [size(of_rank[name]) if name in of_rank else "-" for name in others]
+        amounts = [format_bytes(of_rank[name]) if name in of_rank else "-" for name in others]
         rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *spent, *amounts])
     header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in others)]
     return html.section("Seconds, memory and bytes", html.table("What the training took", header, rows))

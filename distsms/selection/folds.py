@@ -30,7 +30,7 @@ from distsms.data.splits import periods
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
-from distsms.utils.hashing import keys
+from distsms.utils.hashing import row_keys
 
 CAVEATS = {
     "groups": "intervals count each row by itself: where rows of a group are alike, they are too narrow",
@@ -138,7 +138,7 @@ def deal(
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
         skipped, runs = first % folds, -(-(first % folds + len(rows)) // folds)
         numbers = first - skipped + np.arange(runs * folds)
-        order = np.argsort(keys(numbers, 2 * seed + (sign > 0)).reshape(runs, folds), axis=1, kind="stable")
+        order = np.argsort(row_keys(numbers, 2 * seed + (sign > 0)).reshape(runs, folds), axis=1, kind="stable")
         places = np.argsort(order, axis=1).ravel()[skipped : skipped + len(rows)]
         found[rows] = 1 + places
     return found
@@ -242,7 +242,7 @@ def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int,
     kind = np.repeat(np.arange(len(left)), left)
     a, b = shares[:, kind]
     # Within a factor of 2 in size the seed decides, so that it makes a difference even where all groups differ.
-    order = np.lexsort((keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
+    order = np.lexsort((row_keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
     load, found = np.zeros((2, folds)), np.empty(len(kind), np.int64)
     for group in order.tolist():
         # Of all folds it adds least to the sum of the squares of loads.

@@ -86,11 +86,11 @@ class Runner:
         """Solve, measure on the test rows, write the cell's files. A cell that a signal stopped stays unfinished."""
         self._warm_up(cell, settings)
         comm, folder = self.comm, Path()
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 folder = self.folder.begin(cell)
             trace = Trace(str(folder / TRACE) if comm.is_root else None, cell.solver)
-        with Kept(folder if comm.is_root and self.test else None, self.vectors.at_root) as kept:
+        with Kept(folder if comm.is_root and self.test else None, self.vectors.gather) as kept:
 
             def watch(state: State, w: Floats) -> None:
                 trace(state)
@@ -103,7 +103,7 @@ class Runner:
                 return result
             kept.add(result.evaluations, result.seconds, result.J, result.w)
             tested = self._tested(kept)
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 self._write(cell, folder, result, tested)
         return result
@@ -161,7 +161,7 @@ class Kept:
     """The best w so far at a growing distance of evaluations, in a nameless file that a killed run does not leave.
 
     folder : where the file is; None keeps nothing but the records: evaluation, seconds and best J of each w.
-    whole : makes of a slice of w the whole on the root, where the others have None; see `Vectors.at_root`.
+    whole : makes of a slice of w the whole on the root, where the others have None; see `Vectors.gather`.
     On the disk: 8 p bytes for each, some 50 w for 1000 evaluations.
     """
 

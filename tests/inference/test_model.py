@@ -166,7 +166,7 @@ def test_what_is_no_model_is_not_replaced(tmp_path):
 def test_two_jobs_that_write_one_model(tmp_path):
     """Both writers end well; afterwards the file is the whole model of the one that ended last."""
     path = tmp_path / "m.h5"
-    with files.replacing(path) as first:
+    with files.atomic_write(path) as first:
         model.save(first, model.Model(np.full(3, 1.0), INFO))
         model.save(path, model.Model(np.full(3, 2.0), INFO))
         assert model.load(path).w[0] == 2.0

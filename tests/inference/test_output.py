@@ -32,7 +32,7 @@ def trained(folder, comm, normalize, source="a.csv", **how):
     """Return a model of a table, which the root writes."""
     how = {"label": "y", "positive": "y", **how}
     convert([folder / source], folder / "train", comm, 3, normalize=normalize, **how)
-    return api.train(folder / "train", comm.library, lam=1e-2, solver="lbfgs", max_evaluations=30)
+    return api.train(folder / "train", comm.mpi_comm, lam=1e-2, solver="lbfgs", max_evaluations=30)
 
 
 def predicted(one, path, comm, folder, name="scores.txt", **how):
@@ -214,7 +214,7 @@ def test_dropped_columns_may_be_there_or_not(comm, shared_dir, kind, capsys):
         np.testing.assert_allclose(predicted(one, path, comm, shared_dir)[1], X[:, kept] @ one.w, rtol=1e-9)
         assert convert([path], shared_dir / name, comm, 2, like=like).table == one.table
         np.testing.assert_array_equal(content(shared_dir / name)[0], X[:, kept])
-        found = [api.evaluate(one, data, comm.library) for data in (path, shared_dir / name)]
+        found = [api.evaluate(one, data, comm.mpi_comm) for data in (path, shared_dir / name)]
         assert found[0] == found[1]
         like = shared_dir / name
     assert capsys.readouterr().err == ""
@@ -266,10 +266,10 @@ def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
     how = {"label": "y", "id": "id"}
     convert([shared_dir / "few.csv"], shared_dir / "like", comm, 2, like=shared_dir / "train", **how)
     convert([shared_dir / "few.csv"], shared_dir / "unlike", comm, 2, "y", **how)
-    found = [api.evaluate(one, shared_dir / name, comm.library) for name in ("few.csv", "like")]
+    found = [api.evaluate(one, shared_dir / name, comm.mpi_comm) for name in ("few.csv", "like")]
     assert found[0] == found[1] and found[0]["n"] == 50
     with pytest.raises(InputError, match=r"feature 4 is 'w=é' there and 'w=eve' here.*--like"):
-        api.evaluate(one, shared_dir / "unlike", comm.library)
+        api.evaluate(one, shared_dir / "unlike", comm.mpi_comm)
     with pytest.raises(InputError, match="--like TRAINING_DATA"):
         predicted(one, shared_dir / "unlike", comm, shared_dir, ignore_new=True)
     with pytest.raises(InputError, match="--like takes"):

@@ -121,9 +121,9 @@ def test_path_and_baseline(folds):
         for lane in range(folds + 1)
     ]
     of = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
-    many = confidence.Spread(0.9, (1e4, 0.0), (10**4, 10**6))
-    sure = {"rocarea": confidence.of_rocarea(many, 0.95), "prbep": NOTHING}
-    less = {"rocarea": confidence.of_rocarea_difference(many._replace(value=0.02), 0.95), "prbep": NOTHING}
+    many = confidence.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))
+    sure = {"rocarea": confidence.rocarea_interval(many, 0.95), "prbep": NOTHING}
+    less = {"rocarea": confidence.rocarea_difference_interval(many._replace(value=0.02), 0.95), "prbep": NOTHING}
     found = [
         MethodResult(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")
     ]

@@ -262,11 +262,11 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
         at = np.flatnonzero(these.fold == fit.fold)
         scores, y = folder.scores(fit), these.y[at]
-        drawn.append(bootstrap.prbep(scores, y, at, 1000, 0, ALONE))
-        shares.append(confidence.recall(ranking.among(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
+        drawn.append(bootstrap.prbep_replicates(scores, y, at, 1000, 0, ALONE))
+        shares.append(confidence.prbep_estimate(ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
     sure, replicates = ours.sure["prbep"], np.mean(drawn, axis=0)
     far = [sure.value + math.sqrt(2.5) * (np.quantile(replicates, q) - sure.value) for q in (0.025, 0.975)]
-    low, high = confidence.limits(confidence.of_folds(shares), 0.95)
+    low, high = confidence.limits(confidence.pool_folds(shares), 0.95)
     assert (sure.low, sure.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
     assert sure.of == confidence.METHOD
 

@@ -31,18 +31,18 @@ class AnnDataReader(RowRangeReader):
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the files, find out what the labels mean, and match the columns. **Collective.**"""
-        with comm.together():
+        with comm.fail_together():
             for path in paths if comm.is_root else ():
                 hdf5.check_heaps(path)
         if (given := options.table) is not None:
             options = replace(options, label=options.label or given.label)
-            with comm.together():
+            with comm.fail_together():
                 if options.id is None and all(_has(path, given.id) for path in paths):
                     options = replace(options, id=given.id)
         if options.labelled and options.label is None:
             raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
         super().__init__(paths, options, comm)
-        with comm.together():
+        with comm.fail_together():
             names = {path: self._names(path) for path in paths}
             for path in paths:
                 if len(names[path]) != self.sizes[path].p:
@@ -62,7 +62,7 @@ class AnnDataReader(RowRangeReader):
 
     def read_size(self, path: str) -> MatrixSize:
         """Return the size of X, as the file states it."""
-        with hdf5.opened(path, "AnnData") as file:
+        with hdf5.open_file(path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
@@ -80,7 +80,7 @@ class AnnDataReader(RowRangeReader):
     def read_block(self, part: RowRange) -> sparse.csr_matrix:
         """Read these rows, and bring their columns into the order of the training data."""
         p = self.sizes[part.path].p
-        with hdf5.opened(part.path, "AnnData") as file:
+        with hdf5.open_file(part.path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
                 rows = sparse.csr_matrix(as_float(X[part.start : part.stop], part.path))
@@ -100,7 +100,7 @@ class AnnDataReader(RowRangeReader):
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read these rows of a column of obs."""
-        with hdf5.opened(part.path, "AnnData") as file:
+        with hdf5.open_file(part.path, "AnnData") as file:
             obs = file["obs"]
             if name not in obs:
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
@@ -126,7 +126,7 @@ class AnnDataReader(RowRangeReader):
 
     @staticmethod
     def _names(path: str) -> list[str]:
-        with hdf5.opened(path, "AnnData") as file:
+        with hdf5.open_file(path, "AnnData") as file:
             var = file["var"]
             index = _attribute(var, "_index") or "_index"
             names = [str(name) for name in _values(var[index], slice(None)).tolist()]
@@ -143,7 +143,7 @@ def _attribute(item: h5py.Group, *names: str) -> Any:
 
 def _has(path: str, name: str | None) -> bool:
     """Whether obs has this column."""
-    with hdf5.opened(path, "AnnData") as file:
+    with hdf5.open_file(path, "AnnData") as file:
         return name is not None and name in file["obs"]
 
 

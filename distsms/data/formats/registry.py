@@ -61,7 +61,7 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
     hold. Readers are imported only when they are needed: some need packages that are not always installed.
     """
     names = [os.fspath(path) for path in paths]
-    with comm.together():
+    with comm.fail_together():
         text_files.plan(names, 1)  # refuses files that are missing or not regular
         kind, *others = {format_of(path) for path in names}
         endings = {os.path.splitext(path)[1] for path in names}

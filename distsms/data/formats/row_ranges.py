@@ -39,7 +39,7 @@ class RowRangeReader(ABC):
         self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
         self.label_map: Mapping[str, Any] | None = options.label_map
         self.has_ids = options.id is not None
-        with comm.together():
+        with comm.fail_together():
             if options.drop or options.keep:
                 raise InputError(f"{paths[0]}: --drop and --keep are for CSV and Parquet")
             self.sizes = {path: self.read_size(path) for path in paths}
@@ -123,13 +123,13 @@ class RowRangeReader(ABC):
     def _survey(self, comm: Communicator) -> None:
         """Find out what the labels mean. Collective."""
         found: set[Any] = set()
-        with comm.together():
+        with comm.fail_together():
             for row_range in self.plan(comm.size)[comm.rank]:
                 for part in row_range.parts(2**16):
                     if len(found) <= labels.MAX_LABELS:
                         found |= set(np.unique(self._labels(part)).tolist())
         whole = set().union(*comm.allgather(found))
-        with comm.together():
+        with comm.fail_together():
             try:
                 self.label_map = labels.interpret(whole, self.options.positive).as_map()
             except InputError as error:

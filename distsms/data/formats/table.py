@@ -38,7 +38,7 @@ class TableReader:
         Without the table of the training data, all ranks read all files once to find it out.
         """
         self.options, self.warnings = options, Counter[str]()
-        with comm.together():
+        with comm.fail_together():
             self.files: Any = arrow.open_files(paths)
             given = self._check_names(options.table)
         self.compressed = self.files.compressed
@@ -99,12 +99,12 @@ class TableReader:
         names = [name for name in files.names if name not in options.non_features]
         assert options.label is not None
         found = {name: ColumnSurvey() for name in [*names, options.label]}
-        with comm.together():
+        with comm.fail_together():
             for batch in files.batches(files.plan(comm.size)[comm.rank], list(found)):
                 for name, survey in found.items():
                     survey.add(batch.columns[name], batch.position)
         by_rank = comm.allgather(found)
-        with comm.together():
+        with comm.fail_together():
             whole = {name: merge_surveys([surveys[name] for surveys in by_rank]) for name in found}
             values = whole[options.label].labels(options.label, files)
             try:

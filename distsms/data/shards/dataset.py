@@ -36,10 +36,10 @@ from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, s
 from distsms.errors import InputError
 from distsms.matrix.local import (
     PART_ENTRIES,
-    Dense,
+    DenseRows,
     Features,
-    Pattern,
-    Sparse,
+    PatternRows,
+    SparseRows,
     index_dtype,
     length_dtype,
     normalize_matrix,
@@ -146,7 +146,7 @@ def load(
     2 log2(rows of a shard) single reads to find the two boundaries. Memory: the block, and some MB for the part of a
     shard that is being read and checked (a part has at least one row).
     """
-    with comm.together():
+    with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
@@ -158,7 +158,7 @@ def load(
     longest, shortest = comm.maximum(np.array(read.rows.length_extremes()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     bytes_read = read.bytes_read
-    with comm.together():
+    with comm.fail_together():
         if budget is not None and isinstance(read.rows, Stream):
             read.rows.load(features, budget.entries(len(read.labels)))
         features.normalize(wanted)
@@ -360,15 +360,15 @@ class _SparseRows:
     def length_extremes(self) -> tuple[int, int]:
         return length_extremes(self.lengths)
 
-    def features(self, longest: int, differ: bool) -> Sparse:
+    def features(self, longest: int, differ: bool) -> SparseRows:
         """Return the rows.
 
         `longest`: entries of the longest row of all ranks; `differ`: whether some rows have fewer.
         """
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:
-            return Pattern(indices, lengths, self.width, sort=differ)
-        return Sparse(self.values[: self.filled], indices, lengths, self.width, sort=differ)
+            return PatternRows(indices, lengths, self.width, sort=differ)
+        return SparseRows(self.values[: self.filled], indices, lengths, self.width, sort=differ)
 
     def matrix(self) -> sparse.csr_matrix:
         """Return all rows and entries as a SciPy matrix."""
@@ -393,8 +393,8 @@ class _DenseRows:
     def length_extremes(self) -> tuple[int, int]:
         return self.array.shape[1], -self.array.shape[1]
 
-    def features(self, longest: int, differ: bool) -> Dense:
-        return Dense(self.array)
+    def features(self, longest: int, differ: bool) -> DenseRows:
+        return DenseRows(self.array)
 
     def matrix(self) -> NDArray[np.float64]:
         return self.array.astype(float, copy=False)

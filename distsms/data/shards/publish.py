@@ -29,7 +29,7 @@ from distsms.data.shards.manifest import (
 )
 from distsms.errors import InputError
 from distsms.matrix.normalization import Normalization
-from distsms.utils.files import replacing, sync
+from distsms.utils.files import atomic_write, sync
 
 PARTIAL = ".partial"
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
@@ -117,7 +117,7 @@ def publish(
         if _SHARD_NAME.fullmatch(path.name) and path.name not in names:
             path.unlink()
     sync(directory)
-    with replacing(manifest.path) as partial:
+    with atomic_write(manifest.path) as partial:
         partial.write_bytes(json.dumps(record, indent=1).encode())
     return manifest
 

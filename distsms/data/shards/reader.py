@@ -270,5 +270,5 @@ class OpenShard:
 def open_shard(manifest: Manifest, shard: Shard, offset: int) -> Iterator[OpenShard]:
     """Open a shard of the data set for reading. `offset` is the global number of its first row."""
     path = manifest.checked_path(shard)
-    with hdf5.opened(path, "an HDF5 shard") as file, open(path, "rb", buffering=0) as raw:
+    with hdf5.open_file(path, "an HDF5 shard") as file, open(path, "rb", buffering=0) as raw:
         yield OpenShard(file, raw, path, manifest, shard, offset)

@@ -28,7 +28,7 @@ from distsms.data.shards.storage import CHUNK, StoredArray
 from distsms.errors import InputError
 from distsms.matrix import kernels as kernel
 from distsms.matrix.blocks import Entries, Part
-from distsms.matrix.local import PART_ENTRIES, Dense, Features, Sparse, length_dtype, unsigned
+from distsms.matrix.local import PART_ENTRIES, DenseRows, Features, SparseRows, length_dtype, unsigned
 
 AHEAD = 2
 """The number of parts, after the one being read, that the system is asked to load.
@@ -324,10 +324,10 @@ class SparseStream(Stream):
     def length_extremes(self) -> tuple[int, int]:
         return length_extremes(self._lengths)
 
-    def features(self, longest: int, differ: bool) -> Sparse:
+    def features(self, longest: int, differ: bool) -> SparseRows:
         self._lengths = self._lengths.astype(length_dtype(longest), copy=False)
         columns, values = self._as_held(0)
-        return Sparse(values, columns, self._lengths, self.width, sort=differ, source=self)
+        return SparseRows(values, columns, self._lengths, self.width, sort=differ, source=self)
 
     def _as_stored(self, count: int) -> Entries:
         return np.empty(count, self._column), np.empty(count, self.dtype) if self._valued else None
@@ -344,7 +344,7 @@ class SparseStream(Stream):
 
     def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
         columns, values = given
-        assert isinstance(self._rows, Sparse)
+        assert isinstance(self._rows, SparseRows)
         self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
 
     def _indptr(self, first: int, last: int) -> NDArray[np.int64]:
@@ -372,8 +372,8 @@ class DenseStream(Stream):
     def length_extremes(self) -> tuple[int, int]:
         return self.width, -self.width
 
-    def features(self, longest: int, differ: bool) -> Dense:
-        return Dense(self._as_held(0)[0], source=self, rows=self._n_local)
+    def features(self, longest: int, differ: bool) -> DenseRows:
+        return DenseRows(self._as_held(0)[0], source=self, rows=self._n_local)
 
     def _as_stored(self, count: int) -> Entries:
         return ()

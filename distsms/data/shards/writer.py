@@ -87,7 +87,7 @@ def stage_shard(
     if compression == "none":  # otherwise the size is not known beforehand
         more = (array.nbytes for array in (names, metadata.groups, metadata.times) if array is not None)
         require_space(path.parent, n_bytes + sum(more))
-    with hdf5.opened(path, "an HDF5 shard", "w") as target:
+    with hdf5.open_file(path, "an HDF5 shard", "w") as target:
         target.attrs["format"] = MARK
         target.attrs["version"] = VERSION
         for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
@@ -124,7 +124,7 @@ def staged_rows(staged: StagedShard) -> tuple[sparse.csr_matrix, list[str] | Non
 @contextlib.contextmanager
 def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray]]:
     """Open a staged shard; yields a function that returns its arrays by name."""
-    with hdf5.opened(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
+    with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
         yield lambda name: storage.open_array(file[name], raw, staged.compression)
 
 
@@ -161,7 +161,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     if p < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p}.")
     require_space(staged.path.parent, 9 * staged.rows)
-    with hdf5.opened(staged.path, "an HDF5 shard", "r+") as target:
+    with hdf5.open_file(staged.path, "an HDF5 shard", "r+") as target:
         if staged.layout == "csr":
             target["X"].attrs["shape"] = np.array([staged.rows, p], np.int64)
         elif target["X"].shape[1] != p:

@@ -95,19 +95,19 @@ def write(
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
     with writing(directory, comm, overwrite):
         entries = []
-        with comm.together():
+        with comm.fail_together():
             for done, k in enumerate(mine):
                 X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
                 staged = dataset.stage_shard(directory, k, X, dtype, compression=compression)
                 entries.append(dataset.finish_shard(staged, y, source.p))
                 progress(done + 1, len(mine))
         entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 meaning = {"+1": 1, "-1": -1}
                 made_from = [{"name": name, "bytes": 0}]
                 dataset.publish(directory, entries, label_map=meaning, zero_based=False, source=made_from)
-    with comm.together():
+    with comm.fail_together():
         return dataset.read_manifest(directory)
 
 
