@@ -24,11 +24,11 @@ from distsms.data.labels import MAX_LABELS, interpret, to_signs
 from distsms.data.row_metadata import Hashes, RowMetadata
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import MANIFEST
+from distsms.data.shards.publish import writing
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.matrix import normalization
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import LOCK, exclusive
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Text for one shard, if the number of shards is not given."""
@@ -190,26 +190,6 @@ def _options_like(
     )
     output = output._replace(n_features=output.n_features or manifest.p)
     return manifest.normalization, options, output
-
-
-@contextlib.contextmanager
-def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
-    """While the context is entered, the shards of a new data set may be staged, finished and published. **Collective.**
-
-    Only one job at a time may write: another one is refused. If the body raises InputError, what it wrote is removed,
-    and so is the directory if nothing else is in it. A data set that was there before stays.
-    """
-    with contextlib.ExitStack() as lock:
-        with comm.fail_together():
-            if comm.is_root:
-                lock.enter_context(exclusive(Path(directory)))
-                dataset.prepare(directory, overwrite)
-        try:
-            yield
-        except InputError:
-            if comm.is_root:
-                _tidy(directory)
-            raise
 
 
 def _convert(
@@ -391,11 +371,3 @@ def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str])
             f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but --n-features is "
             f"{n_features}; give a larger number, or leave it out"
         )
-
-
-def _tidy(directory: str | os.PathLike[str]) -> None:
-    """Remove what a failed conversion wrote, and the directory if nothing else is in it."""
-    with contextlib.suppress(OSError, InputError):
-        dataset.prepare(directory, overwrite=True)
-        (Path(directory) / LOCK).unlink(missing_ok=True)
-        os.rmdir(directory)
