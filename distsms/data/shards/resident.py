@@ -31,6 +31,7 @@ class SparseLoader:
         self.filled, self.width = 0, width
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        """Read the rows of `part` into the local rows `local`."""
         indptr = shard.read_indptr(part)
         self._count(np.diff(indptr), local)
         cut = 0
@@ -70,6 +71,7 @@ class SparseLoader:
         self.filled += len(indices)
 
     def length_extremes(self) -> tuple[int, int]:
+        """Return the number of entries of the longest row, and minus that of the shortest."""
         return length_extremes(self.lengths)
 
     def features(self, longest: int, differ: bool) -> SparseRows:
@@ -97,16 +99,20 @@ class DenseLoader:
         self.array = np.zeros((n_local, width), dtype)
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        """Read the rows of `part` into the local rows `local`."""
         for some in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
             rows = self.array[local.start + some.start - part.start : local.start + some.stop - part.start]
             shard.read_dense(some.start, some.stop, rows)
             shard.check_finite(some, None, rows)
 
     def length_extremes(self) -> tuple[int, int]:
+        """Return the number of columns, and minus it: all rows are full."""
         return self.array.shape[1], -self.array.shape[1]
 
     def features(self, longest: int, differ: bool) -> DenseRows:
+        """Return the rows. The parameters are for sparse rows."""
         return DenseRows(self.array)
 
     def matrix(self) -> NDArray[np.float64]:
+        """Return the rows as float64."""
         return self.array.astype(float, copy=False)
