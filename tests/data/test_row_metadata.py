@@ -1,4 +1,4 @@
-"""Groups and times of rows: the same from every format, no features unless asked for, refused where missing."""
+"""Groups and times of rows: the same from every format, no features unless asked for, refused if missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS = DAYS.astype("datetime64[s]").astype(float)
 
 
 def files(folder):
-    """Each format's file with groups and, where it can, times; and how to read it."""
+    """Write a file of each format with groups and, if it can have them, times; return how to read it."""
     users, days = [str(one) for one in USERS], [str(one) for one in DAYS]
     named = {"label": "y", "group": "user", "time": "day"}
     write_csv(folder / "a.csv", ["user", "x", "day", "y"], zip(users, X[:, 0], days, Y, strict=True))
@@ -103,7 +103,7 @@ def test_shards_hold_them_in_datasets_of_their_own(tmp_path):
 
 @pytest.mark.serial
 def test_what_is_not_known_of_old_data_sets(tmp_path):
-    """Those of before have neither groups, times nor doubles in the manifest."""
+    """Older data sets have neither groups, times nor equal rows in the manifest."""
     manifest = write_data(tmp_path / "d", np.eye(3), [1, -1, 1])
     told = json.loads(manifest.path.read_text())
     del told["doubles"]
@@ -175,7 +175,7 @@ def test_a_column_is_a_feature_only_where_asked_for(tmp_path):
             r"a\.csv:3: .*found 'soon': expected a time",
         ),
         ("a.csv", "t,x,y\n1,1,0\n1e999,2,1\n", {"label": "y", "time": "t"}, r"a\.csv:3: .*found '1e999'"),
-        ("a.csv", "t,x,y\n7,1,0\n2024-01-01,2,1\n", {"label": "y", "time": "t"}, "'t' holds dates and numbers"),
+        ("a.csv", "t,x,y\n7,1,0\n2024-01-01,2,1\n", {"label": "y", "time": "t"}, "'t' holds both dates and numbers"),
         (
             "a.svm",
             "1 qid:1 1:1\n# c\n\n 0 1:1\n",
@@ -209,7 +209,7 @@ def test_what_contradicts_itself_or_would_be_lost(tmp_path):
     (tmp_path / "a.csv").write_text("y,g,t,x\n1,a,9007199254740993,1\n0,b,9007199254740995,2\n")
     for how, message in (
         ({"group": "y"}, "that column is the label"),
-        ({"group": "g", "drop": ("g",)}, "no feature anyway"),
+        ({"group": "g", "drop": ("g",)}, "not a feature anyway"),
         (
             {"time": "t"},
             r"a.csv:2: column 't': found '9007199254740993': .*cannot tell whole numbers of this size apart",
