@@ -127,9 +127,9 @@ def train(
     found = fit.fit(
         rows.features, rows.labels, rows.weights, measure, chosen, comm, bias, w, ordering, watch, stop_wanted
     )
-    on_training = fit.measured(measure, *rows.judged(found.scores), found.threshold, comm)
+    on_training = fit.measured(measure, *rows.counted_scores(found.scores), found.threshold, comm)
     told = found.result, found.layout, found.bias, found.threshold, on_training
-    return model.trained(found.w, fit.info(measure, chosen, *told, origin, _versions()), manifest)
+    return model.from_training(found.w, fit.info(measure, chosen, *told, origin, _versions()), manifest)
 
 
 def predict(
@@ -223,7 +223,7 @@ def evaluate(
     """
     comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
-    return evaluation.measured(judge, *_scored(judge, data, comm, how).judged(), comm, threshold, k)
+    return evaluation.compute_measures(judge, *_scored(judge, data, comm, how).counted_scores(), comm, threshold, k)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:
@@ -233,12 +233,14 @@ def _model(given: Model | Path, comm: Communicator) -> Model:
         return model.load(given)
 
 
-def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions) -> scoring.Scored:
+def _scored(
+    judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions
+) -> scoring.ScoredRows:
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
     rows = _in_memory(*data, comm, judge.p)
     rows.features.normalize(judge.normalization.by_row)
-    found = scoring.Scored(scoring.scores([judge], rows.features), rows.labels, rows.counted)
+    found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
 
 
@@ -246,7 +248,7 @@ def _start(begin: Model, p: int, bias: float | None, manifest: dataset.Manifest 
     return fit.start_from(begin, p, bias, "start", *([manifest.normalization] if manifest else []))
 
 
-def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[str, Any], dataset.Manifest | None]:
+def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.DataBlock, dict[str, Any], dataset.Manifest | None]:
     """This rank's rows, what is known of all of them, and their data set. Collective."""
     if isinstance(data, str | os.PathLike):
         with comm.fail_together():
@@ -259,7 +261,7 @@ def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[
     return rows, meaning | {"n": n, "p": rows.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}, None
 
 
-def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.Block:
+def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.DataBlock:
     """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
     with comm.fail_together():
         if np.ndim(X) != 2:
@@ -276,7 +278,7 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
     features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return dataset.Block(features, labels.astype(np.int8), None, first, n, width, 0)
+    return dataset.DataBlock(features, labels.astype(np.int8), None, first, n, width, 0)
 
 
 def _versions() -> dict[str, str]:

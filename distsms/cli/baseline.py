@@ -138,7 +138,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
     say("")
     with comm.fail_together():
-        X, y, counted = dataset.matrix(manifest)
+        X, y, counted = dataset.load_matrix(manifest)
         belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
         how = identity["folds"], identity["seed"], competitors.ALONE
         by = identity["folds_by"]

@@ -111,15 +111,15 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
     """The manifest, with sums over the shards in place of their list."""
     from dataclasses import asdict
 
-    from distsms.data.groupby import in_words
+    from distsms.data.groupby import describe
     from distsms.data.shards.dataset import read_manifest
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
     del found["shards"], found["normalization"]
-    found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.in_words()}
+    found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
     if not as_json:
-        found |= in_words(manifest)
+        found |= describe(manifest)
     rows = [shard.rows for shard in manifest.shards]
     return found | {
         "shards": len(rows),
@@ -136,7 +136,7 @@ def _model(path: str) -> dict[str, Any]:
 
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
-    table = {} if found.table is None else {"table": found.table.in_words()}
+    table = {} if found.table is None else {"table": found.table.describe()}
     return {"model": path, **size, **table, **found.info}
 
 

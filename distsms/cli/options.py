@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.types import add_threads, count, duration, memory, patience, positive
 
 if TYPE_CHECKING:
-    from distsms.data.shards.dataset import Block
+    from distsms.data.shards.dataset import DataBlock
     from distsms.data.shards.manifest import Manifest
     from distsms.data.shards.streaming import MemoryBudget
     from distsms.optim.settings import Settings
@@ -271,7 +271,7 @@ def speaker(speaks: bool) -> Callable[..., None]:
     return say
 
 
-def rows_held(block: Block, comm: Communicator, allowed: float | None = None) -> str:
+def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None) -> str:
     """What the ranks hold of rows, and what they read of them on each pass, as lines. Collective.
 
     allowed : `--memory`.

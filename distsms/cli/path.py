@@ -196,7 +196,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = dataset.load(manifest, comm, room=room(comm.is_root))
+    block = dataset.load(manifest, comm, budget=room(comm.is_root))
     say(rows_held(block, comm, args.memory))
     with comm.fail_together():
         last = block.first_row + len(block.labels)
@@ -272,7 +272,7 @@ class Keeper:
         problem = self._problem
         settings, told = replace(problem.settings, lam=point.lam), (0.0, point.threshold, dict(point.training))
         info = fit.info(problem.measure, settings, result, self._layout, *told, self._origin, self._versions)
-        self._folder.keep(point, model.trained(result.w, info, self._manifest))
+        self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
         self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, problem.measure)}")
 

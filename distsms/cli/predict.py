@@ -72,5 +72,5 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
     how = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
-    output.write(args.output, scoring.score_in_turns(judge, args.data, comm, how), comm)
+    output.write(args.output, scoring.score_in_parts(judge, args.data, comm, how), comm)
     return EXIT_OK

@@ -74,8 +74,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if comm.is_root:
             beside = _beside(args)
     asked = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
-    rows, (judged,), _ = evaluation.judge([args.model], args.on, asked, comm, reading(args))
-    found = judged.found
+    rows, (judged,), _ = evaluation.evaluate([args.model], args.on, asked, comm, reading(args))
+    found = judged.measures
     head = top_k(judged.scores, rows.labels, found["n_pos"], comm)
     also = [one for one in (found["threshold"], head.threshold) if one == one]
     curve = curves.curve(judged.scores, rows.labels, comm, also)

@@ -148,15 +148,15 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 def _source(kind: str, chosen: dict[str, Any]) -> Any:
     """What makes the rows. Raises InputError where they cannot be made."""
     from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS
-    from distsms.data.synthetic.planted import DenseRows, Recipe, SparseRows
+    from distsms.data.synthetic.planted import DenseSource, Recipe, SparseSource
 
     if kind in LOWER_BOUNDS:
         construction = LOWER_BOUNDS[kind]
         return construction(chosen["n"]) if "n" in chosen else construction.of(chosen["epsilon"])
     recipe = Recipe(*(chosen[name] for name in ("rows", "columns", "positive", "noise", "seed", "dtype")))
     if kind == "dense":
-        return DenseRows(recipe)
-    return SparseRows(recipe, chosen["density"], chosen["skew"], chosen.get("pattern", False))
+        return DenseSource(recipe)
+    return SparseSource(recipe, chosen["density"], chosen["skew"], chosen.get("pattern", False))
 
 
 def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:

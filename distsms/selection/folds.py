@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.duplicates import hashes
+from distsms.data.duplicates import hash_rows
 from distsms.data.groupby import Groups
 from distsms.data.row_metadata import Hashes
-from distsms.data.shards.dataset import opened
+from distsms.data.shards.dataset import open_shards
 from distsms.data.shards.manifest import Manifest
 from distsms.data.splits import periods
 from distsms.errors import InputError
@@ -74,14 +74,14 @@ def marks(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
     found = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):
         return np.arange(first, last)
-    for shard, piece in opened(manifest, first, last):
+    for shard, piece in open_shards(manifest, first, last):
         if by == "groups":
             found.append(shard.read_groups(piece))
         elif by == "time":
             found.append(shard.read_times(piece))
         else:
             rows = max(1, PART_ENTRIES * piece.shard.rows // max(piece.shard.nnz, 1))
-            found += [hashes(shard.read_rows(part)) for part in piece.parts(rows)]
+            found += [hash_rows(shard.read_rows(part)) for part in piece.parts(rows)]
     return np.concatenate([np.empty(0, np.float64 if by == "time" else np.uint64), *found])
 
 

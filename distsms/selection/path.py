@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval, MeanEstimate
@@ -74,7 +74,7 @@ class Run(NamedTuple):
 
 
 def run(
-    block: Block,
+    block: DataBlock,
     problem: Problem,
     comm: Communicator,
     keep: Callable[[Point, Result], None],
@@ -104,7 +104,7 @@ class Lanes:
 
     def __init__(
         self,
-        block: Block,
+        block: DataBlock,
         problem: Problem,
         comm: Communicator,
         stop_wanted: Callable[[], bool] = lambda: False,

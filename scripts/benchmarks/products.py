@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from benchmarks.measuring import Row, Set, Triad, row, timed
 
-from distsms.data.shards.dataset import matrix, read_manifest
+from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.matrix.local import PatternRows, SparseRows
 
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set; no coefficient is zero, so that none is passed over."""
-    features, (X, y, _) = one.load().features, matrix(read_manifest(one.train))
+    features, (X, y, _) = one.load().features, load_matrix(read_manifest(one.train))
     if not isinstance(features, SparseRows):
         return
     rng = np.random.default_rng(0)

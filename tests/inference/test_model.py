@@ -60,7 +60,7 @@ def test_a_model_that_finds_no_place_is_rescued(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone").rmdir()
     with pytest.raises(InputError, match=r"the model was written to .*m\.h5 instead"):
-        model.save_somewhere(tmp_path / "gone" / "m.h5", Model(np.ones(3), INFO))
+        model.save_or_rescue(tmp_path / "gone" / "m.h5", Model(np.ones(3), INFO))
     assert model.load(tmp_path / "m.h5").p == 3
 
 

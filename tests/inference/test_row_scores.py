@@ -64,9 +64,9 @@ def loaded(manifest, comm, streamed):
     if not streamed:
         return dataset.load(manifest, comm)
     try:
-        return dataset.load(manifest, comm, room=MemoryBudget(1))
+        return dataset.load(manifest, comm, budget=MemoryBudget(1))
     except InputError as error:
-        return dataset.load(manifest, comm, room=MemoryBudget(int(re.search(r"and (\d+) are needed", str(error))[1])))
+        return dataset.load(manifest, comm, budget=MemoryBudget(int(re.search(r"and (\d+) are needed", str(error))[1])))
 
 
 @pytest.mark.serial
@@ -111,10 +111,10 @@ def test_training_and_scoring_see_the_same_rows(seed, dtype, layout, kind, compr
             stored = np.full(len(mine), 6) if layout == "dense" else np.count_nonzero(mine, axis=1)
             terms = (stored + 2) * (np.abs(seen) @ np.abs(v))
             np.testing.assert_allclose(rows.largest_terms(v), float(terms.max(initial=0)), rtol=1e-12)
-        others, *_ = dataset.matrix(manifest)
+        others, *_ = dataset.load_matrix(manifest)
         seen = dense(X).astype(EXACT) * factors / (lengths(X)[:, None] if kind == "l2" else 1)
         np.testing.assert_allclose(dense(others), seen.astype(float), rtol=1e-13)
-        assert_scores(api.predict(model.trained(v, INFO, manifest), folder), X, how.fold(v), kind)
+        assert_scores(api.predict(model.from_training(v, INFO, manifest), folder), X, how.fold(v), kind)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "bool"])

@@ -74,7 +74,7 @@ def material(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, path
     }
     made = model.Model(np.array(w), told)
     scores = np.linspace(-1, 1, len(labels))
-    found = evaluation.measured(made, scores, labels, ALONE)
+    found = evaluation.compute_measures(made, scores, labels, ALONE)
     judged = evaluation.ModelEvaluation(path, made, scores, found, [], {"rocarea": NOTHING, "prbep": NOTHING})
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
@@ -293,5 +293,5 @@ def test_models_that_disagree_on_who_is_positive_are_refused(tmp_path):
         info = {"measure": "rocarea", "threshold": 0.0, "label_map": meaning, "zero_based": False}
         model.save(tmp_path / f"{name}.h5", model.Model(np.arange(4.0), info))
     told = run("evaluate", tmp_path / "a.h5", tmp_path / "b.h5", "--on", tmp_path / "text.svm", code=1)
-    assert "calls positive is not what" in told
+    assert "do not agree on which label is positive" in told
     run("evaluate", tmp_path / "a.h5", code=2)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.losses.registry import MEASURES, make_loss
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.matrix.local import SparseRows
@@ -67,7 +67,7 @@ def block(comm, X, y):
     """This rank's share of X and y, as `shards.load` would hold it."""
     rows, part = share(comm, len(y)), X[share(comm, len(y))].tocsr()
     features = SparseRows.of(part)
-    return Block(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
+    return DataBlock(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
 
 
 def lines(path):
