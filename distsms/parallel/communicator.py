@@ -151,6 +151,7 @@ class Communicator:
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Send the first counts[0] rows of an array to rank 0, the next counts[1] rows to rank 1, and so on.
+
         **Collective.**
 
         Parameters
@@ -170,20 +171,23 @@ class Communicator:
         return rows, counts
 
     def allgather(self, item: Any) -> list[Any]:
-        """Return every rank's Python object, in rank order. **Collective.** For small objects in the set-up, never per
-        evaluation.
+        """Return every rank's Python object, in rank order.
+
+        **Collective.** For small objects in the set-up, never per evaluation.
         """
         return [item]
 
     def bcast(self, item: Any) -> Any:
-        """Return the root's Python object on every rank. **Collective.** For small objects in the set-up, never per
-        evaluation.
+        """Return the root's Python object on every rank.
+
+        **Collective.** For small objects in the set-up, never per evaluation.
         """
         return item
 
     def node_ranks(self) -> list[int]:
-        """Return the ranks on this rank's node, which can share memory, including this one. **Collective.** For the
-        set-up.
+        """Return the ranks on this rank's node, which can share memory, including this one.
+
+        **Collective.** For the set-up.
         """
         return [self.rank]
 
@@ -191,8 +195,9 @@ class Communicator:
         """Wait for all ranks. **Collective.**"""
 
     def root_first(self, make: Callable[[], T]) -> T:
-        """Call `make` on the root and afterwards on the other ranks; return its result. **Collective.** `make` itself
-        is local.
+        """Call `make` on the root and afterwards on the other ranks; return its result.
+
+        **Collective.** `make` itself is local.
 
         For work that compiles kernels: one rank compiles them, and the others find them in the cache.
         """
@@ -202,8 +207,9 @@ class Communicator:
 
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:
-        """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
-        the end.
+        """Run local work that may fail, such as reading files, so that all ranks fail if one does.
+
+        **Collective** at the end.
 
         The body must not communicate. If it raises a `DistsmsError` on any rank, every rank raises the error of the
         lowest failing rank. It is then reported once, and the job ends in order. Any other exception is a defect and
