@@ -228,7 +228,7 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
     Returns
     -------
     (n_local,) int64
-        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, his V01 of the negatives. All 0 if a
+        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives. All 0 if a
         class has no rows.
 
     Notes
@@ -259,10 +259,10 @@ class _Class(NamedTuple):
 
 
 def _classes(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> tuple[_Class, _Class, NDArray[np.int64]]:
-    """Return the classes low and high, the smaller one first, and each rank's number of rows in both, (P, 2).
-    Collective.
+    """Return the smaller class, the larger class, and each rank's number of rows in both, (P, 2). Collective.
 
-    If the positives are the smaller class, all scores change their sign, so that low should still lie below high.
+    Correctly ordered pairs have the first class below the second. So if the positives are the smaller class, all scores
+    change their sign.
     """
     classes = [labels < 0, labels > 0]
     lengths = np.array(comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
