@@ -101,7 +101,7 @@ def versions() -> dict[str, str]:
     from distsms._version import __version__
     from distsms.inference import model
     from distsms.optim.solvers import tao
-    from distsms.parallel import communicator
+    from distsms.parallel import mpi
 
     return {
         "distsms": __version__,
@@ -110,7 +110,7 @@ def versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "numba": numba.__version__,
         "petsc4py": tao.version(),
-        **communicator.library_versions(),
+        **mpi.library_versions(),
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.measuring import EPSILON, Set
 
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import world
+from distsms.parallel.mpi import world
 from distsms.selection.path import Problem, run
 from distsms.utils.timing import Clock
 

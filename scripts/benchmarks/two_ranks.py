@@ -17,7 +17,8 @@ from benchmarks.measuring import Set, Triad, objective_of, requests
 from mpi4py import MPI
 
 from distsms.optim.objective import Objective, Request
-from distsms.parallel.communicator import Communicator, world
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import world
 
 
 def main() -> None:
