@@ -41,7 +41,7 @@ from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
 from distsms.optim.train import Watcher
-from distsms.parallel.communicator import Communicator, communicator
+from distsms.parallel.communicator import Communicator, as_communicator
 from distsms.training import fit
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -114,21 +114,21 @@ def train(
     >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
     'proved'
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = fit.choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
-    with comm.together():
+    with comm.fail_together():
         chosen = fit.settings_for(measure, solver, lam=lam, **settings)
     rows, origin, manifest = _training_rows(data, comm)
-    with comm.together():
+    with comm.fail_together():
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
         w = None if begin is None else _start(begin, rows.p, bias, manifest)
     found = fit.fit(
         rows.features, rows.labels, rows.weights, measure, chosen, comm, bias, w, ordering, watch, stop_wanted
     )
-    on_training = fit.measured(measure, *rows.judged(found.scores), found.threshold, comm)
+    on_training = fit.measured(measure, *rows.counted_scores(found.scores), found.threshold, comm)
     told = found.result, found.layout, found.bias, found.threshold, on_training
-    return model.trained(found.w, fit.info(measure, chosen, *told, origin, _versions()), manifest)
+    return model.from_training(found.w, fit.info(measure, chosen, *told, origin, _versions()), manifest)
 
 
 def predict(
@@ -169,7 +169,7 @@ def predict(
     -----
     Collective. One pass over the rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
     rows = data if isinstance(data, str | os.PathLike) else (data, None)
     return _scored(judge, rows, comm, how).scores[0]
@@ -220,24 +220,26 @@ def evaluate(
     -----
     Collective. No rank gathers the scores of all rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
-    return evaluation.measured(judge, *_scored(judge, data, comm, how).judged(), comm, threshold, k)
+    return evaluation.compute_measures(judge, *_scored(judge, data, comm, how).counted_scores(), comm, threshold, k)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:
     if isinstance(given, Model):
         return given
-    with comm.together():
+    with comm.fail_together():
         return model.load(given)
 
 
-def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions) -> scoring.Scored:
+def _scored(
+    judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions
+) -> scoring.ScoredRows:
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
     rows = _in_memory(*data, comm, judge.p)
     rows.features.normalize(judge.normalization.by_row)
-    found = scoring.Scored(scoring.scores([judge], rows.features), rows.labels, rows.counted)
+    found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
 
 
@@ -245,10 +247,10 @@ def _start(begin: Model, p: int, bias: float | None, manifest: dataset.Manifest 
     return fit.start_from(begin, p, bias, "start", *([manifest.normalization] if manifest else []))
 
 
-def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[str, Any], dataset.Manifest | None]:
+def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.DataBlock, dict[str, Any], dataset.Manifest | None]:
     """This rank's rows, what is known of all of them, and their data set. Collective."""
     if isinstance(data, str | os.PathLike):
-        with comm.together():
+        with comm.fail_together():
             manifest = dataset.read_manifest(data)
         return dataset.load(manifest, comm), fit.origin(manifest, data), manifest
     rows = _in_memory(*data, comm)
@@ -258,9 +260,9 @@ def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[
     return rows, meaning | {"n": n, "p": rows.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}, None
 
 
-def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.Block:
+def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.DataBlock:
     """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
-    with comm.together():
+    with comm.fail_together():
         if np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; rows and columns are wanted")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
@@ -275,7 +277,7 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
     features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return dataset.Block(features, labels.astype(np.int8), None, first, n, width, 0)
+    return dataset.DataBlock(features, labels.astype(np.int8), None, first, n, width, 0)
 
 
 def _versions() -> dict[str, str]:

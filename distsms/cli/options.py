@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.types import add_threads, count, duration, memory, patience, positive
 
 if TYPE_CHECKING:
-    from distsms.data.shards.dataset import Block
+    from distsms.data.shards.dataset import DataBlock
     from distsms.data.shards.manifest import Manifest
     from distsms.data.shards.streaming import MemoryBudget
     from distsms.optim.settings import Settings
@@ -221,7 +221,7 @@ def fitting(
 
     from distsms.data.shards import dataset
     from distsms.losses.registry import choose_ordering, loss_class
-    from distsms.matrix.blocks import threads_wanted
+    from distsms.matrix.blocks import thread_count
     from distsms.parallel.vectors import choose_step
     from distsms.training import plan
     from distsms.utils import formatting
@@ -238,14 +238,16 @@ def fitting(
     words = [
         f"ordering  {ordering}: {why}",
         f"step      {step}: {because}",
-        f"memory    {needs.in_words(size, len(neighbours))}, of these {formatting.size(vectors)} of the solver's"
-        f" vectors on {'each rank' if step == 'spread' else 'the root'}; its node has {formatting.size(there)}",
+        f"memory    {needs.in_words(size, len(neighbours))}, of these {formatting.format_bytes(vectors)} of the "
+        f"solver's vectors on {'each rank' if step == 'spread' else 'the root'}; its node has "
+        f"{formatting.format_bytes(there)}",
     ]
     if allowed:
         words.append(
-            f"          at most {formatting.size(allowed)} on each rank, by --memory: entries beyond are streamed"
+            f"          at most {formatting.format_bytes(allowed)} on each rank, by --memory: entries beyond are "
+            "streamed"
         )
-    threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
+    threads, cores = thread_count(), len(os.sched_getaffinity(0))
     if threads > cores:
         words.append(
             f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks"
@@ -269,12 +271,12 @@ def speaker(speaks: bool) -> Callable[..., None]:
     return say
 
 
-def rows_held(block: Block, comm: Communicator, allowed: float | None = None) -> str:
+def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None) -> str:
     """What the ranks hold of rows, and what they read of them on each pass, as lines. Collective.
 
     allowed : `--memory`.
     """
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
         least, most = min(values), max(values)
@@ -285,10 +287,12 @@ def rows_held(block: Block, comm: Communicator, allowed: float | None = None) ->
     rows, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
     each = ", each" if comm.size > 1 else ""
     buffers = " with buffers" if any(streamed) else ""
-    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, size)}{buffers}"
+    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
     line = f"ranks     {comm.size}{each} with {what}\n"
     if any(streamed):
-        line += f"streamed  {between(streamed, size)} of the shards{each} on every pass; an evaluation takes two\n"
+        line += (
+            f"streamed  {between(streamed, format_bytes)} of the shards{each} on every pass; an evaluation takes two\n"
+        )
     elif allowed:
         line += "streamed  nothing: all rows are held\n"
     return line

@@ -171,7 +171,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
     starts: list[Any] = [None] * (args.folds + 1)
-    with comm.together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # everything that can be refused before the data are read
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
         about = args, args.measure, manifest, problem.settings
@@ -196,9 +196,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = dataset.load(manifest, comm, room=room(comm.is_root))
+    block = dataset.load(manifest, comm, budget=room(comm.is_root))
     say(rows_held(block, comm, args.memory))
-    with comm.together():
+    with comm.fail_together():
         last = block.first_row + len(block.labels)
         belonging = folds.marks(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
@@ -215,7 +215,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         belonging=belonging,
     )
     code = 0
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             code = _conclude(args, identity, folder, found, time.monotonic() - begun, warnings, say)
     code = comm.bcast(code)
@@ -272,7 +272,7 @@ class Keeper:
         problem = self._problem
         settings, told = replace(problem.settings, lam=point.lam), (0.0, point.threshold, dict(point.training))
         info = fit.info(problem.measure, settings, result, self._layout, *told, self._origin, self._versions)
-        self._folder.keep(point, model.trained(result.w, info, self._manifest))
+        self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
         self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, problem.measure)}")
 
@@ -300,7 +300,7 @@ def _conclude(
     curve = path.means(points, args.measure)
     faults = path.faults(points)
     chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
-    say(formatting.table(*path_text.table(points, args.measure, chosen)))
+    say(formatting.format_table(*path_text.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE

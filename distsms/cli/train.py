@@ -185,12 +185,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.training import fit, snapshots
     from distsms.training.trace import Trace, check_trace
     from distsms.utils.timing import Clock
-    from distsms.utils.usage import ReadCounter, busiest, used
+    from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
     say = speaker(comm.is_root and not args.quiet)
     solver = solver_for(args, args.solver, args.measure, comm, say)
-    clock, reading, neighbours = Clock(comm.moved), ReadCounter(), comm.node_ranks()
-    with comm.together():  # everything that can be refused before the data are read
+    clock, reading, neighbours = Clock(comm.bytes_moved), ReadCounter(), comm.node_ranks()
+    with comm.fail_together():  # everything that can be refused before the data are read
         petsc = tuple(args.solver_options)
         more = {"lam": args.lam, "c_mu": args.c_mu, "solver_options": petsc}
         more["checkpoint_every"] = args.checkpoint_every if args.checkpoint else None
@@ -198,7 +198,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         manifest = dataset.read_manifest(args.data)
         start = None if args.init is None else _start(args.init, manifest, args.bias)
         if args.test:
-            inputs.check(args.test, inputs.like(manifest), inputs.InputOptions(args.ignore_new_features))
+            inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
         if comm.is_root:
             model.check_replaceable(args.output)
             inputs.check_distinct(args.output, args.data, args.test, args.trace)
@@ -218,12 +218,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     for one in [*words.problem(args, settings, manifest, comm.size), *layout_words]:
         say(one)
     with clock.phase("load"), reading:
-        block = dataset.load(manifest, comm, room=room(comm.is_root))
+        block = dataset.load(manifest, comm, budget=room(comm.is_root))
     loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
     features = WithBias(block.features, args.bias) if args.bias else block.features
     with clock.phase("measure"):
         vectors = make_vectors(args.step, features.shape[1], comm)
-    say(rows_held(block, comm, args.memory) + (f"vectors   {vectors.in_words()}\n" if comm.size > 1 else ""))
+    say(rows_held(block, comm, args.memory) + (f"vectors   {vectors.describe()}\n" if comm.size > 1 else ""))
 
     # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
     stream = sys.stdout if comm.is_root and not args.quiet else None
@@ -244,16 +244,16 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     del objective, loss  # their arrays would lie beside those of the measures
     gc.collect()  # a run and its solver refer to each other
     with clock.phase("threshold"):
-        scores, labels = block.judged(features.margins(result.w))
+        scores, labels = block.counted_scores(features.margins(result.w))
         threshold = fit.threshold_of(calls_positive, scores, labels, comm)
         on_training = fit.measured(args.measure, scores, labels, threshold, comm)
     w, bias = (result.w[:-1], args.bias * float(result.w[-1])) if args.bias else (result.w, 0.0)
     layout, came = (args.ordering, args.step, comm.size), (bias, threshold, on_training)
     about = fit.info(args.measure, settings, result, layout, *came, fit.origin(manifest, args.data), versions())
-    trained = model.trained(w, {**about, "trace": args.trace and os.path.abspath(args.trace)}, manifest)
-    with comm.together():
+    trained = model.from_training(w, {**about, "trace": args.trace and os.path.abspath(args.trace)}, manifest)
+    with comm.fail_together():
         if comm.is_root:
-            model.save_somewhere(args.output, trained)
+            model.save_or_rescue(args.output, trained)
     words.conclude(say, args, settings, result)
     say(f"  training  {words.figures(on_training)}   threshold {threshold:.6g}")
     if args.test:
@@ -262,13 +262,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         with clock.phase("test"):
             with reading:
                 test = scoring.score([trained], args.test, comm, inputs.InputOptions(args.ignore_new_features))
-            on_test = trained.info["test"] = fit.measured(args.measure, *test.judged(), threshold, comm)
+            on_test = trained.info["test"] = fit.measured(args.measure, *test.counted_scores(), threshold, comm)
         say(f"  test      {words.figures(on_test)}   ({args.test})")
-    usage = comm.allgather(used(clock, comm.moved(), reading.bytes, evaluations))
-    trained.info["usage"] = busiest(usage) | {"outward": vectors.outward, "inward": vectors.inward}
-    with comm.together():
+    usage = comm.allgather(resource_usage(clock, comm.bytes_moved(), reading.bytes, evaluations))
+    trained.info["usage"] = maximum_usage(usage) | {"outward": vectors.outward, "inward": vectors.inward}
+    with comm.fail_together():
         if comm.is_root:
-            model.save_somewhere(args.output, trained)
+            model.save_or_rescue(args.output, trained)
     say(words.took(usage, result.starts, vectors))
     if args.quiet and comm.is_root and result.status.exit_code:
         print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)

@@ -48,7 +48,7 @@ def choose_solver(
     lmvm_only : what else is asked for that needs lmvm where the usual one is taken, in words.
     Raises InputError, on all ranks, where lmvm is asked for, or needed, and cannot run.
     """
-    with comm.together():
+    with comm.fail_together():
         smooth = registry.loss_class(measure, "gather").smooth
     if not (asked or smooth):
         return "bmrm", "this measure has no smoothed risk"
@@ -128,14 +128,16 @@ def threshold_of(calls_positive: int | None, scores: Floats, labels: Labels, com
 
     calls_positive : how many rows are, see `Loss`; None: those above 0.
     """
-    return 0.0 if calls_positive is None else ranking.at_k(scores, labels, calls_positive, comm).threshold
+    return 0.0 if calls_positive is None else ranking.top_k(scores, labels, calls_positive, comm).threshold
 
 
 def measured(measure: str, scores: Floats, labels: Labels, threshold: float, comm: Communicator) -> dict[str, float]:
     """ROCArea, PRBEP and what was trained for, by name, of the rows that count. Collective."""
     ranked = ranking.ranking(scores, labels, comm)
     both = {"rocarea": ranked.rocarea, "prbep": ranked.prbep}
-    return both if measure in both else both | {measure: ranking.value(measure, scores, labels, threshold, comm)}
+    return (
+        both if measure in both else both | {measure: ranking.measure_value(measure, scores, labels, threshold, comm)}
+    )
 
 
 def start_from(model: Model, p: int, bias: float | None, name: object, how: Normalization = Normalization()) -> Floats:  # noqa: B008
