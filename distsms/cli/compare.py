@@ -38,7 +38,7 @@ example:
 """
 
 TITLE_PARTS = 3  # of a path, which name a data set: scripts call each of theirs SET/data/train
-MEASURES_HELP = "what to optimize, the paper's two measures (both); for the others: scripts/measures"
+MEASURES_HELP = "what to optimize, the paper's two measures (both); for others: scripts/experiments/trainings.py"
 
 
 def smoothing(text: str) -> float | None:

@@ -26,7 +26,8 @@ Folds: rows of all folds count as one sample, each about the mean of all. Their 
 training rows would give others: the variance is enlarged by Nadeau & Bengio's (2003) n_test / n_train, 1 / (k - 1) of k
 folds, to 1/k. They estimate a fold's variance from the spread of k values; here it is of the rows, which are many.
 
-A p-value is two-sided, for "both are equally good". `scripts/coverage` simulates what all of this is worth.
+A p-value is two-sided, for "both are equally good". `scripts/experiments/coverage.py`
+simulates what all of this is worth.
 """
 
 from __future__ import annotations

@@ -119,29 +119,6 @@ def panels(
     return figure
 
 
-def scaling(path: Path, ranks: Sequence[int], panels: dict[str, dict[str, list[float]]], title: str) -> None:
-    """Seconds of an evaluation against the number of ranks: a panel by title, in it a line by name. Local."""
-    looks = cycle([("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "D"), ("#CC79A7", "^")])
-    names = {name: next(looks) for lines in panels.values() for name in dict.fromkeys(lines)}
-    with matplotlib.rc_context(STYLE):
-        across = min(4, len(panels))
-        figure = Figure(figsize=(1.2 + 3.1 * across, 1.4 + 2.5 * -(-len(panels) // across)), layout="constrained")
-        grid = figure.subplots(-(-len(panels) // across), across, squeeze=False, sharex=True)
-        for axes, (name, lines) in zip(grid.flat, panels.items(), strict=False):
-            axes.set_title(name, fontsize=8)
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            for line, seconds in lines.items():
-                axes.plot(ranks, seconds, label=line, color=names[line][0], marker=names[line][1])
-        for axes in grid[-1]:
-            axes.set_xlabel("ranks")
-        for axes in grid[:, 0]:
-            axes.set_ylabel("seconds an evaluation")
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
-        figure.suptitle(title, parse_math=False)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
 def _objective(axes: Any, runs: Sequence[CompletedRun], reference: Reference, looks: dict[str, dict[str, Any]]) -> None:
     for run in runs:
         _curve(axes, run, _seconds(run.trace), run.trace["best_J"], looks)

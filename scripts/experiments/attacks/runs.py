@@ -24,8 +24,8 @@ from distsms.parallel.communicator import Communicator, communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint, snapshots
 from distsms.utils.typing import Floats
-from scripts.attacks import oracle
-from scripts.attacks.problems import Problem, Way
+from scripts.experiments.attacks import oracle
+from scripts.experiments.attacks.problems import Problem, Way
 
 
 class Run(NamedTuple):
@@ -44,7 +44,8 @@ def held(problem: Problem, mine: slice = slice(None)) -> Any:
     features = rows_of(sparse.csr_matrix(X) if problem.seed % 2 else X)
     if problem.normalization != "none":
         entries = [(np.arange(len(row)), row) for row in problem.X]
-        how = normalization.measure(problem.normalization, lambda: entries, problem.X.shape, Communicator())
+        n, p = problem.X.shape
+        how = normalization.measure(problem.normalization, lambda: entries, (n, p), Communicator())
         features.normalize(how)
     return features
 

@@ -69,12 +69,14 @@ class Exact:
 
     def _tables(self, measure: str) -> tuple[NDArray[np.intp], NDArray[np.intp], Whole, int]:
         """The b and the c of all tables that count, and Delta times a denominator that they share."""
+        family: str = measure
+        parameter: float | None = None
         if measure == "prbep":
             family, parameter = "precision@k", self.n_pos
         elif "@" in measure:
             family, parameter = measure.split("@")[0] + "@k", int(measure.split("@")[1])
-        else:
-            family, parameter = (measure, None) if measure == "error-rate" else ("f-beta", float(measure[1:]))
+        elif measure != "error-rate":
+            family, parameter = "f-beta", float(measure[1:])
         delta, calls = oracles.contingency(family, parameter, self.n_pos, self.n_neg)
         cells = [
             (b, c, delta(b, c))

@@ -9,7 +9,7 @@ from typing import Any
 
 from distsms.optim.result import Status
 from distsms.study.tables import markdown
-from scripts.attacks.judgement import FLOORS, Verdict
+from scripts.experiments.attacks.judgement import FLOORS, Verdict
 
 HEAD = [
     "runs",

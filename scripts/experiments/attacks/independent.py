@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.utils.typing import Floats
-from scripts.attacks import oracle
+from scripts.experiments.attacks import oracle
 from tests.support import oracles
 
 MOST_TABLES = 15

@@ -1,13 +1,13 @@
-#!/usr/bin/env python3
-"""Kills and signals a training run at random moments, resumes it each time, and counts what that has cost.
+"""Kill and signal a training run at random moments, resume it each time, and count what that has cost.
 
-    scripts/kill_test DATA [--rounds 20] [--ranks 2] [--every 0.3] [--lambda 1e-6] [--seed 0] [-- OPTIONS OF TRAIN]
+    python -m tests.robustness.kill DATA [--rounds 20] [--ranks 2] [--every 0.3] [--lambda 1e-6] [--seed 0] [-- OPTIONS]
 
-A round is one run to its proof. While it is under way, again and again: kill -9 of one rank, of all ranks, or SIGTERM,
-SIGUSR1 or SIGUSR2 to one rank, some evaluations on or while it starts; or kill -9 while a checkpoint is
-being written. Then the same line again. The last start is left alone. Checked: every job ends within seconds; none goes
-on from less than its last checkpoint; the trace is one course, evaluation by evaluation, in which the lower bound never
-falls; the end is proved, to within the gap of a run that nobody disturbed.
+A round is one run to its proof; OPTIONS are options of `distsms train`. While the run is under way, the program
+disturbs it several times: kill -9 of one rank or of all ranks, or SIGTERM, SIGUSR1 or SIGUSR2 to one rank, some
+evaluations later or while the run starts; or kill -9 while a checkpoint is being written. After each it starts the
+same command again, and leaves the last start alone. It checks that every job ends within seconds; that none continues
+from less than its last checkpoint; that the trace is one course, evaluation by evaluation, in which the lower bound
+never falls; and that the result is proved, to within the gap of a run that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ class Run:
 
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
     """The ranks' process ids: the launcher's children, or the process itself."""
+    command = list(process.args)  # type: ignore[arg-type]
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         ranks = [int(one) for one in children if b"distsms" in Path(f"/proc/{one}/cmdline").read_bytes()]
-        return ranks if "mpirun" in process.args[0] else [process.pid]  # type: ignore[index]
+        return ranks if os.path.basename(str(command[0])) == "mpirun" else [process.pid]
     return []
 
 
@@ -192,7 +193,7 @@ def main() -> None:
     for kind in MOMENTS:
         rows = [one for one in struck if one[0] == kind]
         if rows:
-            at, lost, seconds, took = ([one[k] for one in rows] for k in range(1, 5))
+            _, at, lost, seconds, took = zip(*rows, strict=True)
             span = f"{min(at)} to {max(at)}"
             mean = sum(lost) / len(lost)
             cost = f"{max(lost):11d} {mean:6.1f} {max(seconds):8.2f} {max(took):8.1f} s"

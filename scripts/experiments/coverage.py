@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """What intervals and verdicts are worth: simulates how often they hold, on laws whose truth is known.
 
     . scripts/environment
-    python scripts/coverage [--minutes 10] [--simulations 1000] [--parts model pair folds]
+    python -m scripts.experiments.coverage [--minutes 10] [--simulations 1000] [--parts model pair folds]
 
 model: a score with known measures on new rows, positives and negatives drawn from many laws; half of the times with
 exactly n+ positives, half of the times with n+ in the mean. How often the intervals of ROCArea and PRBEP hold the
@@ -31,10 +30,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from simulations import BLOCK, COUNTS, FEATURES, LAWS, Folds, Model, Pair
 
 from distsms.cli.types import count, positive
 from distsms.utils.typing import Floats
+from scripts.experiments.simulations import BLOCK, COUNTS, FEATURES, LAWS, Folds, Model, Pair
 
 
 def block(cell: Any, number: int, seed: int, first: int) -> list[list[float]]:

@@ -64,7 +64,7 @@ class Problem(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As `scripts/attack --only` takes it."""
+        """The name by which --only takes it."""
         return f"{self.kind}:{self.seed}"
 
     def share(self, rank: int, size: int) -> slice:

@@ -36,12 +36,15 @@ FEATURES = (
 """Of folds: rows, positives, columns of each method."""
 
 
+Quantiles = Callable[[Floats], Floats]
+
+
 class Law(NamedTuple):
-    """Quantile functions of the scores of positive and of negative rows."""
+    """The distribution of scores: quantile functions of those of positive and of negative rows."""
 
     name: str
-    pos: Callable[[Floats], Floats]
-    neg: Callable[[Floats], Floats]
+    pos: Quantiles
+    neg: Quantiles
 
     def drawn(self, n_pos: int, n_neg: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.int8]]:
         """Scores and labels, (n,)."""
@@ -62,24 +65,28 @@ class Law(NamedTuple):
         return {"rocarea": float(pos @ below), "prbep": float(prbep)}
 
 
-def normal(area: float, wide: float = 1.0, decimals: int = 15) -> tuple[Callable[[Floats], Floats], ...]:
+def normal(area: float, wide: float = 1.0, decimals: int = 15) -> tuple[Quantiles, Quantiles]:
     """Normal scores, those of positives `wide` times as wide."""
     shift = float(special.ndtri(area)) * math.hypot(1, wide)
     return lambda u: np.round(wide * special.ndtri(u) + shift, decimals), lambda u: np.round(special.ndtri(u), decimals)
+
+
+def exponential(area: float) -> tuple[Quantiles, Quantiles]:
+    """Return the quantile functions of exponential scores with this ROCArea."""
+    return lambda u: -np.log1p(-u) * area / (1 - area), lambda u: -np.log1p(-u)
+
+
+def partly_lost(lost: float) -> tuple[Quantiles, Quantiles]:
+    """Return the quantile functions where a share of the positives lies below all negatives, the others above all."""
+    return lambda u: np.where(u < lost, -1.0, 2.0), lambda u: u
 
 
 LAWS = (
     *(Law(f"normal, {area:g}", *normal(area)) for area in (0.6, 0.8, 0.95, 0.99, 0.9995)),
     *(Law(f"positives three times as wide, {area:g}", *normal(area, 3.0)) for area in (0.6, 0.95)),
     *(Law(f"rounded to whole numbers, {area:g}", *normal(area, 1.0, 0)) for area in (0.6, 0.95)),
-    *(
-        Law(f"exponential, {area:g}", lambda u, a=area: -np.log1p(-u) * a / (1 - a), lambda u: -np.log1p(-u))
-        for area in (0.8, 0.99)
-    ),
-    *(
-        Law(f"{lost:.0%} of positives below all", lambda u, lost=lost: np.where(u < lost, -1.0, 2.0), lambda u: u)
-        for lost in (0.02, 0.2)
-    ),
+    *(Law(f"exponential, {area:g}", *exponential(area)) for area in (0.8, 0.99)),
+    *(Law(f"{lost:.0%} of positives below all", *partly_lost(lost)) for lost in (0.02, 0.2)),
     Law("positives behind some negatives", lambda u: 1.5 + 0.6 * u, lambda u: np.where(u > 0.95, 20 * u - 17, u)),
 )
 

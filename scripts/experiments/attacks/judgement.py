@@ -30,9 +30,9 @@ import numpy as np
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
-from scripts.attacks import independent, oracle
-from scripts.attacks.problems import Problem, Way
-from scripts.attacks.runs import Run, rows, run
+from scripts.experiments.attacks import independent, oracle
+from scripts.experiments.attacks.problems import Problem, Way
+from scripts.experiments.attacks.runs import Run, rows, run
 
 EPS = float(np.finfo(float).eps)
 FLOORS = 1e3

@@ -1,15 +1,14 @@
-#!/usr/bin/env python3
 """Attacks the proofs: solves small nasty problems in many ways, and looks for a vector whose J is below a lower bound.
 
-    scripts/attack [--problems 1000] [--minutes 10] [--seed 1] [--kinds identical-rows,ties] [--json attack.json]
-    mpirun -n 3 scripts/attack ...               the same problems, their rows over ranks
-    scripts/attack --only steep:1000003 ...      these problems alone, run by run
+    python -m scripts.experiments.attack [--problems 1000] [--minutes 10] [--seed 1] [--kinds identical-rows,ties]
+    mpirun -n 3 python -m scripts.experiments.attack ...               the same problems, their rows over ranks
+    python -m scripts.experiments.attack --only steep:1000003 ...      these problems alone, run by run
 
 A problem follows from its kind and its seed: rows, measure, lambda, target, and how it is solved: by the default
 solver as it is, and by others with settings drawn at random. Vectors whose J is compared with the bounds are those of
-all runs, of Clarabel (where it is installed), and along the rays through them, in rational arithmetic: nothing rounds.
-What counts as false, and what is the floor below which nothing can be proved, is in scripts/attacks/judgement.py.
-Exit code 1 if anything was false.
+all runs, of Clarabel (where it is installed), and along the rays through them, in rational arithmetic: nothing
+rounds. What counts as false, and what is the floor below which nothing can be proved, is in
+scripts/experiments/attacks/judgement.py. Exit code 1 if anything was false.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 from distsms.cli.types import count, positive
 from distsms.parallel.communicator import Communicator, world
-from scripts.attacks import judgement, problems, report
-from scripts.attacks.judgement import Verdict
+from scripts.experiments.attacks import judgement, problems, report
+from scripts.experiments.attacks.judgement import Verdict
 
 
 def main() -> int:
@@ -71,7 +68,7 @@ def attack(names: list[tuple[str, int]], minutes: float, comm: Communicator) -> 
         try:
             yield judgement.verdicts(problem, comm)
         except Exception:
-            print(f"scripts/attack --only {problem.name}", file=sys.stderr, flush=True)
+            print(f"python -m scripts.experiments.attack --only {problem.name}", file=sys.stderr, flush=True)
             raise
 
 
