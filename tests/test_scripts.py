@@ -13,6 +13,7 @@ import pytest
 
 from distsms.__main__ import main
 from scripts.experiments import trainings
+from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
@@ -122,10 +123,12 @@ def test_a_sweep(texts):
 
 def test_the_attack(tmp_path):
     """A problem of each kind, then one alone."""
-    out = script("experiments.attack", "--problems", "17", "--seed", "3", "--json", tmp_path / "attack.json")
-    told = json.loads((tmp_path / "attack.json").read_text())
-    assert out.lstrip().startswith(told["summary"]) and told["summary"].startswith("17 problems, ")
-    assert len({group.split()[0] for group in told["table"]}) == 17
+    words = ("--problems", "17", "--seed", "3", "--json", tmp_path / "attack.json")
+    out = script("experiments.attack", *words)
+    found = provenance(tmp_path / "attack.json", "experiments.attack")["records"]
+    assert out.lstrip().startswith("17 problems, ") and out.strip() == report.text(found)
+    assert len({record["kind"] for record in found if record["by"] == "kind"}) == 17
+    assert sum(record["runs"] for record in found if record["by"] == "kind, solver") == found[0]["runs"]
     alone = script("experiments.attack", "--only", "plain:3000000", ranks=2)
     assert alone.count("\nplain:3000000 ") >= 1 and "FALSE" not in alone
 

@@ -13,6 +13,7 @@ time is over. The exit code is 1 if anything was found, and 2 without Atheris.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import re
@@ -113,6 +114,9 @@ def child(name: str, words: list[str]) -> int:
     """Fuzz, or read the named files, in this process; libFuzzer ends it."""
     import atheris
 
+    if name != "text":  # Numba cannot compile code that is instrumented
+        for kernels in ("data.duplicates", "data.formats.svmlight_kernels", "matrix.kernels"):
+            importlib.import_module(f"distsms.{kernels}")
     with atheris.instrument_imports(include=["distsms"], enable_loader_override=False):
         from tests.support import hostile
     # a fuzzer cannot guess checksums
