@@ -1,4 +1,4 @@
-"""Simulated scores, models and folds whose true measures are known, and the intervals that are made of them."""
+"""Simulate scores, models and folds whose true measures are known, and make intervals of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distsms.utils.typing import Floats
 
 LEVEL, REPLICATES, BLOCK = 0.95, 500, 10
 COUNTS = {6: 400, 10: 400, 20: 400, 50: 1000, 200: 4000}
-"""Rows for each number of positives."""
+"""Number of rows for each number of positives."""
 FEATURES = (
     (400, 10, 5),
     (400, 10, 50),
@@ -33,7 +33,7 @@ FEATURES = (
     (4000, 200, 20),
     (4000, 200, 200),
 )
-"""Of folds: rows, positives, columns of each method."""
+"""What is simulated on folds: rows, positives, columns of each method."""
 
 
 Quantiles = Callable[[Floats], Floats]
@@ -47,12 +47,12 @@ class Law(NamedTuple):
     neg: Quantiles
 
     def drawn(self, n_pos: int, n_neg: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.int8]]:
-        """Scores and labels, (n,)."""
+        """Draw scores and labels, both of shape (n,), the positive rows first."""
         scores = np.concatenate([self.pos(rng.random(n_pos)), self.neg(rng.random(n_neg))])
         return scores, np.repeat(np.array([1, -1], np.int8), [n_pos, n_neg])
 
     def truth(self, share: float) -> dict[str, float]:
-        """Both measures of infinitely many rows, of which a share is positive, on a fine grid."""
+        """Return both measures of infinitely many rows, a share of which is positive, computed on a fine grid."""
         m = 20_000
         u = (np.arange(m) + 0.5) / m
         values, at = np.unique(-np.concatenate([self.pos(u), self.neg(u)]), return_inverse=True)
@@ -66,7 +66,7 @@ class Law(NamedTuple):
 
 
 def normal(area: float, wide: float = 1.0, decimals: int = 15) -> tuple[Quantiles, Quantiles]:
-    """Normal scores, those of positives `wide` times as wide."""
+    """Return the quantile functions of normal scores with this ROCArea, those of positives `wide` times as wide."""
     shift = float(special.ndtri(area)) * math.hypot(1, wide)
     return lambda u: np.round(wide * special.ndtri(u) + shift, decimals), lambda u: np.round(special.ndtri(u), decimals)
 
@@ -92,14 +92,14 @@ LAWS = (
 
 
 def sampled(scores: Floats, labels: NDArray[np.int8], seed: int) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """What intervals are made of: placements, shares and replicates."""
+    """Return what intervals are made of: placements, shares above the break-even point, and bootstrap replicates."""
     placed = ranking.placements(scores, labels, ALONE)
     share = ranking.among(scores, int(np.sum(labels > 0)), ALONE)
     return placed, share, bootstrap.prbep(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
 
 
 def intervals_of(area: Spread, prbep: Spread, drawn: Floats, paired: bool = False) -> dict[str, Interval]:
-    """Ours."""
+    """Return the intervals of distsms."""
     if paired:
         return {
             "rocarea": confidence.of_rocarea_difference(area, LEVEL),
@@ -109,7 +109,7 @@ def intervals_of(area: Spread, prbep: Spread, drawn: Floats, paired: bool = Fals
 
 
 def before(area: Spread, drawn: Floats, paired: bool = False) -> dict[str, tuple[float, float]]:
-    """The limits of others, models given; NaN where they have none."""
+    """Return the limits of the usual intervals, with the models taken as given; NaN where there are none."""
     value, half = area.value, 1.959964 * math.sqrt(area.error**2 / area.factor)
     if paired:
         of_area = value - half, value + half
@@ -125,8 +125,8 @@ def before(area: Spread, drawn: Floats, paired: bool = False) -> dict[str, tuple
     return {"rocarea": of_area, "prbep": (low, high) if low < high or paired else (math.nan, math.nan)}
 
 
-def told(ours: dict[str, Interval], others: dict[str, tuple[float, float]], truth: dict[str, Any]) -> list[float]:
-    """For each measure: truth, limits, limits before."""
+def numbers_of(ours: dict[str, Interval], others: dict[str, tuple[float, float]], truth: dict[str, Any]) -> list[float]:
+    """Return for each measure five numbers: the truth, our limits, and the limits before."""
     return [x for name in ("rocarea", "prbep") for x in (truth[name], ours[name].low, ours[name].high, *others[name])]
 
 
@@ -136,34 +136,32 @@ class Model(NamedTuple):
     law: int
     n_pos: int
 
-    def one(self, seed: tuple[int, ...]) -> list[float]:
-        """A simulation; see `told`."""
+    def simulate(self, seed: tuple[int, ...]) -> list[float]:
+        """Make one simulation; `numbers_of` says what is returned."""
         rng, n = np.random.default_rng(seed), COUNTS[self.n_pos]
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
         placed, share, drawn = sampled(scores, labels, seed[-1])
         area, prbep = confidence.delong(placed, labels, ALONE), confidence.recall(share, labels, ALONE)
-        return told(intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan})
+        return numbers_of(
+            intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan}
+        )
 
     def truth(self) -> dict[str, float]:
-        """Known."""
+        """Return both measures on infinitely many rows."""
         return LAWS[self.law].truth(self.n_pos / COUNTS[self.n_pos])
-
-    def row(self) -> list[str]:
-        """What it is, in words."""
-        return [LAWS[self.law].name, str(self.n_pos)]
 
 
 class Pair(NamedTuple):
-    """Two normal scores of the same rows; `less`: how much lower ROCArea of the second one is."""
+    """Two normal scores of the same rows; ROCArea of the second one is lower by `less`."""
 
     area: float
-    correlation: float  # of their noise; 0: equal, but for one row in 30 of each, which is anywhere
+    correlation: float  # of their noise; 0 means equal noise but for one row in 30 of each, whose noise is its own
     n_pos: int
     less: float
 
-    def one(self, seed: tuple[int, ...]) -> list[float]:
-        """A simulation; see `told`."""
+    def simulate(self, seed: tuple[int, ...]) -> list[float]:
+        """Make one simulation; `numbers_of` says what is returned."""
         rng, n = np.random.default_rng(seed), COUNTS[self.n_pos]
         labels = np.where(np.arange(n) < self.n_pos, 1, -1).astype(np.int8)
         common, own = rng.normal(size=n), rng.normal(size=(2, n))
@@ -175,15 +173,13 @@ class Pair(NamedTuple):
         both = [sampled(one + shift * (labels > 0), labels, seed[-1]) for one, shift in zip(noise, shifts, strict=True)]
         placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
         area, prbep = confidence.delong(placed, labels, ALONE), confidence.recall(share, labels, ALONE)
-        return told(intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0})
-
-    def row(self) -> list[str]:
-        """What it is, in words."""
-        return [f"{self.area:g}", f"{self.correlation:g}" if self.correlation else "few rows differ", str(self.n_pos)]
+        return numbers_of(
+            intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0}
+        )
 
 
 class Folds(NamedTuple):
-    """A method on `columns` columns and its mirror image on as many others, which is worth less with `less` of them."""
+    """A method on some columns, and the same method on as many others whose signal is smaller by the share `less`."""
 
     n: int
     n_pos: int
@@ -191,10 +187,14 @@ class Folds(NamedTuple):
     folds: int
     signal: float
     less: float
-    own: bool = False  # whether the method is that of `distsms train`
+    own: bool = False  # whether the method is `distsms train`, rather than Fisher's discriminant
 
-    def one(self, seed: tuple[int, ...]) -> list[float]:
-        """A simulation: of the method, then of the difference; then Nadeau & Bengio's limits of both. See `told`."""
+    def simulate(self, seed: tuple[int, ...]) -> list[float]:
+        """Make one simulation.
+
+        Returns the numbers of the method and Nadeau & Bengio's limits of both measures (14 numbers), then the same of
+        the difference; see `numbers_of`.
+        """
         rng, p = np.random.default_rng(seed), self.columns
         labels = np.where(np.arange(self.n) < self.n_pos, 1, -1).astype(np.int8)
         X = rng.normal(size=(self.n, 2 * p))
@@ -217,7 +217,7 @@ class Folds(NamedTuple):
             results.append([sampled(s, labels[fold == f], seed[-1] + f) for f, (s, _) in enumerate(these, 1)])
             distances = [float(w @ means[half]) / float(np.linalg.norm(w)) for _, w in these]
             truths.append(np.mean([normal_measures(d, self.n_pos / self.n) for d in distances], axis=0))
-        words = []
+        numbers: list[float] = []
         for paired in (False, True):
             parts = [
                 tuple(x - y for x, y in zip(a, b, strict=True)) if paired else a for a, b in zip(*results, strict=True)
@@ -229,24 +229,22 @@ class Folds(NamedTuple):
             drawn = np.mean([one[2] for one in parts], axis=0)
             truth = truths[0] - truths[1] if paired else truths[0]
             ours = intervals_of(area, prbep, drawn, paired)
-            words += told(ours, before(area, drawn, paired), dict(zip(("rocarea", "prbep"), truth, strict=True)))
-            words += [x for some in (areas, prbeps) for x in by_t([one.value for one in some])]
-        return words
-
-    def row(self) -> list[str]:
-        """What it is, in words."""
-        return [str(self.n), str(self.n_pos), str(self.columns), str(self.folds)]
+            numbers += numbers_of(
+                ours, before(area, drawn, paired), dict(zip(("rocarea", "prbep"), truth, strict=True))
+            )
+            numbers += [x for some in (areas, prbeps) for x in by_t([one.value for one in some])]
+        return numbers
 
 
 def by_t(values: list[float]) -> tuple[float, float]:
-    """Nadeau & Bengio's limits, by the folds' values alone."""
+    """Return Nadeau & Bengio's limits, from the folds' values alone."""
     k, mean = len(values), float(np.mean(values))
     half = float(special.stdtrit(k - 1, 0.975)) * float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))
     return mean - half, mean + half
 
 
 def discriminants(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
-    """Fisher's discriminant for some ridges, the largest first."""
+    """Return Fisher's discriminant for several ridges, the largest first."""
     means = [X[y == sign].mean(axis=0) for sign in (1, -1)]
     inner = X - np.where(y[:, None] > 0, *means)
     values, vectors = np.linalg.eigh(inner.T @ inner / len(y))
@@ -255,7 +253,7 @@ def discriminants(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
 
 
 def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
-    """Models of `distsms train` for some lambdas, the largest first."""
+    """Return models of `distsms train` for two values of lambda, the larger first."""
     settings = settings_for("rocarea", "lmvm", None, 0.01, lam=1.0)
     rows = rows_of(csr_matrix(X))
     each = [(lam, fit(rows, y, None, "rocarea", replace(settings, lam=lam), ALONE)) for lam in (0.1, 1e-3)]
@@ -263,7 +261,7 @@ def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
 
 
 def normal_measures(distance: float, share: float) -> tuple[float, float]:
-    """ROCArea and PRBEP of two normal laws at a distance, the share being positive."""
+    """Return ROCArea and PRBEP of two normal distributions at a distance, with a share of positive rows."""
     low, high = -20.0, 20.0
     for _ in range(60):
         cut = (low + high) / 2
