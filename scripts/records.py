@@ -54,7 +54,14 @@ def write(path: Path | None, program: str, records: list[Record], **more: Any) -
         **more,
         "records": records,
     }
-    path.write_text(to_json(found, indent=1) + "\n", encoding="utf-8")
+    path.write_text(as_text(found), encoding="utf-8")
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """Format the contents of a file, with one record a line."""
+    head = to_json({**found, "records": []}, indent=1)
+    lines = ",\n".join(f"  {to_json(record)}" for record in found["records"])
+    return head.replace('"records": []', f'"records": [\n{lines}\n ]') + "\n"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from distsms.cli.types import count, positive
+from distsms.measures import SHOWN
 from distsms.study.tables import markdown
 from scripts import records
 from scripts.experiments.common import add_ranks, add_train_and_test, existing_file, output_of
@@ -78,7 +79,7 @@ def table(found: list[Record]) -> str:
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for record in found:
             cell = f"{record['evaluations']}{_ending(record)}"
-            rows.setdefault((record["set"], record["measure"]), {})[record["value"]] = cell
+            rows.setdefault((record["set"], SHOWN[record["measure"]]), {})[record["value"]] = cell
         header = ["set", "measure", *(f"{found[0]['option']} {value}" for value in values)]
         return markdown(header, [[*key, *(cells[value] for value in values)] for key, cells in rows.items()])
     tested = list(found[0]["test"])
@@ -95,7 +96,7 @@ def table(found: list[Record]) -> str:
     lines = [
         [
             record["set"],
-            record["measure"],
+            SHOWN.get(record["measure"], record["measure"]),
             f"{record['lambda']:g}",
             f"{record['J']:.6f}",
             f"{record['gap']:.1e}{_ending(record)}",
