@@ -1,13 +1,15 @@
-"""The library face: training, evaluation and scores over all ranks of a communicator, for drivers of one's own.
+"""The functions of the package: training, evaluation and prediction over all ranks of a communicator.
 
-`comm` is an mpi4py communicator; None is this process alone, and starts no MPI (PETSc, which `lmvm` needs, does).
-Every function with a `comm` is collective: all its ranks call it with the same arguments but for rows, and get the same
-answer but for scores. `data` is the path of a data set or svmlight file, which the ranks share out, or (X, y) in
-memory: this rank's rows, X SciPy sparse or array-like (n_local, p), y (n_local,) of +1 and -1; n_local may be 0.
+`comm` is an mpi4py communicator of some or all ranks. None is this process alone and starts no MPI (though PETSc,
+which the solver `lmvm` needs, does). Every function with a `comm` is collective: all its ranks call it with the same
+arguments except for their rows, and get the same answer except for scores.
 
-What is wrong with the input is an `distsms.errors.InputError`, raised on all ranks alike. Anything else that a rank
-raises leaves the others waiting: a driver ends the job then, as `MPI.COMM_WORLD.Abort` or `python -m mpi4py` does.
-Set OMP_NUM_THREADS=1 before numpy is loaded, or a BLAS with a thread for each core slows the small programs down.
+`data` is a path, whose rows the ranks share, or a pair (X, y) in memory: the rows of this rank, with X a SciPy sparse
+matrix or array-like of shape (n_local, p), and y of shape (n_local,) with labels +1 and -1. A rank may have no rows.
+
+Wrong input raises `distsms.errors.InputError` on all ranks alike. Anything else that one rank raises leaves the others
+waiting; start drivers by `mpirun -n 4 python -m mpi4py driver.py`, which ends the whole job then. Set OMP_NUM_THREADS=1
+before NumPy is loaded: a BLAS with one thread for each core slows down the small programs of the proof.
 
 >>> import numpy as np, distsms
 >>> rng = np.random.default_rng(0)
@@ -37,9 +39,9 @@ from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
-from distsms.matrix.local import rows_of
+from distsms.matrix.local import as_features
 from distsms.optim.train import Watcher
-from distsms.parallel.communicator import Communicator, communicator
+from distsms.parallel.communicator import Communicator, as_communicator
 from distsms.training import fit
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -62,39 +64,71 @@ def train(
     stop_wanted: Callable[[], bool] = lambda: False,
     **settings: Any,
 ) -> Model:
-    """Minimize J over all ranks' rows and return the model, the same on every rank. Collective; see the module.
+    """Train a model to a proved gap on the rows of all ranks.
 
-    data : a data set (no text file), or this rank's (X, y).
-    measure, lam, bias, ordering : as `distsms train` has them.  start : a model to begin from.
-    watch : called after each evaluation with a `result.State` and the best w so far, on the root; from 2^20 columns
-    on, on every rank, with its slice of w.
-    stop_wanted : asked on every rank at each evaluation; one True anywhere ends the run with what it has.
-    settings : the others of `settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ... Without a
-    solver it is lmvm, lbfgs where petsc4py cannot be imported, and bmrm for F-beta and the measures at K.
-    `info` of the model says how the run ended: status, J, lower_bound, gap; and in `settings`, which solver it was. A
-    gap that was not proved is no error.
-    Raises InputError, on all ranks, for data or settings that cannot be used.
+    Parameters
+    ----------
+    data : path, or (X, y)
+        A data set (no text file), or the rows of this rank: X sparse or array-like of shape (n_local, p), y of shape
+        (n_local,) with labels +1 and -1.
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    measure : str
+        What to optimize: "rocarea", "prbep", "error-rate", "f1" (or "f0.5", ...), "precision@K" or "recall@K".
+    lam : float
+        Weight lambda of the regularizer lambda/2 ||w||^2.
+    bias : float, optional
+        Value of a constant feature, whose weight is regularized like any other.
+    start : Model or path, optional
+        A model to start from.
+    ordering : {"auto", "gather", "exchange"}
+        How the scores of all rows are ordered.
+    watch : callable
+        Called after each evaluation with a `State` (the numbers of a line of the trace) and the best w so far: on the
+        root, or, from 2^20 columns on, on every rank with its slice of w.
+    stop_wanted : callable
+        Called on every rank at each evaluation. If it returns True on any rank, the run ends in order.
+    **settings
+        Fields of `Settings`, such as solver, epsilon, relative, max_evaluations or time_limit. Without a solver it is
+        lmvm, or lbfgs where petsc4py cannot be imported, or bmrm for F-beta and the measures at K.
 
+    Returns
+    -------
+    Model
+        The model, the same on every rank. `info` says how the run ended: status, J, lower_bound, gap. A gap that was
+        not proved is no error.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if data or settings cannot be used.
+
+    Notes
+    -----
+    Collective. An evaluation of J takes two passes over the rows of each rank.
+
+    Examples
+    --------
     >>> import numpy as np, distsms
     >>> X, y = np.array([[1.0], [0.0], [2.0]]), [1, -1, 1]
     >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
     'proved'
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = fit.choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
-    with comm.together():
+    with comm.fail_together():
         chosen = fit.settings_for(measure, solver, lam=lam, **settings)
     rows, origin, manifest = _training_rows(data, comm)
-    with comm.together():
+    with comm.fail_together():
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
         w = None if begin is None else _start(begin, rows.p, bias, manifest)
     found = fit.fit(
         rows.features, rows.labels, rows.weights, measure, chosen, comm, bias, w, ordering, watch, stop_wanted
     )
-    on_training = fit.measured(measure, *rows.judged(found.scores), found.threshold, comm)
+    on_training = fit.measured(measure, *rows.counted_scores(found.scores), found.threshold, comm)
     told = found.result, found.layout, found.bias, found.threshold, on_training
-    return model.trained(found.w, fit.info(measure, chosen, *told, origin, _versions()), manifest)
+    return model.from_training(found.w, fit.info(measure, chosen, *told, origin, _versions()), manifest)
 
 
 def predict(
@@ -105,13 +139,37 @@ def predict(
     ignore_new_features: bool = False,
     zero_based: bool | None = None,
 ) -> NDArray[np.float64]:
-    """The scores <w, x> + bias of this rank's rows, (n_local,). Collective; see the module.
+    """Score the rows of this rank.
 
-    data : a path, of whose rows a rank gets a contiguous share in rank order, or this rank's X.
-    ignore_new_features, zero_based : as `distsms predict` has them, for a path.
-    Raises InputError, on all ranks, where rows do not fit the model or a score is not finite.
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, or X
+        A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
+        this rank, sparse or array-like of shape (n_local, p).
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    ignore_new_features : bool
+        Leave out columns of a path that the model lacks, instead of refusing them.
+    zero_based : bool, optional
+        Whether svmlight text counts columns from 0; None: as the training data did.
+
+    Returns
+    -------
+    ndarray of shape (n_local,)
+        The scores <w, x> + bias, float64. A row is called positive where its score is at least `model.threshold`.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model or a score is not finite.
+
+    Notes
+    -----
+    Collective. One pass over the rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
     rows = data if isinstance(data, str | os.PathLike) else (data, None)
     return _scored(judge, rows, comm, how).scores[0]
@@ -127,31 +185,61 @@ def evaluate(
     ignore_new_features: bool = False,
     zero_based: bool | None = None,
 ) -> dict[str, Any]:
-    """The measures of a model on labelled rows, exact over all ranks. Collective; see the module.
+    """Measure a model on the labelled rows of all ranks, exactly.
 
-    Keys: those of `distsms evaluate --json` but `model` and `data`. What is not defined is NaN.
-    threshold : a row is called positive from this score on; None: the model's.
-    k : also precision@k and recall@k; None: the k that the model is for.
-    Raises InputError, on all ranks, where rows do not fit the model or a score is not finite.
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, or (X, y)
+        A data set or a file, or the rows of this rank as for `train`.
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    threshold : float, optional
+        Call a row positive if its score is at least this; None takes the threshold of the model.
+    k : int, optional
+        Also give precision@k and recall@k; None takes the k that the model was trained for, if any.
+    ignore_new_features : bool
+        Leave out columns of a path that the model lacks, instead of refusing them.
+    zero_based : bool, optional
+        Whether svmlight text counts columns from 0; None: as the training data did.
+
+    Returns
+    -------
+    dict
+        The measures, the same on every rank, by the keys that `distsms evaluate --json` has for them: rocarea, prbep,
+        average_precision, threshold, tp, fp, fn, tn, precision, recall, f1, error_rate, n, n_pos, n_neg and others.
+        What is not defined is NaN.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model or a score is not finite.
+
+    Notes
+    -----
+    Collective. No rank gathers the scores of all rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
-    return evaluation.measured(judge, *_scored(judge, data, comm, how).judged(), comm, threshold, k)
+    return evaluation.compute_measures(judge, *_scored(judge, data, comm, how).counted_scores(), comm, threshold, k)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:
     if isinstance(given, Model):
         return given
-    with comm.together():
+    with comm.fail_together():
         return model.load(given)
 
 
-def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions) -> scoring.Scored:
+def _scored(
+    judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions
+) -> scoring.ScoredRows:
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
     rows = _in_memory(*data, comm, judge.p)
     rows.features.normalize(judge.normalization.by_row)
-    found = scoring.Scored(scoring.scores([judge], rows.features), rows.labels, rows.counted)
+    found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
 
 
@@ -159,10 +247,10 @@ def _start(begin: Model, p: int, bias: float | None, manifest: dataset.Manifest 
     return fit.start_from(begin, p, bias, "start", *([manifest.normalization] if manifest else []))
 
 
-def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[str, Any], dataset.Manifest | None]:
+def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.DataBlock, dict[str, Any], dataset.Manifest | None]:
     """This rank's rows, what is known of all of them, and their data set. Collective."""
     if isinstance(data, str | os.PathLike):
-        with comm.together():
+        with comm.fail_together():
             manifest = dataset.read_manifest(data)
         return dataset.load(manifest, comm), fit.origin(manifest, data), manifest
     rows = _in_memory(*data, comm)
@@ -172,9 +260,9 @@ def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.Block, dict[
     return rows, meaning | {"n": n, "p": rows.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}, None
 
 
-def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.Block:
+def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.DataBlock:
     """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
-    with comm.together():
+    with comm.fail_together():
         if np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; rows and columns are wanted")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
@@ -186,10 +274,10 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
     sizes = comm.allgather((n_local, width))
     if len({one[1] for one in sizes}) > 1:
         raise InputError(f"X has {min(one[1] for one in sizes)} to {max(one[1] for one in sizes)} columns", True)
-    features = comm.root_first(lambda: rows_of(X))
+    features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return dataset.Block(features, labels.astype(np.int8), None, first, n, width, 0)
+    return dataset.DataBlock(features, labels.astype(np.int8), None, first, n, width, 0)
 
 
 def _versions() -> dict[str, str]:

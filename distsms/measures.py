@@ -1,4 +1,4 @@
-"""What a measure is called on the command line and in models, taken apart. Loads nothing, so that --help can use it."""
+"""The names of measures on the command line and in models. This module imports nothing large, so --help can use it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,31 @@ NAMES = "rocarea, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recal
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
 RANKING = ("rocarea", "prbep")
-"""The paper's two measures, which comparisons are of."""
+"""The two measures of the paper, which `compare` uses."""
 
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
-"""What they are called where people read."""
+"""Their names in output for people."""
 
 
 def parse(name: str) -> tuple[str, tuple[float, ...]]:
-    """The family and its parameters: "f0.5" is ("f-beta", (0.5,)), "recall@9" is ("recall@k", (9,)).
+    """Split a measure's name into its family and its parameters.
 
-    Raises InputError where there is no such measure.
+    Parameters
+    ----------
+    name : str
+        Such as "rocarea", "f0.5" or "recall@9".
+
+    Returns
+    -------
+    family : str
+        "f-beta" for "f0.5", "recall@k" for "recall@9", else the name.
+    parameters : tuple of float
+        (0.5,) for "f0.5", (9,) for "recall@9".
+
+    Raises
+    ------
+    InputError
+        If there is no such measure.
     """
     if name in (*RANKING, "error-rate"):
         return name, ()
@@ -36,6 +51,6 @@ def parse(name: str) -> tuple[str, tuple[float, ...]]:
 
 
 def at(name: str) -> int | None:
-    """K of precision@K and recall@K, None for the other measures."""
+    """Return K for precision@K and recall@K, None for other measures."""
     family, parameters = parse(name)
     return int(parameters[0]) if family.endswith("@k") else None

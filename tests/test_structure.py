@@ -55,11 +55,11 @@ def test_libraries_come_in_at_one_place(library, modules):
 
 
 def test_what_the_demo_installs_is_enough_for_the_tour():
-    """Every extra but those of MPI, which comes from the system, and of tests and benchmarks."""
+    """Every extra but those of MPI, which comes from the system, and of tests, benchmarks and the manual."""
     (named,) = re.findall(r"stamp-run extras=(\S+)", (PACKAGE.parent / "scripts" / "setup").read_text())
     setup = configparser.ConfigParser()
     setup.read(PACKAGE.parent / "setup.cfg")
-    assert set(named.split(",")) == set(setup["options.extras_require"]) - {"mpi", "bench", "dev"}
+    assert set(named.split(",")) == set(setup["options.extras_require"]) - {"mpi", "bench", "dev", "docs"}
 
 
 def loaded(code):
@@ -120,8 +120,8 @@ def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
     code = (
         "import os, sys\nfrom distsms.__main__ import main\nassert 'numpy' not in sys.modules\n"
         f"assert main([{command!r}, *{words!r}, '--threads', '5']) == 1\n"
-        "from distsms.matrix.blocks import threads_wanted\n"
-        "assert threads_wanted() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
+        "from distsms.matrix.blocks import thread_count\n"
+        "assert thread_count() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
     )
     assert "numpy" in loaded(code)
 

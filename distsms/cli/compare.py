@@ -24,21 +24,23 @@ if TYPE_CHECKING:
 NAME = "compare"
 USAGE = "DATA [options]"
 EPILOG = """\
-Every measure, lambda and solver is one run; solvers that smooth run once for each --c-mu. Loading the data, a few first
-evaluations in vain, and scoring the test rows are off the clock. OUTPUT gets table.md, table.csv, figures/ and a folder
-with trace and result for each run. The same line again keeps finished runs and makes the others, a stopped or killed
-one from its beginning; lines that ask for more lambdas, solvers, ... add runs, and larger limits make those runs again
-that a smaller one cut short.
+Each combination of measure, lambda and solver is one run; solvers that smooth run once for each --c-mu. The clock
+leaves out loading, a few evaluations to warm up, and scoring the test rows. The folder of --output gets table.md,
+table.csv, figures/ and a folder with trace and result for each run.
 
-exit codes: 0 all is run   1 error   2 usage   7 one run's J is below what another proved   75 stopped by a signal;
-the same line again goes on
+The same command line again keeps finished runs and makes the rest; a run that was stopped or killed begins anew. More
+lambdas, solvers or smoothings add runs, and larger limits repeat those runs that a smaller limit ended.
+
+exit codes:
+  0 all runs have ended   1 error   2 usage   7 the J of one run is below a lower bound that another run proved
+  75 stopped by a signal; the same command line goes on
 
 example:
   distsms compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
 """
 
 TITLE_PARTS = 3  # of a path, which name a data set: scripts call each of theirs SET/data/train
-MEASURES_HELP = "what to optimize, the paper's two measures (both); for others: scripts/experiments/trainings.py"
+MEASURES_HELP = "What to optimize: the two measures of the paper (default: both)."
 
 
 def smoothing(text: str) -> float | None:
@@ -48,12 +50,17 @@ def smoothing(text: str) -> float | None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms compare` takes."""
-    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     parser.add_argument(
-        "--test", metavar="DATA2", help="a data set, or a file that `distsms shard` reads, to measure models on"
+        "--test",
+        metavar="DATA2",
+        help="Measure the models on this data set, or on this file of a format that `distsms shard` reads.",
     )
     parser.add_argument(
-        "--output", default="comparison", metavar="FOLDER", help="where runs, tables and figures go (%(default)s)"
+        "--output",
+        default="comparison",
+        metavar="FOLDER",
+        help="The folder for runs, tables and figures (default: %(default)s).",
     )
     parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help=MEASURES_HELP)
     parser.add_argument(
@@ -62,14 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=[1e-2, 1e-4, 1e-6],
         metavar="LAMBDA",
-        help="weights of the regularizer (1e-2 1e-4 1e-6)",
+        help="The weights of the regularizer (default: 1e-2 1e-4 1e-6).",
     )
     how = parser.add_argument_group("method")
     how.add_argument(
         "--solvers",
         nargs="+",
         choices=tuple(SOLVERS),
-        help=f"{SOLVERS_HELP} (all but lbfgs, which takes lmvm's place where petsc4py cannot be imported)",
+        help=f"The solvers to compare. {SOLVERS_HELP}. The default is all but lbfgs, which replaces lmvm where"
+        f" petsc4py cannot"
+        " be imported.",
     )
     how.add_argument(
         "--c-mu",
@@ -77,20 +86,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=smoothing,
         default=[None],
         metavar="C",
-        help="smoothing of lmvm and agm: adaptive, or the paper's fixed c_mu, 10 100 1000 (adaptive)",
+        help="The smoothings of lmvm and agm: adaptive, or values of the paper's fixed c_mu (default: adaptive).",
     )
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, 600.0)
-    parser.add_argument("--ignore-new-features", action="store_true", help="leave out test columns that DATA lacks")
+    parser.add_argument(
+        "--ignore-new-features",
+        action="store_true",
+        help="Leave out those columns of --test that DATA lacks, instead of refusing them.",
+    )
     parser.add_argument(
         "--figures",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="draw figures; they need matplotlib (default: yes)",
+        help="Draw figures, which needs matplotlib (default: yes).",
     )
-    parser.add_argument("--overwrite", action="store_true", help="begin anew in a folder that holds a comparison")
-    parser.add_argument("--quiet", action="store_true", help="print only errors")
+    parser.add_argument("--overwrite", action="store_true", help="Begin anew in a folder that holds a comparison.")
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -116,7 +129,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     solvers = args.solvers or [None, *(one for one in SOLVERS if one not in ("lmvm", "lbfgs"))]
     solvers = [solver_for(args, one, args.measures[0], comm, say) for one in solvers]
-    with comm.together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # everything that can be refused before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
         common = next(iter(settings.values()))
@@ -128,7 +141,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         ]
         room = min((one for one in rooms if one), default=None)
         if args.test:
-            inputs.check(args.test, inputs.like(manifest), inputs.InputOptions(args.ignore_new_features))
+            inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
         if comm.is_root:
             inputs.check_distinct(args.output, args.data, args.test)
             folder.check(args.overwrite)
@@ -136,7 +149,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.open(_identity(args, common, manifest, comm.size), args.overwrite)
             folder.all_finished()  # raises InputError where a run is damaged
     say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
-    block = dataset.load(manifest, comm, room=room)
+    block = dataset.load(manifest, comm, budget=room)
     if args.memory:
         say(rows_held(block, comm, args.memory))
     test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
@@ -147,7 +160,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     runner.close()
     disagree, draws = 0, args.figures and not stopped  # who sends signals has little patience
     heading = _heading(args.data, manifest, common, comm.size)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             disagree = _conclude(args.data, folder, settings, heading, draws, say)
     code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)
@@ -249,11 +262,11 @@ def _fingerprint(path: str | None) -> str | None:
     """Of a data set or a file of text."""
     from pathlib import Path
 
-    from distsms.data.shards import manifest
+    from distsms.data.shards import manifest, publish
 
     if path is None:
         return None
-    return manifest.read_manifest(path).fingerprint if Path(path).is_dir() else manifest.file_sha256(Path(path))
+    return manifest.read_manifest(path).fingerprint if Path(path).is_dir() else publish.file_sha256(Path(path))
 
 
 def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:

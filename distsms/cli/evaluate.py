@@ -11,23 +11,23 @@ from distsms.measures import SHOWN
 
 if TYPE_CHECKING:
     from distsms.inference import inputs
-    from distsms.inference.evaluation import EvaluationOptions, ModelEvaluation, Pair
+    from distsms.inference.evaluation import EvaluationOptions, ModelComparison, ModelEvaluation
     from distsms.metrics.confidence import Interval
     from distsms.parallel.communicator import Communicator
 
 NAME = "evaluate"
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --on DATA|FILE [options]"
 EPILOG = """\
-All figures are exact over all rows of all ranks. ROCArea counts a tied pair one half; PRBEP is the precision among the
-n+ highest scores, its expected value where scores tie there; average precision is scikit-learn's. A row is called
-positive where its score is at least the threshold stored with the model, or --threshold. --k adds precision and recall
-among the K highest scores.
+All measures are exact over all rows of all ranks. ROCArea counts a tied pair as one half. PRBEP is the precision among
+the n+ highest scores; where scores tie there, it is the expected value. Average precision is that of scikit-learn. A
+row is called positive where its score is at least the threshold that is stored with the model, or that of --threshold.
+--k adds precision and recall among the K highest scores.
 
-Intervals are of this model on new rows, drawn as these were; what another training would give is not in them.
-ROCArea's come from DeLong's variance, PRBEP's are the wider ones of the binomial's and the bootstrap's, and both allow
-for one more row of each class, so that few rows and measures of 0 or 1 have intervals, too. Several models on the same
-rows are compared two by two, with the interval of their difference; with fewer than 10 rows of a class there is no
-verdict.
+An interval says how this model would do on new rows that are drawn as these were; it does not include what another
+training set would change. The interval of ROCArea comes from DeLong's variance. That of PRBEP takes the wider limits
+of the binomial and of the bootstrap. Both allow for one more row of each class, so that there is an interval also for
+few rows and for measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their
+difference. With fewer than 10 rows of a class there is no verdict.
 
 examples:
   distsms evaluate model.h5 data/test
@@ -38,44 +38,65 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms evaluate` takes."""
-    parser.add_argument("paths", nargs="+", metavar="MODEL", help="models written by `distsms train`")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="MODEL",
+        help="Models written by `distsms train`; without --on the last word is the data.",
+    )
     parser.add_argument(
         "--on",
         metavar="DATA",
-        help="a data set made by `distsms shard`, or a file that it reads (without: the last word)",
+        help="A data set made by `distsms shard`, or a file of a format that it reads.",
     )
     parser.add_argument(
-        "--threshold", type=finite, help="call a row positive from this score on (default: the model's)"
+        "--threshold",
+        metavar="SCORE",
+        type=finite,
+        help="Call a row positive if its score is at least this (default: the threshold of the model).",
     )
     parser.add_argument(
-        "--k", type=count, metavar="K", help="also precision@K and recall@K (default: the K that the model is for)"
+        "--k",
+        type=count,
+        metavar="K",
+        help="Also give precision@K and recall@K (default: for the K that the model was trained for, if any).",
     )
     add_intervals(parser)
     add_reading(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     add_threads(parser)
     parser.set_defaults(check=_check)
 
 
 def add_intervals(parser: argparse.ArgumentParser) -> None:
     """How sure: of `evaluate` and `report`."""
-    parser.add_argument("--level", type=share, default=0.95, help="of the intervals (%(default)s)")
+    parser.add_argument(
+        "--level", metavar="SHARE", type=share, default=0.95, help="The level of the intervals (default: %(default)s)."
+    )
     parser.add_argument(
         "--bootstrap",
         type=whole,
         default=1000,
         metavar="N",
-        help="replicates for PRBEP; 0: the binomial alone (%(default)s)",
+        help="The number of bootstrap replicates for PRBEP; 0 uses the binomial alone (default: %(default)s).",
     )
-    parser.add_argument("--seed", type=whole, default=0, help="of the bootstrap (%(default)s)")
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="The seed of the bootstrap (default: %(default)s)."
+    )
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """How the rows are read: of `evaluate` and `report`."""
-    parser.add_argument("--label", metavar="COLUMN", help="of a table: where labels are (default: as in training)")
-    parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
+    parser.add_argument(
+        "--label", metavar="COLUMN", help="The column of labels in a table or array file (default: as in training)."
+    )
+    parser.add_argument(
+        "--ignore-new-features",
+        action="store_true",
+        help="Leave out columns that the model lacks, instead of refusing them.",
+    )
     base = parser.add_mutually_exclusive_group()
-    text = "the svmlight file counts columns from %d (default: as the model's training data did)"
+    text = "The svmlight file counts columns from %d (default: as the training data did)."
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
 
@@ -102,7 +123,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.utils import formatting
 
     asked = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
-    _, judged, pairs = evaluation.judge(args.paths, args.on, asked, comm, reading(args))
+    _, judged, pairs = evaluation.evaluate(args.paths, args.on, asked, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
     if args.json:
@@ -123,7 +144,7 @@ def _print_one(args: argparse.Namespace, judged: ModelEvaluation, asked: Evaluat
     from distsms.data.formats.registry import format_of
     from distsms.utils import formatting
 
-    found = judged.found
+    found = judged.measures
     print(f"{judged.path} on {_size(args.on, found)}")
     if not os.path.isdir(args.on) and format_of(args.on) == "text":
         zero_based = judged.model.info["zero_based"] if args.zero_based is None else args.zero_based
@@ -133,37 +154,37 @@ def _print_one(args: argparse.Namespace, judged: ModelEvaluation, asked: Evaluat
         print(f"  {line}")
     of_order = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
-    for name in judged.more:
+    for name in judged.extra_measures:
         (of_order if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
     width = max(map(len, (*of_order, *at_threshold)))
-    sure = {SHOWN[name]: f"   {_interval(one)}" for name, one in judged.sure.items()}
+    sure = {SHOWN[name]: f"   {_interval(one)}" for name, one in judged.intervals.items()}
     for name, one in of_order.items():
         print(f"  {name:<{width}} {one:.6f}{sure.get(name, '')}")
-    print(f"  intervals of {100 * asked.level:g} % are of {judged.sure['rocarea'].of}, drawn as these were")
+    print(f"  intervals of {100 * asked.level:g} % are of {judged.intervals['rocarea'].of}, drawn as these were")
     print(f"at the threshold {found['threshold']:.6g}")
     print("".join(f"  {name:<{width}} {one:.6f}\n" for name, one in at_threshold.items()))
     lines = [
         ["positive rows", str(found["tp"]), str(found["fn"])],
         ["negative rows", str(found["fp"]), str(found["tn"])],
     ]
-    print(formatting.table(["", "called positive", "called negative"], lines))
+    print(formatting.format_table(["", "called positive", "called negative"], lines))
 
 
-def _print_several(on: str, judged: list[ModelEvaluation], pairs: list[Pair], level: float) -> None:
+def _print_several(on: str, judged: list[ModelEvaluation], pairs: list[ModelComparison], level: float) -> None:
     """A line for each model, then one for each difference."""
     from distsms.metrics import confidence
     from distsms.utils import formatting
 
-    print(f"on {_size(on, judged[0].found)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
+    print(f"on {_size(on, judged[0].measures)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
     for line in _warnings(judged[0]):
         print(f"  {line}")
     header, lines = ["model"], [[one.path] for one in judged]
     for name, label in SHOWN.items():
-        header += [label, judged[0].sure[name].method]
-        for cells, one in zip(lines, (model.sure[name] for model in judged), strict=True):
+        header += [label, judged[0].intervals[name].method]
+        for cells, one in zip(lines, (model.intervals[name] for model in judged), strict=True):
             cells += [f"{one.value:.6f}", "none" if one.why else f"{one.low:.6f} to {one.high:.6f}"]
-    print(formatting.table(header, lines))
+    print(formatting.format_table(header, lines))
     for pair in pairs:
         print(f"\n{pair.first} - {pair.other}")
         for name, one in pair.differences.items():
@@ -186,9 +207,9 @@ def _warnings(judged: ModelEvaluation) -> list[str]:
     """What of the rows is too little for some measure."""
     import math
 
-    found, lines = judged.found, []
+    found, lines = judged.measures, []
     if not (found["n_pos"] and found["n_neg"]):
         lines.append("only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
-    if any(math.isnan(found[name]) for name in judged.more if "@" in name):
+    if any(math.isnan(found[name]) for name in judged.extra_measures if "@" in name):
         lines.append(f"there are only {found['n']} rows: what is asked for beyond is not defined (nan)")
     return lines

@@ -112,7 +112,7 @@ class Objective:
         """Answer the requests in one pass over the data. On the ranks that step, while the others are in `serve`."""
         numbers = np.array([[request.nu, request.loss] for request in requests])
         with self.clock.phase(self.vectors.outward):
-            self.vectors.announce(len(requests), numbers)
+            self.vectors.send_request(len(requests), numbers)
         values, gradients = self._answer([request.w for request in requests], numbers)
         return [self._evaluation(*one) for one in zip(requests, values, gradients, strict=True)]
 
@@ -124,7 +124,7 @@ class Objective:
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
         with np.errstate(over="ignore", invalid="ignore"):  # the run ends where a number is not finite, and says so
             products = np.array([np.dot(w, w), np.dot(r, w), np.dot(gradient, gradient)])
-        R, R_mu, d, ww, rw, gg = self.vectors.sums(np.append(numbers, products)).tolist()
+        R, R_mu, d, ww, rw, gg = self.vectors.sum_values(np.append(numbers, products)).tolist()
         omega, smoothing_gap, optimization_gap = regularizer.value(ww), R - (rw + d), regularizer.conjugate(gg)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
@@ -137,7 +137,7 @@ class Objective:
         On the ranks that step, while the others serve. A pass over the data the first time.
         """
         if self._column_errors is None:
-            self.vectors.announce(ERRORS, _NO_NUMBERS)
+            self.vectors.send_request(ERRORS, _NO_NUMBERS)
             self._column_errors = self._errors()
         return self._column_errors, EPS * self.losses[loss].n
 
@@ -150,26 +150,26 @@ class Objective:
         top of that, for which the first part has room. On the ranks that step, while the others serve. One pass over
         the data.
         """
-        self.vectors.announce(TERMS, _NO_NUMBERS)
+        self.vectors.send_request(TERMS, _NO_NUMBERS)
         return EPS * (self._terms([evaluation.w]) + self.losses[loss].n * (evaluation.R + 4))
 
     def judged(self, w: Floats, loss: int = 0) -> Any:
         """What `judge` makes of the margins at a slice of w. On the ranks that step, while the others serve. A pass."""
-        self.vectors.announce(JUDGE, np.array([[0.0, loss]]))
+        self.vectors.send_request(JUDGE, np.array([[0.0, loss]]))
         return self._judged([w], loss)
 
     def second_moments(self) -> Floats:
         """A slice of mean_i x_ij^2 of each column over all rows, where ranks step. Collective; a pass over the data."""
-        moments = self.vectors.total(self.features.second_moments())
+        moments = self.vectors.sum_vector(self.features.second_moments())
         rows = self.comm.sum(np.array([self.features.shape[0]]))[0]
         moments /= rows
         return moments
 
     def serve(self) -> None:
         """Answer what is asked until `release` is called. On the ranks that do not step; the others return at once."""
-        while not self.vectors.steps:
+        while not self.vectors.runs_solver:
             with self.clock.phase(self.vectors.outward):
-                k, numbers = self.vectors.awaited()
+                k, numbers = self.vectors.receive_request()
             if k == RELEASE:
                 return
             if k == TERMS:
@@ -183,27 +183,27 @@ class Objective:
 
     def release(self) -> None:
         """Let the other ranks leave `serve`. On the ranks that step."""
-        self.vectors.announce(RELEASE, _NO_NUMBERS)
+        self.vectors.send_request(RELEASE, _NO_NUMBERS)
 
     def _errors(self) -> Floats:
         """A slice of the bound e on rounding in r: see `plane_errors`. Collective."""
         with self.clock.phase("rounding"):
-            self.vectors.give_back()
+            self.vectors.free_buffer()
             largest, counts = self.features.columns()
-            errors = self.vectors.highest(largest)
+            errors = self.vectors.maximum(largest)
             del largest
-            errors *= EPS * (self.vectors.total(counts) + self.comm.size + 8)
+            errors *= EPS * (self.vectors.sum_vector(counts) + self.comm.size + 8)
             return errors
 
     def _terms(self, slices: list[Floats] | None) -> float:
         """Twice `Features.largest_terms` at w, of all rows. slices : this rank's of w, if it steps. Collective."""
         with self.clock.phase("rounding"):
-            local = np.array([2 * self.features.largest_terms(self.vectors.copies(1, slices)[0])])
+            local = np.array([2 * self.features.largest_terms(self.vectors.replicate(1, slices)[0])])
             return float(self.comm.maximum(local)[0])
 
     def _judged(self, slices: list[Floats] | None, loss: int) -> Any:
         with self.clock.phase("measures"):
-            return self._judge(self.features.margins(self.vectors.copies(1, slices)[0]), loss)
+            return self._judge(self.features.margins(self.vectors.replicate(1, slices)[0]), loss)
 
     def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, float, float]], Floats]:
         """R, R_mu, d and, where ranks step, slices of r (k, length), for each w. Collective.
@@ -213,7 +213,7 @@ class Objective:
         clock, k = self.clock, len(numbers)
         self.evaluations += k
         with clock.phase(self.vectors.outward):
-            W = self.vectors.copies(k, slices)
+            W = self.vectors.replicate(k, slices)
         with clock.phase("margins X w"):
             if len(self._scores) != k:
                 self._scores = np.empty((k, self.features.shape[0]))
@@ -224,10 +224,10 @@ class Objective:
                 value = self.losses[int(index)].evaluate(scores, float(nu))
                 coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d))
-        buffer = self.vectors.room(k)  # all gradients, and the stop flag
+        buffer = self.vectors.buffer(k)  # all gradients, and the stop flag
         with clock.phase("gradient X'c"):
             self.features.transposed_times(coefficients, buffer[:-1].reshape(k, self.p))
             buffer[-1] = self._stop_wanted()
         with clock.phase(self.vectors.inward):
-            gradients, self.stop_requested = self.vectors.totals(buffer)
+            gradients, self.stop_requested = self.vectors.sum_buffer(buffer)
         return values, gradients

@@ -71,7 +71,7 @@ class TrainingRun:
     @property
     def holders(self) -> Any:
         """Who holds the vectors; asking starts MPI, where it is installed."""
-        return self.vectors.holders
+        return self.vectors.mpi_comm
 
     @property
     def strong_convexity(self) -> float:
@@ -151,7 +151,7 @@ class TrainingRun:
     def _scaled(self) -> Problem:
         if isinstance(self.scale, float):
             return self
-        return Scaled(self, self.scale, self.vectors.least(self.scale))
+        return Scaled(self, self.scale, self.vectors.minimum(self.scale))
 
     def _evaluate(self, w: Floats, nu: float) -> Evaluation:
         """J and J_nu at w; counts, certifies, records. Raises Finished at the run's end."""
@@ -163,7 +163,7 @@ class TrainingRun:
             raise StopRun(Status.NONFINITE, where)
         self.count += 1
         self.proof.add(e)
-        self.seconds = float(self.vectors.agreed(np.array([self._seconds()]))[0])
+        self.seconds = float(self.vectors.root_values(np.array([self._seconds()]))[0])
         self._be_watched(e)
         self._check_limits()
         every = self.settings.checkpoint_every

@@ -37,13 +37,13 @@ def train(
     """
     comm, vectors = objective.comm, objective.vectors
     scale, found = scale_of(objective, settings), None
-    if vectors.steps:
-        start = np.zeros(vectors.length) if w is None else np.array(vectors.part(w), float)
+    if vectors.runs_solver:
+        start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
         found = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot)
         objective.release()
     else:
         objective.serve()
-    best = vectors.everywhere(found.w if found else None)
+    best = vectors.allgather(found.w if found else None)
     return replace(comm.bcast(found and replace(found, w=np.empty(0))), w=best)
 
 

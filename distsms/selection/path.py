@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.metrics import confidence
-from distsms.metrics.confidence import Interval, Spread
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
@@ -44,7 +44,9 @@ class Point(NamedTuple):
     result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous` and `idle`
     threshold: float
     training: Mapping[str, float]  # on the lane's own rows
-    held_out: Mapping[str, Any] | None  # on the fold's rows, and `squares` and `counts` of `Spread`; lane 0 has none
+    held_out: (
+        Mapping[str, Any] | None
+    )  # on the fold's rows, and `squares` and `counts` of `MeanEstimate`; lane 0 has none
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Run(NamedTuple):
 
 
 def run(
-    block: Block,
+    block: DataBlock,
     problem: Problem,
     comm: Communicator,
     keep: Callable[[Point, Result], None],
@@ -102,7 +104,7 @@ class Lanes:
 
     def __init__(
         self,
-        block: Block,
+        block: DataBlock,
         problem: Problem,
         comm: Communicator,
         stop_wanted: Callable[[], bool] = lambda: False,
@@ -148,7 +150,7 @@ class Lanes:
                 w = result.w
                 numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
                 points.append(Point(lam, number, numbers, *seat.judged(w)))
-                whole = vectors.at_root(w)
+                whole = vectors.gather(w)
                 if whole is not None:
                     keep(points[-1], replace(result, w=whole))
 
@@ -160,7 +162,7 @@ class Lanes:
     def _dealt(self, whole: Floats | None) -> Floats:
         """This rank's slice of the root's start, or of 0 where the root has none. Collective."""
         given = self.comm.bcast(whole is not None)
-        return self.vectors.dealt(whole) if given else np.zeros(self.vectors.length)
+        return self.vectors.scatter(whole) if given else np.zeros(self.vectors.length)
 
     def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
         """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""
@@ -170,7 +172,7 @@ class Lanes:
         if not lane:
             return threshold, training, None
         out = self.folds.judged(lane)
-        spread = confidence.spread_of(measure, scores[out], labels[out], comm)
+        spread = confidence.measure_estimate(measure, scores[out], labels[out], comm)
         told = {"squares": list(spread.squares), "counts": list(spread.counts)}
         return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm) | told
 
@@ -228,10 +230,12 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
             curve = [Mean(*one) for one in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
             at.append(choose(curve, rule, wrong).chosen.lam)
     these = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
-    found = confidence.of_folds([Spread(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these])
+    found = confidence.pool_folds(
+        [MeanEstimate(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these]
+    )
     if measure == "rocarea":
-        return confidence.of_rocarea(found, confidence.LEVEL)
-    return confidence.of_prbep(found, np.empty(0), confidence.LEVEL)
+        return confidence.rocarea_interval(found, confidence.LEVEL)
+    return confidence.prbep_interval(found, np.empty(0), confidence.LEVEL)
 
 
 def faults(points: Sequence[Point]) -> dict[float, str]:

@@ -14,7 +14,7 @@ import numpy as np
 from distsms.errors import InputError
 from distsms.inference.model import Model
 from distsms.losses import registry
-from distsms.matrix.augmented import WithConstant
+from distsms.matrix.augmented import WithBias
 from distsms.matrix.base import Features
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import ranking
@@ -48,7 +48,7 @@ def choose_solver(
     lmvm_only : what else is asked for that needs lmvm where the usual one is taken, in words.
     Raises InputError, on all ranks, where lmvm is asked for, or needed, and cannot run.
     """
-    with comm.together():
+    with comm.fail_together():
         smooth = registry.loss_class(measure, "gather").smooth
     if not (asked or smooth):
         return "bmrm", "this measure has no smoothed risk"
@@ -112,7 +112,7 @@ def fit(
     n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (labels > 0)), np.sum(counted & (labels < 0))])))
     ordering, _ = registry.choose_ordering(ordering, measure, max(n_pos, 1), max(n_neg, 1), comm.size)
     loss = registry.make_loss(measure, ordering, labels, weights, comm)
-    rows = WithConstant(features, bias) if bias else features
+    rows = WithBias(features, bias) if bias else features
     step, _ = choose_step("auto", rows.shape[1], comm.size, settings.traits.spreadable)
     vectors = make_vectors(step, rows.shape[1], comm)
     result = train(Objective(rows, [loss], comm, stop_wanted, vectors=vectors), settings, start, watch)
@@ -128,14 +128,16 @@ def threshold_of(calls_positive: int | None, scores: Floats, labels: Labels, com
 
     calls_positive : how many rows are, see `Loss`; None: those above 0.
     """
-    return 0.0 if calls_positive is None else ranking.at_k(scores, labels, calls_positive, comm).threshold
+    return 0.0 if calls_positive is None else ranking.top_k(scores, labels, calls_positive, comm).threshold
 
 
 def measured(measure: str, scores: Floats, labels: Labels, threshold: float, comm: Communicator) -> dict[str, float]:
     """ROCArea, PRBEP and what was trained for, by name, of the rows that count. Collective."""
     ranked = ranking.ranking(scores, labels, comm)
     both = {"rocarea": ranked.rocarea, "prbep": ranked.prbep}
-    return both if measure in both else both | {measure: ranking.value(measure, scores, labels, threshold, comm)}
+    return (
+        both if measure in both else both | {measure: ranking.measure_value(measure, scores, labels, threshold, comm)}
+    )
 
 
 def start_from(model: Model, p: int, bias: float | None, name: object, how: Normalization = Normalization()) -> Floats:  # noqa: B008

@@ -12,14 +12,14 @@ from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.streaming import MemoryBudget, buffer_bytes, entry_bytes
 from distsms.errors import InputError
 from distsms.losses.base import Cost
-from distsms.matrix.blocks import threads_wanted
+from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import SHARED_FROM
-from distsms.utils.formatting import size
+from distsms.utils.formatting import format_bytes
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
-"""Python and the libraries on every rank, and what PETSc adds where the solver steps; measured, see README."""
+"""Python and the libraries on every rank, and what PETSc adds where the solver steps; see docs/theory/costs.md."""
 EXPANDING = 8 * 2**20
 """What reading compressed shards adds: their library, and a piece as it is stored and expanded; measured."""
 ROW_BYTES = 40
@@ -71,9 +71,9 @@ class Needs:
 
     def in_words(self, ranks: int, here: int) -> str:
         """The same for people, where `here` of so many ranks are on a node."""
-        words = [f"{size(self.of_rank(ranks))} on each rank"]
-        words += [f"{size(self.node)} more on each node"] if self.node and here > 1 else []
-        words += [f"{size(self.root)} more on the root"] if self.root else []
+        words = [f"{format_bytes(self.of_rank(ranks))} on each rank"]
+        words += [f"{format_bytes(self.node)} more on each node"] if self.node and here > 1 else []
+        words += [f"{format_bytes(self.root)} more on the root"] if self.root else []
         return ", ".join(words)
 
 
@@ -116,7 +116,7 @@ def needs(
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
     each = INTERPRETER + EXPANDING * (manifest.compression != "none")
-    each += 8 * p * solves * (2 + (not shared) + threads_wanted() + bias)
+    each += 8 * p * solves * (2 + (not shared) + thread_count() + bias)
     each += 8 * p * (1 + solves) * (kind in BY_COLUMN)
     each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
     steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
@@ -124,7 +124,7 @@ def needs(
         each += steps
     else:
         root += steps
-    return Needs(data, each, root, 8 * p * solves * shared, rows, row, buffer_bytes(manifest, threads_wanted()))
+    return Needs(data, each, root, 8 * p * solves * shared, rows, row, buffer_bytes(manifest, thread_count()))
 
 
 def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: float = math.inf) -> None:
@@ -136,7 +136,7 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     least = [needed.least(ranks, rank == 0) for rank in here]
     if max(least) > allowed:
         raise InputError(
-            f"--memory {size(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
+            f"--memory {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
             f"{'the root' if 0 in here else 'a rank'} for vectors, labels, scores and buffers, all entries being "
             "streamed; more ranks need less each of what belongs to rows"
         )
@@ -144,8 +144,8 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     if wanted <= there:
         return
     text = (
-        f"{len(here)} rank(s) on {os.uname().nodename} need {size(wanted)}, and {size(there)} are there "
-        f"({size(needed.of_rank(ranks))} a rank, {size(needed.root)} more on the root). "
+        f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(wanted)}, and {format_bytes(there)} are "
+        f"there ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
     )
     share = math.floor(there / len(here) / 2**26) * 2**26
     stream = f"; or --memory {share // 2**20}MiB, by which what does not fit is read from the shards on each pass"

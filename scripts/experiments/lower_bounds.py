@@ -23,7 +23,7 @@ from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS, PrbepLowerBound, R
 from distsms.data.synthetic.write import rows
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.registry import make_loss
-from distsms.matrix.local import Sparse
+from distsms.matrix.local import SparseRows
 from distsms.measures import SHOWN
 from distsms.optim.objective import Objective
 from distsms.optim.result import Status
@@ -112,7 +112,7 @@ def main() -> None:
 def solved(source: PrbepLowerBound | RocAreaLowerBound, epsilon: float, max_evaluations: int) -> list[Record]:
     """Solve a construction by each method."""
     X, y = rows(source, 0, source.n)
-    features, comm = Sparse.of(X), Communicator()
+    features, comm = SparseRows.of(X), Communicator()
     loss = make_loss(source.measure, "gather", y, None, comm)
     found = []
     for name, (solver, zero_plane, from_w_0, hard) in METHODS.items():

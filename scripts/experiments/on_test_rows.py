@@ -29,7 +29,7 @@ from distsms.selection.baseline_text import between
 from distsms.selection.competitors import ALONE, HELD, METHODS, OURS, Task
 from distsms.selection.folds import held_out
 from distsms.training.fit import settings_for
-from distsms.utils.formatting import table
+from distsms.utils.formatting import format_table
 from scripts import records
 
 
@@ -43,8 +43,8 @@ def main() -> None:
     baseline = store.read("problem", "methods")
     problem = baseline["problem"]
     measure, fits = problem["measure"], store.fits()
-    X, y, _ = dataset.matrix(dataset.read_manifest(problem["data"]["path"]))
-    X_test, y_test, _ = dataset.matrix(dataset.read_manifest(args.test))
+    X, y, _ = dataset.load_matrix(dataset.read_manifest(problem["data"]["path"]))
+    X_test, y_test, _ = dataset.load_matrix(dataset.read_manifest(args.test))
     known = rows_in_common(X, X_test)
     print(f"test      {args.test}: {len(y_test)} rows, of which {known} occur among the training rows")
     settings = settings_for(measure, baseline["solver"], problem["epsilon"], problem["relative"], lam=1.0)
@@ -68,7 +68,7 @@ def main() -> None:
         limits = {"ahead_by": lead.value, "low": lead.low, "high": lead.high} if lead else {}
         found.append({"method": name, "rocarea": ranked.rocarea, "prbep": ranked.prbep, "setting": setting, **limits})
     header = ["method", "ROCArea [%]", "PRBEP [%]", f"distsms ahead by, {SHOWN[measure]}", "interval", "lambda"]
-    print(f"\n{table(header, lines)}")
+    print(f"\n{format_table(header, lines)}")
     more = {"measure": measure, "test_rows": len(y_test), "among_training_rows": known}
     records.write(args.json, "scripts.experiments.on_test_rows", found, **more)
 
@@ -107,11 +107,13 @@ def difference(ours: Any, other: Any, y: Any, measure: str) -> Interval:
     """Return by how much our scores are ahead of others of the same rows."""
     if measure == "rocarea":
         placed = [ranking.placements(scores, y, ALONE) for scores in (ours, other)]
-        return confidence.of_rocarea_difference(confidence.delong(placed[0] - placed[1], y, ALONE), LEVEL)
-    drawn = [bootstrap.prbep(scores, y, np.arange(len(y)), REPLICATES, 0, ALONE) for scores in (ours, other)]
-    share = [ranking.among(scores, int(np.sum(y > 0)), ALONE) for scores in (ours, other)]
-    spread = confidence.recall(share[0] - share[1], y, ALONE)
-    return confidence.of_prbep_difference(spread, drawn[0] - drawn[1], LEVEL)
+        return confidence.rocarea_difference_interval(
+            confidence.rocarea_estimate(placed[0] - placed[1], y, ALONE), LEVEL
+        )
+    drawn = [bootstrap.prbep_replicates(scores, y, np.arange(len(y)), REPLICATES, 0, ALONE) for scores in (ours, other)]
+    share = [ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE) for scores in (ours, other)]
+    spread = confidence.prbep_estimate(share[0] - share[1], y, ALONE)
+    return confidence.prbep_difference_interval(spread, drawn[0] - drawn[1], LEVEL)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.sparse import csr_matrix
 
-from distsms.matrix.local import rows_of
+from distsms.matrix.local import as_features
 from distsms.metrics import bootstrap, confidence, ranking
-from distsms.metrics.confidence import Interval, Spread
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.selection import baseline
 from distsms.selection.competitors import ALONE
 from distsms.selection.folds import deal
@@ -94,21 +94,24 @@ LAWS = (
 def sampled(scores: Floats, labels: NDArray[np.int8], seed: int) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return what intervals are made of: placements, shares above the break-even point, and bootstrap replicates."""
     placed = ranking.placements(scores, labels, ALONE)
-    share = ranking.among(scores, int(np.sum(labels > 0)), ALONE)
-    return placed, share, bootstrap.prbep(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
+    share = ranking.top_k_shares(scores, int(np.sum(labels > 0)), ALONE)
+    return placed, share, bootstrap.prbep_replicates(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
 
 
-def intervals_of(area: Spread, prbep: Spread, drawn: Floats, paired: bool = False) -> dict[str, Interval]:
+def intervals_of(area: MeanEstimate, prbep: MeanEstimate, drawn: Floats, paired: bool = False) -> dict[str, Interval]:
     """Return the intervals of distsms."""
     if paired:
         return {
-            "rocarea": confidence.of_rocarea_difference(area, LEVEL),
-            "prbep": confidence.of_prbep_difference(prbep, drawn, LEVEL),
+            "rocarea": confidence.rocarea_difference_interval(area, LEVEL),
+            "prbep": confidence.prbep_difference_interval(prbep, drawn, LEVEL),
         }
-    return {"rocarea": confidence.of_rocarea(area, LEVEL), "prbep": confidence.of_prbep(prbep, drawn, LEVEL)}
+    return {
+        "rocarea": confidence.rocarea_interval(area, LEVEL),
+        "prbep": confidence.prbep_interval(prbep, drawn, LEVEL),
+    }
 
 
-def before(area: Spread, drawn: Floats, paired: bool = False) -> dict[str, tuple[float, float]]:
+def before(area: MeanEstimate, drawn: Floats, paired: bool = False) -> dict[str, tuple[float, float]]:
     """Return the limits of the usual intervals, with the models taken as given; NaN where there are none."""
     value, half = area.value, 1.959964 * math.sqrt(area.error**2 / area.factor)
     if paired:
@@ -142,7 +145,8 @@ class Model(NamedTuple):
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
         placed, share, drawn = sampled(scores, labels, seed[-1])
-        area, prbep = confidence.delong(placed, labels, ALONE), confidence.recall(share, labels, ALONE)
+        area = confidence.rocarea_estimate(placed, labels, ALONE)
+        prbep = confidence.prbep_estimate(share, labels, ALONE)
         return numbers_of(
             intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan}
         )
@@ -172,7 +176,8 @@ class Pair(NamedTuple):
         shifts = [math.sqrt(2) * float(special.ndtri(area)) for area in (self.area, self.area - self.less)]
         both = [sampled(one + shift * (labels > 0), labels, seed[-1]) for one, shift in zip(noise, shifts, strict=True)]
         placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
-        area, prbep = confidence.delong(placed, labels, ALONE), confidence.recall(share, labels, ALONE)
+        area = confidence.rocarea_estimate(placed, labels, ALONE)
+        prbep = confidence.prbep_estimate(share, labels, ALONE)
         return numbers_of(
             intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0}
         )
@@ -223,9 +228,9 @@ class Folds(NamedTuple):
                 tuple(x - y for x, y in zip(a, b, strict=True)) if paired else a for a, b in zip(*results, strict=True)
             ]
             own = [labels[fold == f] for f in range(1, self.folds + 1)]
-            areas = [confidence.delong(one[0], y, ALONE) for one, y in zip(parts, own, strict=True)]
-            prbeps = [confidence.recall(one[1], y, ALONE) for one, y in zip(parts, own, strict=True)]
-            area, prbep = confidence.of_folds(areas), confidence.of_folds(prbeps)
+            areas = [confidence.rocarea_estimate(one[0], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            prbeps = [confidence.prbep_estimate(one[1], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            area, prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
             drawn = np.mean([one[2] for one in parts], axis=0)
             truth = truths[0] - truths[1] if paired else truths[0]
             ours = intervals_of(area, prbep, drawn, paired)
@@ -255,7 +260,7 @@ def discriminants(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
 def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
     """Return models of `distsms train` for two values of lambda, the larger first."""
     settings = settings_for("rocarea", "lmvm", None, 0.01, lam=1.0)
-    rows = rows_of(csr_matrix(X))
+    rows = as_features(csr_matrix(X))
     each = [(lam, fit(rows, y, None, "rocarea", replace(settings, lam=lam), ALONE)) for lam in (0.1, 1e-3)]
     return [(lam, one.w) for lam, one in each]
 

@@ -1,4 +1,4 @@
-"""Every way of holding X gives the same products as a plain numpy array, in the memory that is promised."""
+"""Every way to store X gives the same products as a plain NumPy array, and needs as much memory as documented."""
 
 import itertools
 import tracemalloc
@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.matrix import local
-from distsms.matrix.blocks import threads_wanted
-from distsms.matrix.local import Dense, Sparse, index_dtype, length_dtype, unsigned
+from distsms.matrix.blocks import thread_count
+from distsms.matrix.local import DenseRows, SparseRows, index_dtype, length_dtype, unsigned
 
 KINDS = ("sparse", "sorted", "pattern", "sorted pattern", "dense")
 EPS = np.finfo(float).eps
 
 
 def draw_rows(seed, n_local, p, density, ones=False, dtype=np.float64):
-    """(n_local, p) numpy array with about `density` nonzeros."""
+    """Draw an (n_local, p) NumPy array of which a share of about `density` is not zero."""
     rng = np.random.default_rng(seed)
     values = np.ones((n_local, p)) if ones else rng.normal(size=(n_local, p))
     return (values * (rng.random((n_local, p)) < density)).astype(dtype)
@@ -26,12 +26,12 @@ def draw_rows(seed, n_local, p, density, ones=False, dtype=np.float64):
 
 def hold(kind, array, threads=1):
     if kind == "dense":
-        return Dense(array, threads)
+        return DenseRows(array, threads)
     X, p = sparse.csr_matrix(array), array.shape[1]
     if kind == "sparse":
-        return Sparse.of(X, threads)
+        return SparseRows.of(X, threads)
     values = None if "pattern" in kind else X.data
-    return Sparse(values, X.indices, np.diff(X.indptr), p, threads, sort="sorted" in kind)
+    return SparseRows(values, X.indices, np.diff(X.indptr), p, threads, sort="sorted" in kind)
 
 
 cases = st.tuples(
@@ -53,7 +53,7 @@ def build(case):
 
 @given(cases, st.sampled_from([0, 1, 2, 5]))
 def test_products_and_the_dot_test(case, k):
-    """Against numpy for one vector (k = 0) and for k; and <X w, c> = <w, X' c>."""
+    """Products agree with NumPy's for one vector (k = 0) and for k vectors, and <X w, c> = <w, X' c>."""
     rows, array, rng = build(case)
     n_local, p = rows.shape
     assert rows.shape == array.shape
@@ -68,7 +68,7 @@ def test_products_and_the_dot_test(case, k):
 
 @given(cases)
 def test_one_pass_quantities(case):
-    """The largest row sum of |x w| times its terms + 2; each column's largest entry, count and sum of squares."""
+    """Check the largest row sum of |x w| times (terms + 2), and each column's largest entry, count and squares."""
     rows, array, rng = build(case)
     w, dense = rng.normal(size=array.shape[1]), case[0] == "dense"
     terms = array.shape[1] if dense else np.count_nonzero(array, axis=1)
@@ -84,7 +84,7 @@ def test_one_pass_quantities(case):
 
 @given(cases, st.sampled_from([1e8, 1e-8]))
 def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
-    """A sum of m terms is wrong by at most m eps/2 times the sum of their sizes, here against long doubles."""
+    """The error of a sum of m terms is at most m eps/2 times the sum of their sizes; compared with long doubles."""
     rows, array, rng = build(case)
     exact = array.astype(np.longdouble)
     w, c = rng.normal(size=array.shape[1]) * size, rng.normal(size=array.shape[0])
@@ -96,7 +96,7 @@ def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_change_nothing(kind, monkeypatch):
-    """Cut into parts of one row each, products of k vectors are what they are in one part; and thread by thread."""
+    """Products of k vectors are the same in one part, in parts of one row each, and on several threads."""
     array = draw_rows(3, 50, 9, 0.5, ones="pattern" in kind)
     W, C = np.random.default_rng(0).normal(size=(2, 9)), np.random.default_rng(1).normal(size=(2, 50))
     whole = hold(kind, array)
@@ -116,7 +116,7 @@ def test_parts_change_nothing(kind, monkeypatch):
 @pytest.mark.parametrize("p, dtype", [(2, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)])
 @pytest.mark.parametrize("values", [None, np.float32, np.float64])
 def test_the_last_columns(p, dtype, values):
-    """Column 65,535 is the last of 16 bits; wide data with rows of every length up to a dozen."""
+    """Column 65,535 is the last that fits into 16 bits; here are wide data with rows of every length up to a dozen."""
     rng = np.random.default_rng(0)
     columns = [np.sort(rng.choice(min(p, 30), size=min(i, p), replace=False))[::-1] for i in range(13)]
     indices = np.concatenate([p - 1 - row for row in columns])  # ascending, at the upper end
@@ -124,7 +124,7 @@ def test_the_last_columns(p, dtype, values):
     data = None if values is None else rng.normal(size=len(indices)).astype(values)
     indptr = np.concatenate(([0], np.cumsum(lengths)))
     X = sparse.csr_matrix((np.ones(len(indices)) if data is None else data, indices, indptr), shape=(13, p))
-    rows = Sparse(data, indices, lengths, p)
+    rows = SparseRows(data, indices, lengths, p)
     assert rows._entries[0].dtype == dtype
     w, c = rng.normal(size=p), rng.normal(size=13)
     np.testing.assert_allclose(rows.margins(w), X.astype(float) @ w, rtol=1e-13, atol=1e-13)
@@ -132,7 +132,7 @@ def test_the_last_columns(p, dtype, values):
 
 
 def test_columns_beyond_32_bits():
-    rows = Sparse(np.array([2.0]), np.array([2**32]), np.array([1]), 2**32 + 1)
+    rows = SparseRows(np.array([2.0]), np.array([2**32]), np.array([1]), 2**32 + 1)
     assert rows.shape == (1, 2**32 + 1) and rows.nnz == 1 and rows.nbytes == 8 + 8 + 2
 
 
@@ -140,7 +140,7 @@ def test_columns_beyond_32_bits():
 @pytest.mark.parametrize("share", [0.0, 0.05, 1.0])
 @pytest.mark.parametrize("p", [6, 30])
 def test_rows_without_coefficient(kind, share, p):
-    """Passed over (long rows, few coefficients) or not, they add nothing."""
+    """Rows with coefficient 0 add nothing, whether they are skipped (long rows, few coefficients) or not."""
     array = draw_rows(7, 3000, p, 0.7, ones="pattern" in kind)
     c = np.where(np.random.default_rng(0).random(3000) < share, 1.5, 0.0)
     rows = hold(kind, array)
@@ -186,14 +186,14 @@ def test_vectors_of_wrong_length_are_refused(kind):
         with pytest.raises(ValueError):
             wrong()
     with pytest.raises(ValueError, match="row lengths"):
-        Sparse(None, np.zeros(3, np.uint16), np.array([1, 1]), 4)
-    with pytest.raises(ValueError, match="2 values of 3 entries"):
-        Sparse(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
+        SparseRows(None, np.zeros(3, np.uint16), np.array([1, 1]), 4)
+    with pytest.raises(ValueError, match="2 values, but 3 column indices"):
+        SparseRows(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
 
 
 @given(st.integers(2**36, 2**37), st.integers(1, 7))
 def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
-    """They begin at the first row and end at the last one, whatever rounding would say."""
+    """The parts begin at the first row and end at the last one, even where floats would round."""
     lengths = np.full(1000, nnz // 1000)
     lengths[0] += nnz % 1000
     parts = local._parts(lengths, np.arange(1000), nnz, 1, threads)
@@ -205,12 +205,12 @@ def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
 def test_the_given_arrays_are_held_without_a_copy(dtype):
     X = sparse.csr_matrix(draw_rows(2, 50, 9, 0.5, dtype=dtype))
     columns, lengths = X.indices.astype(np.uint16), np.diff(X.indptr).astype(np.uint8)
-    rows, w = Sparse(X.data, columns, lengths, 9), np.ones(9)
+    rows, w = SparseRows(X.data, columns, lengths, 9), np.ones(9)
     before = rows.margins(w)
     X.data *= 2
     np.testing.assert_allclose(rows.margins(w), 2 * before)
     array = np.ones((3, 2), dtype)
-    dense = Dense(array)
+    dense = DenseRows(array)
     array[:] = 3
     assert dense.margins(np.ones(2))[0] == 6
 
@@ -218,11 +218,11 @@ def test_the_given_arrays_are_held_without_a_copy(dtype):
 @pytest.mark.parametrize("p, column", [(2**16, 2), (2**16 + 1, 4)])
 @pytest.mark.parametrize("value", [0, 4, 8])
 def test_bytes_per_entry(p, column, value):
-    """2 or 4 for the column, 0, 4 or 8 for the value; two for a run, of which a block has one where rows are alike."""
+    """2 or 4 bytes for the column, 0, 4 or 8 for the value; 2 for each run: one per block where rows are alike."""
     values = np.ones(12_000, f"f{value}") if value else None
     for lengths, of_rows in (np.full(1000, 12), 4 * 2), (np.tile([12, 0, 24, 12], 250), 1000 + 4 * 3 * 2):
         indices = np.concatenate([np.arange(length) for length in lengths])
-        rows = Sparse(values, indices, lengths, p, sort=len(set(lengths)) > 1)
+        rows = SparseRows(values, indices, lengths, p, sort=len(set(lengths)) > 1)
         assert rows.nbytes == (column + value) * rows.nnz + of_rows
 
 
@@ -230,13 +230,13 @@ def test_bytes_per_entry(p, column, value):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", ["float32", "float64", "pattern", "dense32", "dense64"])
 def test_products_allocate_next_to_nothing(kind, threads):
-    """Far below a byte for each entry, once the buffers are there."""
+    """Products allocate far less than a byte for each entry once the buffers exist."""
     n, p, m = 20_000, 50, 25
     if kind.startswith("dense"):
-        rows = Dense(np.ones((n, p), kind.replace("dense", "float")), threads)
+        rows = DenseRows(np.ones((n, p), kind.replace("dense", "float")), threads)
     else:
         values = None if kind == "pattern" else np.ones(n * m, kind)
-        rows = Sparse(values, np.tile(np.arange(m, dtype=np.uint16), n), np.full(n, m, np.uint8), p, threads)
+        rows = SparseRows(values, np.tile(np.arange(m, dtype=np.uint16), n), np.full(n, m, np.uint8), p, threads)
     w, c, s, g = np.ones((2, p)), np.ones((2, n)), np.empty((2, n)), np.empty((2, p))
 
     def evaluate():
@@ -266,7 +266,7 @@ def test_types_are_as_small_as_possible():
     for largest, expected in ((65535, np.uint16), (65536, np.uint32), (2**32 - 1, np.uint32), (2**32, np.uint64)):
         assert unsigned(largest) is expected and length_dtype(largest) is expected
     assert length_dtype(255) is np.uint8 and length_dtype(256) is np.uint16 and unsigned(0) is np.uint16
-    long_row = Sparse(None, np.arange(300), np.array([300, 0]), 300)
+    long_row = SparseRows(None, np.arange(300), np.array([300, 0]), 300)
     assert long_row.nbytes == 2 * 300 + 2 * 3
     np.testing.assert_array_equal(long_row.margins(np.ones(300)), [300, 0])
 
@@ -274,4 +274,4 @@ def test_types_are_as_small_as_possible():
 @pytest.mark.parametrize("given, expected", [("", 1), ("3", 3), ("4,2", 4), ("0", 1), ("many", 1)])
 def test_threads_are_those_of_the_environment(given, expected, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert threads_wanted() == expected
+    assert thread_count() == expected

@@ -14,13 +14,13 @@ from scipy import sparse
 
 from distsms.losses import registry
 from distsms.matrix import normalization
-from distsms.matrix.augmented import WithConstant
-from distsms.matrix.local import rows_of
+from distsms.matrix.augmented import WithBias
+from distsms.matrix.local import as_features
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.settings import Settings
 from distsms.optim.train import train
-from distsms.parallel.communicator import Communicator, communicator
+from distsms.parallel.communicator import Communicator, as_communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint, snapshots
 from distsms.utils.typing import Floats
@@ -41,11 +41,11 @@ class Run(NamedTuple):
 def held(problem: Problem, mine: slice = slice(None)) -> Any:
     """Some of the rows as distsms holds them, normalized by what all rows are like. Local."""
     X = problem.X[mine]
-    features = rows_of(sparse.csr_matrix(X) if problem.seed % 2 else X)
+    features = as_features(sparse.csr_matrix(X) if problem.seed % 2 else X)
     if problem.normalization != "none":
         entries = [(np.arange(len(row)), row) for row in problem.X]
         n, p = problem.X.shape
-        how = normalization.measure(problem.normalization, lambda: entries, (n, p), Communicator())
+        how = normalization.fit(problem.normalization, lambda: entries, (n, p), Communicator())
         features.normalize(how)
     return features
 
@@ -101,7 +101,7 @@ def _started(
     mine = problem.share(comm.rank, comm.size)
     features = held(problem, mine)
     if problem.bias is not None:
-        features = WithConstant(features, problem.bias)
+        features = WithBias(features, problem.bias)
     loss = registry.make_loss(problem.measure, way.ordering, problem.y[mine], None, comm)
     vectors = make_vectors(way.step, features.shape[1], comm)
     try:
@@ -116,8 +116,8 @@ def _started(
 @cache
 def _subset(comm: Communicator, ranks: int) -> Communicator | None:
     taken = comm.rank < ranks
-    part = comm.library.Split(int(taken), comm.rank)
-    return communicator(part) if taken else None
+    part = comm.mpi_comm.Split(int(taken), comm.rank)
+    return as_communicator(part) if taken else None
 
 
 def _first(comm: Communicator, ranks: int) -> Communicator | None:
