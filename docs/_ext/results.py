@@ -42,13 +42,19 @@ class Results(SphinxDirective):
         path = DATA / f"{self.arguments[0]}.json"
         self.env.note_dependency(str(path))
         command = "\n".join(["```console", *(f"$ {line}" for line in self.content), "```"])
-        if not path.exists():
+        found, show = records.read(path) if path.exists() else None, self.options.get("show", "")
+        if found is None or not has(found, show):
             lacking = f"There are no results for this table yet. This command measures them:\n\n{command}"
             return self.parse_text_to_nodes(f":::{{note}}\n{lacking}\n:::")
-        found, show = records.read(path), self.options.get("show", "")
         if show == "figure":
             return [nodes.raw("", f'<div class="results-figure">{figure(found)}</div>', format="html")]
         return self.parse_text_to_nodes(f"{table(found, show)}\n\n{provenance(found)}\n\n{command}")
+
+
+def has(found: dict[str, Any], show: str) -> bool:
+    """Return whether a file has the part of a program that is to be shown; a program may have run without it."""
+    parts = {row["part"] for row in found["records"] if "part" in row}
+    return not parts or show in parts
 
 
 def table(found: dict[str, Any], show: str) -> str:

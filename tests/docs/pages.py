@@ -32,7 +32,7 @@ NOT_RUN = {
     "python3 -m venv": INSTALLS,
     "docker build": CONTAINERS,
     "python -m scripts.experiments.attack": "it takes minutes; the page on testing runs it with fewer problems",
-    "python -m tests.robustness.fuzz": "it needs Atheris; tests/robustness/test_fuzz.py runs it where that is installed",
+    "python -m tests.robustness.fuzz": "it needs Atheris; test_fuzz.py runs it where that is installed",
     "mpirun -n 2 distsms synth sparse try": "it tries an installation of a cluster; other pages run `mpirun`",
     "DISTSMS_PYTHON=/apps": CLUSTER,
     "cp distsms/jobs": CLUSTER,
