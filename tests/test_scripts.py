@@ -1,11 +1,10 @@
-"""Every script of tables and figures runs to its end on small data, and refuses what it cannot do before it begins."""
+"""Every program of scripts/ runs to its end on small data, and refuses what it cannot do before it begins."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,33 +12,28 @@ from pathlib import Path
 import pytest
 
 from distsms.__main__ import main
-from tests.support.program import finish, run, start, write_svmlight
+from scripts.experiments import trainings
+from scripts.experiments.attacks import report
+from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = ROOT / "scripts"
 TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
-ALL = (
-    *COMPARISONS,
-    "accuracy",
-    "attack",
-    "bench",
-    "cost_model",
-    "coverage",
-    "evaluations",
-    "experiments",
-    "figure_lower_bounds",
-    "fuzz",
-    "kill_test",
-    "measures",
-    "published",
-    "sweep",
-    "test_rows",
-)
+PROGRAMS = {
+    "scripts.benchmarks.run",
+    "scripts.experiments.all",
+    "scripts.experiments.attack",
+    "scripts.experiments.coverage",
+    "scripts.experiments.lower_bounds",
+    "scripts.experiments.on_test_rows",  # see tests/selection/test_baseline.py
+    "scripts.experiments.paper",
+    "scripts.experiments.trainings",
+}
 
 
 def script(name, *words, **more):
-    return run(*words, program=(str(SCRIPTS / name),), **more)
+    return run_module(f"scripts.{name}", *words, **more)
 
 
 @pytest.fixture
@@ -50,16 +44,26 @@ def texts(tmp_path):
     return paths
 
 
-def test_every_script_is_here():
-    files = (path for path in SCRIPTS.iterdir() if path.is_file())
-    assert {path.name for path in files if path.read_bytes().startswith(b"#!/usr/bin/env python")} == set(ALL)
+def test_every_program_is_here():
+    """Programs are those that take arguments; the other modules under scripts/ are parts of these."""
+    found = {path for path in SCRIPTS.rglob("*.py") if "argparse.ArgumentParser(description" in path.read_text()}
+    assert {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in found} == PROGRAMS
+
+
+def provenance(path, program):
+    """A file that --json has written; it says where its records come from."""
+    found = json.loads(path.read_text())
+    assert found["program"] == f"scripts.{program}" and found["records"]
+    assert found["machine"]["cores"] >= 1 and found["versions"]["distsms"] and found["arguments"]
+    assert not any("/" in argument for argument in found["arguments"])
+    return found
 
 
 @pytest.mark.slow
-def test_scripts_of_one_comparison_share_their_runs(texts, tmp_path):
+def test_commands_of_one_comparison_share_their_runs(texts, tmp_path):
     pytest.importorskip("matplotlib")
     for name in COMPARISONS:
-        out = script(name, *texts, "--output", tmp_path / "out", *TINY)
+        out = script("experiments.paper", name, *texts, "--output", tmp_path / "out", *TINY)
         files = out.rpartition("\n\n")[2].split()
         assert files, name
         assert all(Path(file).stat().st_size > 100 for file in files)
@@ -68,85 +72,71 @@ def test_scripts_of_one_comparison_share_their_runs(texts, tmp_path):
 
 def test_the_lower_bounds(tmp_path):
     pytest.importorskip("matplotlib")
-    out = script("figure_lower_bounds", "--epsilons", "0.1", "--max-evaluations", "40", "--output", tmp_path / "out")
+    words = ("--epsilons", "0.1", "--max-evaluations", "40", "--output", tmp_path / "out")
+    out = script("experiments.lower_bounds", *words, "--json", tmp_path / "bounds.json")
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".md", ".png", ".svg"}
-    assert "| prbep | 0.1 | " in out
+    assert "| PRBEP | 0.1 | " in out
     assert "n.a." not in out
+    assert all(
+        record["proved"] for record in provenance(tmp_path / "bounds.json", "experiments.lower_bounds")["records"]
+    )
 
 
 @pytest.mark.slow
 def test_published_figures(texts, tmp_path):
-    out = script("published", tmp_path / "out", f"web8={texts[0]},{texts[1]}", f"news20={texts[0]}")
+    words = (tmp_path / "out", f"web8={texts[0]},{texts[1]}", f"news20={texts[0]}")
+    out = script("experiments.paper", "published", *words, "--json", tmp_path / "published.json")
     lines = [line.split(" | ") for line in out.splitlines()[2:]]
     assert [line[0] for line in lines] == ["| web8"] * 9 + ["| news20"] * 6
     assert all(0 <= float(line[4].split()[0]) <= 100 for line in lines)
     assert (tmp_path / "out" / "published.md").read_text() in out + "\n"
-    assert (
-        "nothing published is known of 'other'"
-        in finish(start(tmp_path, f"other={texts[0]}", program=(str(SCRIPTS / "published"),)))[2]
-    )
-
-
-@pytest.mark.slow
-def test_the_cost_model(texts, tmp_path):
-    """It sees what runs took, knows each phase, and draws what it predicts."""
-    pytest.importorskip("matplotlib")
-    rates, network, model, figure = (
-        tmp_path / name for name in ("rates.json", "network.json", "model.h5", "scaling.svg")
-    )
-    run("shard", texts[0], tmp_path / "data", "--quiet")
-    script("cost_model", "network", "--output", network, ranks=2)
-    script("cost_model", "rates", tmp_path / "data", "--output", rates)
-    run("train", tmp_path / "data", "--output", model, "--quiet", ranks=2)
-    lines = script("cost_model", "check", rates, "--network", network, "--models", model).splitlines()
-    assert lines[1].split()[:2] == ["run", "ranks"] and lines[3].split()[:3] == ["model", "2", "exchange"]
-    assert lines[3].count(" / ") == 7
-    predicted = script("cost_model", "curves", rates, "--output", figure, "--rows", "1e6").splitlines()
-    assert sum(" strong " in line for line in predicted) == 2 * 2 * 6  # measures, orderings, numbers of ranks
-    assert "Prediction" in figure.read_text()
+    assert len(provenance(tmp_path / "published.json", "experiments.paper")["records"]) == len(lines)
+    command = ("published", tmp_path, f"other={texts[0]}")
+    refused = start(*command, program=("-m", "scripts.experiments.paper"), env={"PYTHONPATH": str(ROOT)})
+    assert "nothing published is known of 'other'" in finish(refused)[2]
 
 
 @pytest.mark.slow
 def test_coverage():
     """Ten simulations of each row, and the same whoever makes them."""
     words = ("--parts", "pair", "--simulations", 10, "--minutes", 0.001, "--processes")
-    alone, both = (script("coverage", *words, processes) for processes in (1, 2))
+    alone, both = (script("experiments.coverage", *words, processes) for processes in (1, 2))
     assert alone == both and "pair: 10 simulations a row" in alone
     *_, last = alone.strip().split("\n\n")
     header, _, *rows = last.splitlines()
-    assert "ROCArea: false, mean" in header and [row.split(" | ")[0] for row in rows] == [
-        "| 10",
-        "| 20",
-        "| 50",
-        "| 200",
-    ]
+    assert "ROCArea: false, mean" in header
+    assert [row.split(" | ")[0] for row in rows] == ["| 10", "| 20", "| 50", "| 200"]
     assert all(row.count("±") == 4 for row in rows)
 
 
 def test_a_sweep(texts):
-    out = script("sweep", "--planes", "2", "--max-evaluations", "3", "--", texts[0])
+    words = ("sweep", "--planes", "2", "--max-evaluations", "3", "--json", texts[0].with_name("sweep.json"))
+    out = script("experiments.trainings", *words, "--", texts[0])
     assert out.count(" | 3 (limit)") == 2  # measures
+    found = provenance(texts[0].with_name("sweep.json"), "experiments.trainings")["records"]
+    assert [record["evaluations"] for record in found] == [3, 3]
 
 
 def test_the_attack(tmp_path):
     """A problem of each kind, then one alone."""
-    out = script("attack", "--problems", "17", "--seed", "3", "--json", tmp_path / "attack.json")
-    told = json.loads((tmp_path / "attack.json").read_text())
-    assert out.lstrip().startswith(told["summary"]) and told["summary"].startswith("17 problems, ")
-    assert len({group.split()[0] for group in told["table"]}) == 17
-    alone = script("attack", "--only", "plain:3000000", ranks=2)
+    words = ("--problems", "17", "--seed", "3", "--json", tmp_path / "attack.json")
+    out = script("experiments.attack", *words)
+    found = provenance(tmp_path / "attack.json", "experiments.attack")["records"]
+    assert out.lstrip().startswith("17 problems, ") and out.strip() == report.text(found)
+    assert len({record["kind"] for record in found if record["by"] == "kind"}) == 17
+    assert sum(record["runs"] for record in found if record["by"] == "kind, solver") == found[0]["runs"]
+    alone = script("experiments.attack", "--only", "plain:3000000", ranks=2)
     assert alone.count("\nplain:3000000 ") >= 1 and "FALSE" not in alone
 
 
 def test_evaluations(texts, tmp_path):
     run("shard", texts[0], tmp_path / "data")
     words = ("--lambdas", "1e-1", "--max-evaluations", "3", "--output", tmp_path / "out")
-    out = script("evaluations", tmp_path / "data", *words)
+    out = script("experiments.paper", "evaluations", tmp_path / "data", *words)
     assert out.count("n.a. (limit) / n.a. (limit)") >= 2  # measures
-    table, runs = (tmp_path / "out" / f"evaluations.{kind}" for kind in ("md", "json"))
-    assert table.read_text() in out
-    courses = [one[setting]["course"] for one in json.loads(runs.read_text()) for setting in ("default", "paper")]
-    assert [len(course) for course in courses] == [3] * 4
+    assert (tmp_path / "out" / "evaluations.md").read_text() in out
+    found = provenance(tmp_path / "out" / "evaluations.json", "experiments.paper")["records"]
+    assert [len(record[setting]["course"]) for record in found for setting in ("default", "paper")] == [3] * 4
 
 
 @pytest.mark.parametrize(
@@ -159,7 +149,7 @@ def test_evaluations(texts, tmp_path):
 )
 def test_benchmarks(part, rows, texts, tmp_path):
     """More rows where dlib is installed. `large` takes too long here."""
-    out = script("bench", part, "--quick", "--data", f"a={texts[0]},{texts[1]}", "--output", tmp_path)
+    out = script("benchmarks.run", part, "--quick", "--data", f"a={texts[0]},{texts[1]}", "--output", tmp_path)
     lines = [line for line in out.splitlines() if line.startswith(f"| {part} | a")]
     found = json.loads((tmp_path / "bench.json").read_text())[part]["rows"]
     assert len(lines) == len(found) >= rows
@@ -169,26 +159,19 @@ def test_benchmarks(part, rows, texts, tmp_path):
         assert bool(one["target"]) == bool(one["verdict"])
 
 
-@pytest.mark.parametrize(
-    "name, words, rows",
-    [("accuracy", (), 2), ("measures", ("--max-evaluations", "20"), 6)],
-    ids=["accuracy", "measures"],
-)
+@pytest.mark.parametrize("name, words, rows", [("accuracy", (), 2), ("measures", ("--max-evaluations", "20"), 6)])
 def test_tables_of_train_and_evaluate(name, words, rows, texts, monkeypatch, capsys):
     """In this process: starting the program for each model would take most of the time."""
 
-    def told(*words, **more):
+    def output_of(*words, **more):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             assert main([str(word) for word in words]) == 0
         return out.getvalue()
 
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import experiment
-
-    monkeypatch.setattr(experiment, "told", told)
-    all_words = [str(SCRIPTS / name), *map(str, texts), "--lambdas", "1e-1", "--epsilon", "0.1", *words]
-    monkeypatch.setattr(sys, "argv", all_words)
-    runpy.run_path(all_words[0], run_name="__main__")
+    monkeypatch.setattr(trainings, "output_of", output_of)
+    words = [name, *map(str, texts), "--lambdas", "1e-1", "--epsilon", "0.1", *words]
+    monkeypatch.setattr(sys, "argv", ["trainings", *words])
+    trainings.main()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + rows
     assert len({line.count("|") for line in lines}) == 1
@@ -197,22 +180,28 @@ def test_tables_of_train_and_evaluate(name, words, rows, texts, monkeypatch, cap
 @pytest.mark.parametrize(
     "name, words, error",
     [
-        ("table2", ("nowhere.svm",), "there is no file nowhere.svm"),
-        ("sweep", ("--history", "5", "--", "nowhere.svm"), "there is no file nowhere.svm"),
-        ("experiments", ("out", "a=nowhere.svm"), "there is no file nowhere.svm"),
-        ("bench", ("loss", "--data", "a=nowhere.svm"), "there is no file nowhere.svm"),
-        ("bench", ("speed", "--data", f"a={__file__}"), "there is no part 'speed'"),
-        ("figure_agm", (__file__, "--frobnicate"), "unrecognized arguments: --frobnicate"),
-        ("attack", ("--kinds", "ties,kind"), "no such kind: kind"),
-        ("experiments", ("out", f"a={__file__}", "--lambdas", "-1"), "'-1' is not a positive number"),
+        ("experiments.paper", ("table2", "nowhere.svm"), "there is no file nowhere.svm"),
+        ("experiments.paper", ("figure_agm", __file__, "--frobnicate"), "unrecognized arguments: --frobnicate"),
+        ("experiments.paper", ("evaluations", "data", "--frobnicate"), "unrecognized arguments: --frobnicate"),
+        ("experiments.trainings", ("sweep", "--history", "5", "--", "nowhere.svm"), "there is no file nowhere.svm"),
+        ("experiments.all", ("out", "a=nowhere.svm"), "there is no file nowhere.svm"),
+        ("experiments.all", ("out", f"a={__file__}", "--lambdas", "-1"), "'-1' is not a positive number"),
+        ("benchmarks.run", ("loss", "--data", "a=nowhere.svm"), "there is no file nowhere.svm"),
+        ("benchmarks.run", ("speed", "--data", f"a={__file__}"), "there is no part 'speed'"),
+        ("experiments.attack", ("--kinds", "ties,kind"), "no such kind: kind"),
     ],
 )
 def test_refused_before_anything_is_written(name, words, error, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, err = finish(start(*words, program=(str(SCRIPTS / name),)))
+    code, out, err = finish(start(*words, program=("-m", f"scripts.{name}"), env={"PYTHONPATH": str(ROOT)}))
     assert (code, out) == (2, "")
     assert error in err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_starts_its_program():
+    done = subprocess.run([str(SCRIPTS / "bench"), "--help"], capture_output=True, text=True, timeout=TIME_LIMIT)
+    assert done.returncode == 0 and "compressed shards against plain ones" in " ".join(done.stdout.split()), done.stderr
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def shard_counter(enabled: bool) -> Callable[[int, int], None]:
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
     """Return a table with a row for each rank: its seconds in each phase, bytes and peak memory.
 
-    `ranks` has what `distsms.utils.usage.used` measured on each rank.
+    `ranks` has what `distsms.utils.usage.resource_usage` measured on each rank.
     """
     phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))
     rows = [

@@ -113,7 +113,7 @@ def evaluate(
     Notes
     -----
     Consecutive models that want the same columns share one reading of the rows. Memory: see `scoring.score`. Cost: see
-    `ranking.placements` and `bootstrap.prbep`, each once for a model.
+    `ranking.placements` and `bootstrap.prbep_replicates`, each once for a model.
     """
     with comm.fail_together():
         models = [load(path) for path in paths]

@@ -28,8 +28,8 @@ training rows, and other training rows would give other models. So the variance 
 (2003): their n_test / n_train, 1 / (k - 1) for k folds, is added to 1/k. They estimate a fold's variance from the
 spread of k values; here it is estimated from the rows, which are many.
 
-A p-value is two-sided, for the hypothesis "both are equally good". `scripts/coverage` simulates how reliable all of
-this is.
+A p-value is two-sided, for the hypothesis "both are equally good". The program
+`scripts/experiments/coverage.py` simulates how reliable all of this is.
 """
 
 from __future__ import annotations

@@ -139,41 +139,6 @@ def panels(
     return figure
 
 
-def scaling(path: Path, ranks: Sequence[int], panels: dict[str, dict[str, list[float]]], title: str) -> None:
-    """Draw the seconds of an evaluation against the number of ranks, and write the figure to a file. Local.
-
-    Parameters
-    ----------
-    path : Path
-        The file to write, in the format of its suffix.
-    ranks : sequence of int
-        The numbers of ranks.
-    panels : dict of str to dict of str to list of float
-        Title of a panel -> name of a line -> the seconds for each number of ranks.
-    title : str
-        The title of the figure.
-    """
-    styles = cycle([("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "D"), ("#CC79A7", "^")])
-    names = {name: next(styles) for lines in panels.values() for name in dict.fromkeys(lines)}
-    with matplotlib.rc_context(STYLE):
-        across = min(4, len(panels))
-        figure = Figure(figsize=(1.2 + 3.1 * across, 1.4 + 2.5 * -(-len(panels) // across)), layout="constrained")
-        grid = figure.subplots(-(-len(panels) // across), across, squeeze=False, sharex=True)
-        for axes, (name, lines) in zip(grid.flat, panels.items(), strict=False):
-            axes.set_title(name, fontsize=8)
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            for line, seconds in lines.items():
-                axes.plot(ranks, seconds, label=line, color=names[line][0], marker=names[line][1])
-        for axes in grid[-1]:
-            axes.set_xlabel("ranks")
-        for axes in grid[:, 0]:
-            axes.set_ylabel("seconds an evaluation")
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
-        figure.suptitle(title, parse_math=False)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
 def _objective(
     axes: Any, runs: Sequence[CompletedRun], reference: Reference, styles: dict[str, dict[str, Any]]
 ) -> None:

@@ -4,7 +4,7 @@ dlib's `svm_rank_trainer` minimizes 1/2 ||w||^2 + C R(w), R being the mean over 
 is J / lambda where C = 1 / lambda, and its epsilon is a gap in R, as ours is in J. Both are asked for the same;
 whether dlib finds it is seen from J at its w, computed here. It has no PRBEP. Loading is not counted; one core.
 
-    python -m benchmarks.comparators DATA C EPSILON W          one run of dlib, with w in the file W; prints JSON
+    python -m scripts.benchmarks.comparators DATA C EPSILON W    run dlib once, write w to the file W, print JSON
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.measuring import EPSILON, LAMBDA, Row, Set, objective_of, row, say
-from benchmarks.running import module
 
 from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.optim.objective import Objective, Request
@@ -27,6 +25,8 @@ from distsms.optim.result import Result, State
 from distsms.optim.settings import Settings
 from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
+from scripts.benchmarks.measuring import EPSILON, LAMBDA, Row, Set, objective_of, row, say
+from scripts.benchmarks.running import run_module
 
 LADDER = (0.1, 0.03, 0.01, 0.003, EPSILON, 3e-4, 1e-4)
 FASTER = ("adult9", "web8")
@@ -66,7 +66,7 @@ def _dlib(one: Set, folder: Path, objective: Objective, ours: list[float], limit
         return
     rungs = []  # (epsilon, seconds, J)
     for epsilon in LADDER:
-        found = module("comparators", one.train, 1 / LAMBDA, epsilon, folder / "w.npy", limit=limit)
+        found = run_module("comparators", one.train, 1 / LAMBDA, epsilon, folder / "w.npy", limit=limit)
         if found is None:
             break
         request = Request(np.load(folder / "w.npy"), 0.0, SquaredNorm(LAMBDA))

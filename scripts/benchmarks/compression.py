@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measuring import Row, Set, row
-from benchmarks.stream import forget, read
 from scipy import sparse
 
 from distsms.data.shards.dataset import load, load_matrix, read_manifest, write_data
 from distsms.data.shards.manifest import COMPRESSIONS, Manifest
 from distsms.data.shards.streaming import MemoryBudget
 from distsms.parallel.communicator import Communicator
+from scripts.benchmarks.measuring import Row, Set, row
+from scripts.benchmarks.stream import forget, read
 
 BYTES, SMALL = 2**29, 2**25
 TIMES = 4  # the set is so often what --memory leaves for rows

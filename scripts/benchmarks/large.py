@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.measuring import EPSILON, Row, Set, row
-from benchmarks.running import train
-from experiment import distsms
-
 from distsms.data.shards.dataset import read_manifest
+from scripts.benchmarks.measuring import EPSILON, Row, Set, row
+from scripts.benchmarks.running import train
+from scripts.experiments.common import run_program
 
 LAMBDA = 1e-4
 ROWS, COLUMNS, SMALL = 2e7, 1e6, 2e4
@@ -36,10 +35,10 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
         yield row("large", name, f"{measure}, 2 ranks: peak memory of a rank", max(peaks) / 2**30, "GiB")
     data = _made(folder / f"sparse-{few:.0g}", few, 1e4)
     for measure in ("rocarea", "prbep"):
-        one, other = (train(data, model, *_words(measure), ranks=ranks)[0] for ranks in (1, many))
-        apart = abs(one["J"] - other["J"])
+        alone, together = (train(data, model, *_words(measure), ranks=ranks)[0] for ranks in (1, many))
+        apart = abs(alone["J"] - together["J"])
         what = f"{measure}: J on {many} ranks and on one apart, of the larger proved gap"
-        yield row("large", f"synthetic, {few:.0g} rows", what, apart / max(one["gap"], other["gap"]), "x", "<= 1")
+        yield row("large", f"synthetic, {few:.0g} rows", what, apart / max(alone["gap"], together["gap"]), "x", "<= 1")
 
 
 def _words(measure: str) -> tuple[object, ...]:
@@ -48,5 +47,7 @@ def _words(measure: str) -> tuple[object, ...]:
 
 def _made(data: Path, rows: float, columns: float) -> Path:
     if not (data / "manifest.json").exists():
-        distsms("synth", "sparse", data, "--rows", rows, "--columns", columns, "--dtype", "float32", "--quiet", ranks=2)
+        run_program(
+            "synth", "sparse", data, "--rows", rows, "--columns", columns, "--dtype", "float32", "--quiet", ranks=2
+        )
     return data

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measuring import Row, Set, objective_of, requests, row, timed
 
 from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.parallel.communicator import Communicator
+from scripts.benchmarks.measuring import Row, Set, objective_of, requests, row, timed
 
 SORT = {"covertype-nominal": ">= 10"}
 PRODUCTS = {"adult9": "<= 2", "web8": "<= 1", "news20": "<= 0.1"}

@@ -139,7 +139,7 @@ def requests(objective: Objective, evaluations: int = 24) -> list[Request]:
         asked.extend(request._replace(w=request.w.copy()) for request in some)
         return evaluate(some)
 
-    objective.evaluate = remember  # type: ignore[method-assign]
+    objective.evaluate = remember  # type: ignore[assignment, method-assign]
     train(objective, Settings(LAMBDA, EPSILON, max_evaluations=evaluations))
     objective.evaluate = evaluate  # type: ignore[method-assign]
     return asked[len(asked) // 2 :]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.measuring import LAMBDA, Row, Set, row
-from benchmarks.running import train
-
 from distsms.data.shards.dataset import load_matrix, read_manifest, write_data
+from scripts.benchmarks.measuring import LAMBDA, Row, Set, row
+from scripts.benchmarks.running import train
 
 FEW = 50  # rows of each class
 

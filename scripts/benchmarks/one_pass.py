@@ -1,6 +1,6 @@
 """A path of 5 folds in one pass and one by one, in turns, under any number of ranks. Prints JSON.
 
-python -m benchmarks.one_pass DATA ROUNDS
+python -m scripts.benchmarks.one_pass DATA ROUNDS
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.measuring import EPSILON, Set
-
 from distsms.optim.settings import Settings
 from distsms.parallel.mpi import world
 from distsms.selection.path import Problem, run
 from distsms.utils.timing import Clock
+from scripts.benchmarks.measuring import EPSILON, Set
 
 LAMBDAS, FOLDS = [1e-1, 1e-2, 1e-3, 1e-4, 1e-5], 5
 WAYS = {"one pass": FOLDS + 1, "one by one": 1}

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measuring import Row, Set, row
-from benchmarks.running import module
+
+from scripts.benchmarks.measuring import Row, Set, row
+from scripts.benchmarks.running import run_module
 
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set: the whole path, and its products alone, on one rank and on two."""
     for ranks in (1, 2):
-        for measure, found in module("one_pass", one.train, 2 if quick else 7, ranks=ranks).items():
+        for measure, found in run_module("one_pass", one.train, 2 if quick else 7, ranks=ranks).items():
             times = {name: np.array(values) for name, values in found.items()}
             on = f"{measure}, {ranks} rank{'s' * (ranks > 1)}"
             yield row("path", one.name, f"{on}: one by one / in one pass", times["one by one"] / times["one pass"], "x")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measuring import Row, Set, Triad, row, timed
 
 from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.matrix.local import PatternRows, SparseRows
+from scripts.benchmarks.measuring import Row, Set, Triad, row, timed
 
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:

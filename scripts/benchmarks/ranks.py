@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measuring import Row, Set, row
-from benchmarks.running import module
 
 from distsms.data.shards.dataset import read_manifest
+from scripts.benchmarks.measuring import Row, Set, row
+from scripts.benchmarks.running import run_module
 
 LARGE = 5_000_000
 """Nonzeros of the sets that have a target."""
@@ -17,7 +17,7 @@ LARGE = 5_000_000
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set; on the small ones, what a rank costs that has little to do."""
-    found = module("two_ranks", one.train, 3 if quick else 15, ranks=2)
+    found = run_module("two_ranks", one.train, 3 if quick else 15, ranks=2)
     large = read_manifest(one.train).nnz >= LARGE
     for measure, times in found.items():
         alone, pair, triad, triads = (np.array(times[name]) for name in ("one", "two", "triad alone", "triads"))

@@ -1,4 +1,4 @@
-"""Programs that the benchmarks start: modules of theirs under mpirun, and `distsms train`."""
+"""Start other programs from a benchmark: its modules under mpirun, and `distsms train`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiment import told
+from scripts.experiments.common import output_of
+from scripts.records import ROOT
 
-SCRIPTS = Path(__file__).parents[1]
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def module(name: str, *words: object, ranks: int = 1, limit: float | None = None) -> Any:
-    """What a module of the benchmarks prints, as JSON; None if it is not done within `limit` seconds."""
+def run_module(name: str, *arguments: object, ranks: int = 1, limit: float | None = None) -> Any:
+    """Run a module of `scripts.benchmarks` and return what it prints, decoded from JSON.
+
+    Returns None if it has not ended within `limit` seconds, and ends this program if it fails.
+    """
     launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-    command = [*launcher, sys.executable, "-m", f"benchmarks.{name}", *map(str, words)]
+    command = [*launcher, sys.executable, "-m", f"scripts.benchmarks.{name}", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit,
-            env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit, env=environment)
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:
@@ -36,8 +33,8 @@ def module(name: str, *words: object, ranks: int = 1, limit: float | None = None
     return json.loads(done.stdout)
 
 
-def train(data: Path, model: Path, *words: object, ranks: int = 1) -> tuple[dict[str, Any], list[float]]:
-    """What `distsms train` found, and the peak memory of each rank in bytes."""
-    out = told("train", data, "--output", model, *words, ranks=ranks, codes=(0, 4, 5, 75))
+def train(data: Path, model: Path, *options: object, ranks: int = 1) -> tuple[dict[str, Any], list[float]]:
+    """Run `distsms train`; return what the model says of itself, and the peak memory of each rank in bytes."""
+    out = output_of("train", data, "--output", model, *options, ranks=ranks, codes=(0, 4, 5, 75))
     peaks = re.findall(r"^\d+ .* ([\d.e+]+) (B|KiB|MiB|GiB)$", out, re.MULTILINE)[-ranks:]
-    return json.loads(told("info", model, "--json")), [float(number) * _UNITS[unit] for number, unit in peaks]
+    return json.loads(output_of("info", model, "--json")), [float(number) * _UNITS[unit] for number, unit in peaks]

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.measuring import Row, Set, row
-from benchmarks.running import train
-from experiment import distsms
 
 from distsms.data.shards.dataset import load, read_manifest
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.streaming import MemoryBudget
 from distsms.parallel.communicator import Communicator
+from scripts.benchmarks.measuring import Row, Set, row
+from scripts.benchmarks.running import train
+from scripts.experiments.common import run_program
 
 ROWS, COLUMNS, DENSITY, SMALL = 2.5e6, 1e4, 0.02, 2e5
 TIMES = 4  # the set is so often what the ranks are allowed together
@@ -29,7 +29,7 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     data = folder / f"long-rows-{SMALL if quick else ROWS:.0g}"
     if not (data / "manifest.json").exists():
         words = ("--rows", SMALL if quick else ROWS, "--columns", COLUMNS, "--density", DENSITY)
-        distsms("synth", "sparse", data, *words, "--dtype", "float32", "--quiet", ranks=2)
+        run_program("synth", "sparse", data, *words, "--dtype", "float32", "--quiet", ranks=2)
     manifest = read_manifest(data)
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     name = f"synthetic, {manifest.n:.3g} rows, {n_bytes / 2**30:.3g} GiB"
@@ -90,17 +90,21 @@ def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
         how = {"direct": "O_DIRECT", "plain": "read(), not cached", "cached": "read(), cached"}[what]
         yield row("stream", name, f"the files themselves, {how}", size / found[what] / 2**30, "GiB/s")
     for product in ("X w", "X'c"):
-        cold, warm = found[f"{product}, cold"], found[f"{product}, warm"]
-        yield row("stream", name, f"{product}, not cached", size / cold / 2**30, "GiB/s")
+        from_disk, warm = found[f"{product}, cold"], found[f"{product}, warm"]
+        yield row("stream", name, f"{product}, not cached", size / from_disk / 2**30, "GiB/s")
         yield row(
             "stream",
             name,
             f"{product}, not cached: seconds / of the disk alone (O_DIRECT)",
-            cold / found["direct"],
+            from_disk / found["direct"],
             "x",
         )
         yield row(
-            "stream", name, f"{product}, not cached: seconds / of the disk alone (read())", cold / found["plain"], "x"
+            "stream",
+            name,
+            f"{product}, not cached: seconds / of the disk alone (read())",
+            from_disk / found["plain"],
+            "x",
         )
         yield row("stream", name, f"{product}, cached", size / warm / 2**30, "GiB/s")
     del features, source

@@ -1,6 +1,6 @@
 """One rank against two, in one job under `mpirun -n 2`, in turns: evaluations of the same w, and triads. Prints JSON.
 
-    python -m benchmarks.two_ranks DATA ROUNDS
+    python -m scripts.benchmarks.two_ranks DATA ROUNDS
 
 The root has the whole data besides its share. While it works alone, the other rank sleeps.
 """
@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measuring import Set, Triad, objective_of, requests
 from mpi4py import MPI
 
 from distsms.optim.objective import Objective, Request
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
+from scripts.benchmarks.measuring import Set, Triad, objective_of, requests
 
 
 def main() -> None:

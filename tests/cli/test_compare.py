@@ -6,13 +6,12 @@ import json
 import lzma
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from distsms.study.grid import RunSpec
 from tests.support.problems import made
-from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
+from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, run_module, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 GRID = ("--measures", "prbep", "--lambdas", "1e-2", "1e-3", "--solvers", "lmvm", "bmrm", "--no-figures")
@@ -165,9 +164,8 @@ def test_all_experiments_with_held_out_rows(tmp_path):
     write_svmlight(tmp_path / "plain.svm", n=201)
     text = (tmp_path / "plain.svm").read_bytes()
     (tmp_path / "rows.xz").write_bytes(lzma.compress(b"# a comment\n" + text))
-    script = Path(__file__).parents[2] / "scripts" / "experiments"
     words = (tmp_path / "all", f"web8={tmp_path / 'rows.xz'}", "--lambdas", "1e-1", "--time-limit", "5s")
-    out = run(*words, program=(str(script),))
+    out = run_module("scripts.experiments.all", *words)
     sizes = [run_json("info", tmp_path / "all" / "web8" / "data" / part)["n"] for part in ("train", "test")]
     assert sizes == [161, 40]
     lines = (tmp_path / "all" / "table.md").read_text().splitlines()

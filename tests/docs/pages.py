@@ -31,6 +31,8 @@ NOT_RUN = {
     "pip install": INSTALLS,
     "python3 -m venv": INSTALLS,
     "docker build": CONTAINERS,
+    "python -m scripts.experiments.attack": "it takes minutes; the page on testing runs it with fewer problems",
+    "python -m tests.robustness.fuzz": "it needs Atheris; test_fuzz.py runs it where that is installed",
     "mpirun -n 2 distsms synth sparse try": "it tries an installation of a cluster; other pages run `mpirun`",
     "DISTSMS_PYTHON=/apps": CLUSTER,
     "cp distsms/jobs": CLUSTER,
@@ -95,7 +97,7 @@ def quicker(commands: str) -> str:
 
 def run(commands: str, folder: Path) -> None:
     """Run commands in a folder as a user of a clone would in bash; the first that fails ends them."""
-    for there in ("scripts", "jobs", ".venv", "setup.cfg"):
+    for there in ("scripts", "tests", "jobs", ".venv", "setup.cfg"):
         if (ROOT / there).exists() and not (folder / there).exists():
             (folder / there).symlink_to(ROOT / there)
     process = subprocess.run(

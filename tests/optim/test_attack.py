@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distsms.parallel.communicator import Communicator
-from scripts.attacks import independent, judgement, oracle, problems
+from scripts.experiments.attacks import independent, judgement, oracle, problems
 from tests.support import oracles
 
 EACH = 8

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +18,13 @@ from distsms.errors import InputError
 from distsms.inference import model
 from distsms.training import checkpoint
 from distsms.utils import hdf5
+from tests.robustness import fuzz
 from tests.support import hostile
 from tests.support.program import TIME_LIMIT
 
 pytestmark = pytest.mark.serial
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 FINDS = sorted((HERE / "finds").iterdir())
 ODD = st.one_of(
     st.none(),
@@ -222,8 +223,7 @@ def test_what_was_found(targets, path):
 def test_a_fuzz_without_its_fuzzer(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fuzz"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    script = runpy.run_path(str(HERE.parent / "scripts" / "fuzz"))
-    assert script["main"]() == 2
+    assert fuzz.main() == 2
     told = capsys.readouterr().err
     assert "needs Atheris" in told and told.count("\n") == 1
 
@@ -231,10 +231,14 @@ def test_a_fuzz_without_its_fuzzer(capsys, monkeypatch):
 @pytest.mark.e2e
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="no Atheris")
 def test_a_short_fuzz(tmp_path):
-    script = str(HERE.parent / "scripts" / "fuzz")
     words = ["shard", "model", "text", "csv", "--seconds", "1", "--finds", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, script, *words], capture_output=True, text=True, timeout=TIME_LIMIT, check=False
+        [sys.executable, "-m", "tests.robustness.fuzz", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" 0 finds") == 4

@@ -8,13 +8,22 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from distsms.training import checkpoint
 from distsms.training.checkpoint import NEWEST, OLDER
-from tests.support.program import TIME_LIMIT, children, finish, rank_of, run, run_json, start, write_svmlight
+from tests.support.program import (
+    TIME_LIMIT,
+    children,
+    finish,
+    rank_of,
+    run,
+    run_json,
+    run_module,
+    start,
+    write_svmlight,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SOON = 30  # seconds within which a broken job must be gone
@@ -178,10 +187,9 @@ def test_the_time_limit_and_a_smaller_target(line, tmp_path):
 
 @pytest.mark.slow
 def test_random_moments(data):
-    """A short round of the script, which checks what it does to the run by itself."""
-    script = str(Path(__file__).parents[2] / "scripts" / "kill_test")
+    """A short round of the program, which checks what it does to the run by itself."""
     words = ("--rounds", 1, "--strikes", 3, "--lambda", "1e-7", "--span", 30, "--every", "0.05")
-    out = run(data, *words, "--", "--epsilon", "1e-7", program=(script,))
+    out = run_module("tests.robustness.kill", data, *words, "--", "--epsilon", "1e-7")
     assert "round 1:" in out
 
 

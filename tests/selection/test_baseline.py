@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -413,8 +412,7 @@ def test_the_program(tmp_path):
     pytest.importorskip("xgboost")
     out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
     assert "try 0 " in out and "inner rows' ROCArea" in out and "best of 2 " in out and "Trees (" in out
-    script = Path(__file__).parents[2] / "scripts" / "test_rows"
-    out = program.run(tmp_path / "out", tmp_path / "data", program=(script,))
+    out = program.run_module("scripts.experiments.on_test_rows", tmp_path / "out", tmp_path / "data")
     assert "200 rows, of which 200 occur among the training rows" in out and "2 settings tried" in out
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["distsms", "logistic", "trees"]
     pytest.importorskip("matplotlib")

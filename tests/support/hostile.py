@@ -1,7 +1,7 @@
 """What reads files, one function for each format, to be given any bytes whatever: it may say InputError, nothing else.
 
 `TARGETS[name](folder)` makes sound examples and a function that writes bytes to a file in the folder and reads them as
-the program does. Used by tests/robustness/test_fuzz.py and scripts/fuzz.
+the program does. Used by tests/robustness/test_fuzz.py and tests/robustness/fuzz.py.
 """
 
 from __future__ import annotations

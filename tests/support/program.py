@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import dump_svmlight_file
 
+ROOT = Path(__file__).parents[2]
 TIME_LIMIT = 120  # seconds; far above what anything here takes, far below waiting for ever
 
 
@@ -41,6 +43,11 @@ def run(*words, ranks=None, code=0, **more):
     found, out, err = finish(start(*words, ranks=ranks, **more))
     assert found == code, f"exit code {found}\n{out}\n{err}"
     return err if code == 1 else out
+
+
+def run_module(module, *words, **more):
+    """Run a program of this clone, such as "scripts.experiments.attack", to the end and return standard output."""
+    return run(*words, program=("-m", module), env={"PYTHONPATH": str(ROOT)}, **more)
 
 
 def run_json(*words, **more):

@@ -109,7 +109,8 @@ class Solver:
         self._defaults = {
             "tao_lmvm_mat_lmvm_hist_size": str(history),
             "tao_lmvm_recycle": "1",  # the history survives a pause and a change of the smoothing width
-            # How the diagonal that the method starts from is learnt (PETSc's own: 1 and 0.125); see `scripts/sweep`.
+            # How the diagonal that the method starts from is learnt (PETSc's own: 1 and 0.125); for the choice see
+            # scripts/experiments/trainings.py.
             "tao_lmvm_mat_lmvm_alpha": "0.8",
             "tao_lmvm_mat_lmvm_theta": "0.4",
         }

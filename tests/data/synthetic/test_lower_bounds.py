@@ -14,7 +14,7 @@ from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
-from scripts.proofs_separation import ProofsSeparation
+from scripts.experiments.lower_bounds import ProofsSeparation
 from tests.support.problems import noting, objective
 
 pytestmark = pytest.mark.serial

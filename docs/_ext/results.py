@@ -1,0 +1,105 @@
+"""The directive `results`: tables of what a program in scripts/ has measured, made of the JSON that it wrote.
+
+    ```{results} attack-101
+    :show: solver
+    python -m scripts.experiments.attack --problems 10000 --seed 101 --json docs/results/data/attack-101.json
+    ```
+
+reads docs/results/data/attack-101.json and puts the program's own table here, with a line that says where the numbers
+come from: program, date, commit, machine. The content is the command that writes the file anew; where there is no
+such file, the page says so and shows the command. `show` chooses among the tables of a program that has several, and
+"figure" draws a figure. No number is typed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from scripts import records
+from scripts.benchmarks import run as benchmarks
+from scripts.experiments import all as all_experiments
+from scripts.experiments import coverage, lower_bounds, paper, trainings
+from scripts.experiments.attacks import report
+
+DATA = Path(__file__).resolve().parents[1] / "results" / "data"
+
+
+class Results(SphinxDirective):
+    """The results in a file; its name without .json is the directive's argument."""
+
+    required_arguments = 1
+    has_content = True
+    option_spec: ClassVar[dict[str, Any]] = {"show": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        path = DATA / f"{self.arguments[0]}.json"
+        self.env.note_dependency(str(path))
+        command = "\n".join(["```console", *(f"$ {line}" for line in self.content), "```"])
+        found, show = records.read(path) if path.exists() else None, self.options.get("show", "")
+        if found is None or not has(found, show):
+            lacking = f"There are no results for this table yet. This command measures them:\n\n{command}"
+            return self.parse_text_to_nodes(f":::{{note}}\n{lacking}\n:::")
+        if show == "figure":
+            return [nodes.raw("", f'<div class="results-figure">{figure(found)}</div>', format="html")]
+        return self.parse_text_to_nodes(f"{table(found, show)}\n\n{provenance(found)}\n\n{command}")
+
+
+def has(found: dict[str, Any], show: str) -> bool:
+    """Return whether a file has the part of a program that is to be shown; a program may have run without it."""
+    parts = {row["part"] for row in found["records"] if "part" in row}
+    return not parts or show in parts
+
+
+def table(found: dict[str, Any], show: str) -> str:
+    """Make the table of a file in Markdown.
+
+    Parameters
+    ----------
+    found : what `records.read` returns.
+    show : which table, of programs that have several; empty for others.
+    """
+    program, rows = found["program"], found["records"]
+    if program == "scripts.experiments.attack":
+        return report.summary(rows) if show == "summary" else report.table(rows, show)
+    if program == "scripts.experiments.coverage":
+        return coverage.table([row for row in rows if row["part"] == show])
+    if program == "scripts.benchmarks.run":
+        part = [row for row in rows if row["part"] == show]
+        disturbed = [warning for warning in found["warnings"] if f"during {show} " in warning]
+        return "\n\n".join([benchmarks.table(part), *disturbed])
+    if program == "scripts.experiments.paper":
+        return str(paper.OTHERS[found["arguments"][0]].table(rows))
+    modules = {module.__name__: module for module in (trainings, lower_bounds, all_experiments)}
+    return str(modules[program].table(rows))
+
+
+def figure(found: dict[str, Any]) -> str:
+    """Draw the figure of a file as SVG."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = lower_bounds.figure(found["records"], Path(folder))
+        svg = next(path for path in files if path.suffix == ".svg").read_text(encoding="utf-8")
+    return svg[svg.index("<svg") :]
+
+
+def provenance(found: dict[str, Any]) -> str:
+    """Say in a sentence where the results come from."""
+    machine, commit = found["machine"], found["commit"]
+    dirty = " with changes that were not committed" if found["dirty"] else ""
+    at = f"commit {commit[:10]}{dirty}" if commit else "the commit was not recorded"
+    where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB"
+    load = f", load {machine['load'][0]:.1f} when it ended" if "load" in machine else ""
+    note = f" {found['note']}" if "note" in found else ""
+    return f"*{found['date'][:10]}, distsms {found['versions']['distsms']}, {at}; {where}{load}.*{note}"
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.add_directive("results", Results)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,122 @@
+"""Run the benchmarks. Each compares things in one run, by medians and quartiles over rounds in which all take turns.
+
+    scripts/bench --data adult9=a9a,a9a.t web8=w8a,w8a.t news20=news20.xz [--output results/bench] [--quick]
+    scripts/bench loss products --data adult9=shards/adult9
+
+Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some rows have a target, if the NAME
+of the set begins with adult9, web8, news20 or covertype-nominal. The parts `ranks` and `large` want two cores with
+nothing else to do. OUTPUT/bench.md has the table, OUTPUT/bench.json the same with the quartiles and the machine; a
+part that is run again replaces its rows. A triad (a = b + 3 c) is timed before and after each set; where its rate
+varied by more than a fifth, something else used the machine, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import os
+
+for name in ("OMP", "OPENBLAS", "MKL"):  # one core for each process; before NumPy is loaded
+    os.environ[f"{name}_NUM_THREADS"] = "1"
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from distsms.cli.info import versions
+from distsms.study.tables import markdown
+from distsms.utils.formatting import to_json
+from scripts import records
+from scripts.benchmarks.measuring import QUIET, Set, Triad, say, two_cores
+from scripts.experiments.common import existing_file, named_files, output_of
+from scripts.records import Record
+
+PARTS = {
+    "loss": "the losses against NumPy's sort and SciPy's products",
+    "products": "X w and X'c against SciPy's",
+    "ranks": "two ranks against one",
+    "memory": "peak memory of each rank",
+    "stream": "rows four times as large as --memory",
+    "compression": "compressed shards against plain ones",
+    "path": "a cross-validated path in one pass against one by one",
+    "comparators": "dlib's svm_rank_trainer and our cutting planes",
+    "large": "20 million rows; 32 ranks",
+}
+HEADER = ("part", "data", "what", "target", "median (quartiles)", "")
+
+
+def named_data(argument: str) -> tuple[str, list[Path]]:
+    """Parse NAME=TRAIN[,TEST], a name and one or two data sets or svmlight files; for argparse."""
+    return named_files(argument, lambda name: Path(name) if _is_data_set(Path(name)) else existing_file(name))
+
+
+def as_shards(name: str, paths: list[Path], folder: Path) -> Set:
+    """Return a set as shards; text is converted in the folder, unless that was done before."""
+    found = []
+    for path, part in zip(paths, ("train", "test"), strict=False):
+        data = path if path.is_dir() else folder / name / part
+        if not _is_data_set(data):
+            data.parent.mkdir(parents=True, exist_ok=True)
+            output_of("shard", path, data, "--quiet")
+        found.append(data.absolute())
+    return Set(name, *found)
+
+
+def _is_data_set(path: Path) -> bool:
+    return (path / "manifest.json").exists()
+
+
+def table(found: list[Record]) -> str:
+    """Make a table of rows."""
+    return markdown(HEADER, [row["cells"] for row in found])
+
+
+def run(part: str, sets: list[Set], folder: Path, quick: bool) -> dict[str, Any]:
+    """Run a part, and return its rows with the rates of triads before and after each set."""
+    triads, rows, rates = [Triad(), Triad()], [], []
+    for data in sets[:1] if part == "large" else sets:
+        rates.append(triads[0].rate())
+        for row in importlib.import_module(f"scripts.benchmarks.{part}").benchmark(data, folder, quick):
+            print("| " + " | ".join(row.cells()) + " |", flush=True)
+            rows.append(row.numbers() | {"cells": row.cells()})
+    rates.append(triads[0].rate())
+    spread, warnings = max(rates) / min(rates), []
+    if spread > QUIET:
+        warnings.append(f"Disturbed: during {part} a triad took up to {spread:.2f} times its quickest; run it again.")
+        say(warnings[0])
+    machine = records.machine() | {"versions": versions(), "triad_bytes_per_second": rates}
+    machine["two_triads_bytes_per_second"] = two_cores(triads)
+    return {"rows": rows, "warnings": warnings, "quick": quick, "machine": machine}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{about} (all)")
+    about = "data sets"
+    parser.add_argument("--data", nargs="+", type=named_data, required=True, metavar="NAME=TRAIN[,TEST]", help=about)
+    parser.add_argument("--output", type=Path, default=Path("results/bench"), help="folder (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="few rounds and small sets: to see that it works")
+    records.add_json(parser)
+    args = parser.parse_args()
+    unknown = [part for part in args.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"there is no part {unknown[0]!r}; there are: {', '.join(PARTS)}")
+    args.output.mkdir(parents=True, exist_ok=True)
+    folder, file = args.output.absolute(), args.output / "bench.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    sets = [as_shards(name, paths, folder) for name, paths in args.data]
+    for part in args.parts or PARTS:
+        found[part] = run(part, sets, folder, args.quick)
+        file.write_text(to_json(found, indent=1), encoding="utf-8")
+        parts = [found[name] for name in PARTS if name in found]
+        rows = [row for part in parts for row in part["rows"]]
+        warnings = [warning for part in parts for warning in part["warnings"]]
+        (args.output / "bench.md").write_text("\n\n".join([table(rows), *warnings]) + "\n", encoding="utf-8")
+        records.write(args.json, "scripts.benchmarks.run", rows, warnings=warnings, quick=args.quick)
+    print(f"\nin {args.output / 'bench.md'}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

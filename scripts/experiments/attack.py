@@ -1,0 +1,95 @@
+"""Attack the proofs: solve small nasty problems in many ways, and look for a vector whose J is below a lower bound.
+
+    python -m scripts.experiments.attack [--problems 1000] [--minutes 10] [--seed 1] [--kinds identical-rows,ties]
+    mpirun -n 3 python -m scripts.experiments.attack --problems 100    the same problems, their rows over ranks
+    python -m scripts.experiments.attack --only steep:1000003 ...      these problems alone, run by run
+
+A problem follows from its kind and its seed: the rows, the measure, lambda, the target, and the ways in which it is
+solved, which are the default solver with its default settings and others with settings drawn at random. J is compared
+with the lower bounds at the results of all runs, at those of Clarabel (where it is installed), and along the rays
+through them, in rational arithmetic, so that nothing is rounded. scripts/experiments/attacks/judgement.py defines
+what counts as false, and the floor below which nothing can be proved. The exit code is 1 if anything was false.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from distsms.cli.types import count, positive
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import world
+from scripts import records
+from scripts.experiments.attacks import judgement, problems, report
+from scripts.experiments.attacks.judgement import Verdict
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=count, default=1000, metavar="N", help="number of problems (%(default)s)")
+    parser.add_argument("--minutes", type=positive, default=10.0, help="time limit (%(default)g)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first problem of each kind (%(default)s)")
+    parser.add_argument("--kinds", metavar="KIND,...", help=f"of {', '.join(problems.KINDS)}; all by default")
+    parser.add_argument("--only", nargs="+", metavar="KIND:SEED", help="these problems alone, with all their runs")
+    records.add_json(parser)
+    args = parser.parse_args()
+    kinds = tuple(args.kinds.split(",")) if args.kinds else ()
+    named = [(kind, int(seed)) for kind, seed in (name.split(":") for name in args.only or [])]
+    if unknown := {*kinds, *(kind for kind, _ in named)} - set(problems.KINDS):
+        parser.error(f"no such kind: {', '.join(sorted(unknown))}")
+    comm = world()
+    verdicts: list[Verdict] = []
+    for of_problem in attack(named or problems.problems(args.problems, args.seed, kinds), args.minutes, comm):
+        verdicts += of_problem
+        if comm.is_root:
+            for verdict in of_problem:
+                if args.only or verdict.false:
+                    print(describe(verdict), flush=True)
+    if comm.is_root:
+        found = report.all_records(verdicts)
+        print("\n" + report.text(found))
+        records.write(args.json, "scripts.experiments.attack", found, runs=report.runs_to_look_into(verdicts))
+    return int(any(verdict.false for verdict in verdicts))
+
+
+def attack(names: list[tuple[str, int]], minutes: float, comm: Communicator) -> Iterator[list[Verdict]]:
+    """Return the verdicts on the runs of each problem until the time is over, the same on every rank. Collective."""
+    began = time.monotonic()
+    for kind, seed in names:
+        if comm.bcast(time.monotonic() - began > 60 * minutes):
+            return
+        problem = problems.problem(kind, seed)
+        try:
+            yield judgement.verdicts(problem, comm)
+        except Exception:
+            print(f"python -m scripts.experiments.attack --only {problem.name}", file=sys.stderr, flush=True)
+            raise
+
+
+def describe(one: Verdict) -> str:
+    """Describe a run in a line."""
+    false = " ".join(f"{name} by {size:.3g}" for name, size in one.false.items())
+    return (
+        f"{one.problem} {one.solver} {one.settings} {one.measure} lambda {one.lam:.3g}: {one.status.lower()} after "
+        f"{one.evaluations}, [{one.lower_bound:.12g}, {one.J:.12g}], least {one.least:.12g}, J(w) - least "
+        f"{one.excess:.3g}, target {one.target:.3g}, floors {one.floor:.3g} and {one.slopes:.3g}"
+        + "".join(f"; {word}" for word in (one.reason, one.warned and f"warned: {one.warned}") if word)
+        + (f" FALSE: {false}" if false else "")
+    )
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        if (everybody := world()).size > 1:
+            everybody.abort(1)
+        code = 2
+    sys.exit(code)

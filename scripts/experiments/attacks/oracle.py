@@ -1,0 +1,183 @@
+"""J of a problem in rational numbers, from the definitions of the measures; the least J on a ray, and on what is given.
+
+Every input is a float, hence a whole number times a power of two: scores are sums of products of whole numbers, and
+nothing rounds. Nothing here is shared with distsms.
+
+    R(w) = 1/m sum over pairs of max(0, 1 - (s_i - s_j))                         ROCArea
+    R(w) = max(0, max over (b, c) of Delta(b, c) + 2/n (C_c - B_b))              all others
+
+with B_b the sum of the b smallest scores of P, C_c that of the c largest of N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.utils.typing import Floats
+from tests.support import oracles
+
+Whole = NDArray[Any]
+"""Python's whole numbers, as objects."""
+
+HALF = Fraction(1, 2)
+
+
+class Point(NamedTuple):
+    """Numbers, whole * unit; w (p,), or rows (n, p)."""
+
+    whole: Whole
+    unit: Fraction
+
+    def floats(self) -> Floats:
+        """Rounded, whatever the shape."""
+        return (self.whole * self.unit).astype(float)
+
+
+class Line(NamedTuple):
+    """What R is on a ray t >= 0, next to some t: d + slope t."""
+
+    d: Fraction
+    slope: Fraction
+
+
+def whole(values: Any) -> Point:
+    """Floats of any shape as whole numbers times one power of two."""
+    values = np.asarray(values, float)
+    mantissa, exponent = np.frexp(values)
+    digits = np.ldexp(mantissa, 53).astype(np.int64).astype(object)
+    used = exponent[values != 0]
+    least = int(used.min()) if used.size else 0
+    shifts = np.where(values != 0, exponent - least, 0).astype(object)
+    return Point(digits << shifts, Fraction(2) ** (least - 53))
+
+
+class Exact:
+    """The objective of rows X (n, p), labels y (n,) and lambda; the measure by its name."""
+
+    def __init__(self, X: Point, y: NDArray[np.int8], measure: str, lam: float) -> None:
+        self._X, self._lam = X, Fraction(lam)
+        self._positive, self._negative = np.flatnonzero(y > 0), np.flatnonzero(y < 0)
+        self.n, self.p = X.whole.shape
+        self.n_pos, self.n_neg = len(self._positive), len(self._negative)
+        self._table = None if measure == "rocarea" else self._tables(measure)
+
+    def _tables(self, measure: str) -> tuple[NDArray[np.intp], NDArray[np.intp], Whole, int]:
+        """The b and the c of all tables that count, and Delta times a denominator that they share."""
+        family: str = measure
+        parameter: float | None = None
+        if measure == "prbep":
+            family, parameter = "precision@k", self.n_pos
+        elif "@" in measure:
+            family, parameter = measure.split("@")[0] + "@k", int(measure.split("@")[1])
+        elif measure != "error-rate":
+            family, parameter = "f-beta", float(measure[1:])
+        delta, calls = oracles.contingency(family, parameter, self.n_pos, self.n_neg)
+        cells = [
+            (b, c, delta(b, c))
+            for b in range(self.n_pos + 1)
+            for c in range(self.n_neg + 1)
+            if calls in (None, self.n_pos - b + c)
+        ]
+        shared = math.lcm(*(one.denominator for _, _, one in cells))
+        values = np.array([int(one * shared) for _, _, one in cells], object)
+        return np.array([b for b, _, _ in cells]), np.array([c for _, c, _ in cells]), values, shared
+
+    def J(self, w: Floats) -> Fraction:
+        """J of floats (p,)."""
+        return self.ray(whole(w)).J(Fraction(1))
+
+    def ray(self, point: Point) -> Ray:
+        """J of t w, t >= 0."""
+        scores = np.dot(self._X.whole, point.whole)
+        unit = self._X.unit * point.unit
+        square = int(np.dot(point.whole, point.whole)) * point.unit**2
+        return Ray(self, scores, unit, self._lam * square)
+
+    def line(self, scores: Whole, one: int, t: Fraction, slope_of: Fraction) -> Line:
+        """R next to scores / one, and its slope in t where these are proportional to t; slope_of : of one, in t."""
+        positive, negative = scores[self._positive], scores[self._negative]
+        if self._table is None:
+            short = one - (positive[:, None] - negative[None, :])
+            active = short > 0
+            count, m = int(np.count_nonzero(active)), self.n_pos * self.n_neg
+            total = int(np.sum(short, where=active, initial=0)) - count * one
+            return Line(Fraction(count, m), Fraction(total, m) * slope_of)
+        b, c, delta, shared = self._table
+        low = np.concatenate([np.zeros(1, object), np.cumsum(np.sort(positive))])
+        high = np.concatenate([np.zeros(1, object), np.cumsum(np.sort(negative)[::-1])])
+        moved = 2 * (high[c] - low[b])
+        best = int(np.argmax(delta * (self.n * one) + shared * moved))
+        found = Line(Fraction(int(delta[best]), shared), Fraction(int(moved[best]), self.n) * slope_of)
+        return found if found.d + found.slope * t > 0 else Line(Fraction(0), Fraction(0))
+
+
+class Ray(NamedTuple):
+    """J(t) = curvature t^2 / 2 + R(t), with the scores at t = 1 as whole numbers times a unit."""
+
+    exact: Exact
+    scores: Whole
+    unit: Fraction
+    curvature: Fraction
+
+    def line(self, t: Fraction) -> Line:
+        """R next to t > 0."""
+        factor = self.unit * t  # scores * factor.numerator, in units of 1 / factor.denominator
+        return self.exact.line(self.scores * factor.numerator, factor.denominator, t, 1 / (factor.denominator * t))
+
+    def J(self, t: Fraction) -> Fraction:
+        """J at t > 0."""
+        line = self.line(t)
+        return HALF * self.curvature * t * t + line.d + line.slope * t
+
+    def least(self, t: Fraction = Fraction(1)) -> tuple[Fraction, Fraction]:
+        """The t > 0 of least J and that J, exactly, by cutting planes in one variable; t : where to begin.
+
+        On each side of the minimum one line is kept. With two, the next t is where they cross, or where one of them
+        and the square have their least value, if that is between: finitely many steps, since there are finitely many
+        lines.
+        """
+        best = t, self.J(t)
+        if not self.curvature:
+            return best
+        falling: Line | None = None
+        rising: Line | None = None
+        for _ in range(60):
+            line = self.line(t)
+            J = HALF * self.curvature * t * t + line.d + line.slope * t
+            best = min(best, (t, J), key=lambda one: one[1])
+            if self.curvature * t + line.slope <= 0:
+                falling = line
+            else:
+                rising = line
+            before, t = t, self._next(t, falling, rising)
+            if t == before:
+                break
+        return best
+
+    def _next(self, t: Fraction, falling: Line | None, rising: Line | None) -> Fraction:
+        if falling is None or rising is None:
+            (line,) = (one for one in (falling, rising) if one is not None)
+            return -line.slope / self.curvature if line.slope < 0 else t / 1024
+        if rising.slope == falling.slope:
+            return t
+        crossing = (falling.d - rising.d) / (rising.slope - falling.slope)
+        low, high = -rising.slope / self.curvature, -falling.slope / self.curvature
+        return max(low, min(high, crossing))
+
+
+def least(exact: Exact, points: Iterable[Point]) -> tuple[Fraction, Floats]:
+    """The least J on the rays through these points, and in zero; and a float w (p,) about there."""
+    zero = np.zeros(exact.p)
+    best = exact.J(zero), zero
+    for point in points:
+        if np.any(point.whole):
+            t, J = exact.ray(point).least()
+            if best[0] > J:
+                best = J, (point.whole * (point.unit * t)).astype(float)
+    return best

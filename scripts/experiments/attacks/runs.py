@@ -1,0 +1,126 @@
+"""Problems solved by distsms in this process, in the ways that were drawn, on all the ranks that there are."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from distsms.losses import registry
+from distsms.matrix import normalization
+from distsms.matrix.augmented import WithBias
+from distsms.matrix.local import as_features
+from distsms.optim.objective import Objective
+from distsms.optim.result import Result, State, Status
+from distsms.optim.settings import Settings
+from distsms.optim.train import train
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import as_communicator
+from distsms.parallel.vectors import make_vectors
+from distsms.training import checkpoint, snapshots
+from distsms.utils.typing import Floats
+from scripts.experiments.attacks import oracle
+from scripts.experiments.attacks.problems import Problem, Way
+
+
+class Run(NamedTuple):
+    """How a way of solving a problem ended. highest : of all lower bounds that were told; warned : what NumPy said."""
+
+    way: Way
+    result: Result
+    highest: float
+    target: float
+    warned: str
+
+
+def held(problem: Problem, mine: slice = slice(None)) -> Any:
+    """Some of the rows as distsms holds them, normalized by what all rows are like. Local."""
+    X = problem.X[mine]
+    features = as_features(sparse.csr_matrix(X) if problem.seed % 2 else X)
+    if problem.normalization != "none":
+        entries = [(np.arange(len(row)), row) for row in problem.X]
+        n, p = problem.X.shape
+        how = normalization.fit(problem.normalization, lambda: entries, (n, p), Communicator())
+        features.normalize(how)
+    return features
+
+
+def rows(problem: Problem) -> oracle.Point:
+    """The rows that J is of, exactly: x_ij times the factors of column and row, and the bias's constant."""
+    features, (n, p) = held(problem), problem.X.shape
+    by_column = oracle.whole(features.column_factors if len(features.column_factors) else np.ones(p))
+    by_row = oracle.whole(features.row_factors if len(features.row_factors) else np.ones(n))
+    X = oracle.whole(problem.X)
+    made = oracle.Point(X.whole * by_column.whole * by_row.whole[:, None], X.unit * by_column.unit * by_row.unit)
+    if problem.bias is None:
+        return made
+    constant = oracle.whole(np.full((n, 1), problem.bias))
+    unit = min(made.unit, constant.unit)
+    parts = [one.whole * int(one.unit / unit) for one in (made, constant)]
+    return oracle.Point(np.hstack(parts), unit)
+
+
+def run(problem: Problem, way: Way, comm: Communicator) -> Run:
+    """Solve it. Collective; what comes back is the same on all ranks.
+
+    Raises what training raises, on the ranks that it is raised on.
+    """
+    settings = Settings(lam=problem.lam, epsilon=problem.epsilon, relative=problem.relative, **way.settings)
+    told: list[float] = []
+    found: Result | None = None
+    with tempfile.TemporaryDirectory(prefix="distsms-") as folder, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        for start, ranks in enumerate(way.ranks):
+            most = way.stops[start] if start < len(way.stops) else settings.max_evaluations
+            part = replace(settings, max_evaluations=most, checkpoint_every=1e9 if way.stops else None)
+            some = _first(comm, min(ranks, comm.size))
+            if some is not None:
+                found = _started(problem, way, part, some, Path(folder), told, start)
+            found = comm.bcast(found)
+            if found.status is not Status.LIMIT:
+                break
+    assert found is not None
+    highest = comm.bcast(max(told, default=-np.inf))
+    warned = comm.bcast(str(caught[0].message) if caught else "")
+    return Run(way, found, max(highest, found.lower_bound), settings.target(found.J), warned)
+
+
+def _started(
+    problem: Problem, way: Way, settings: Settings, comm: Communicator, folder: Path, told: list[float], start: int
+) -> Result:
+    """One start of a run, from the checkpoint in the root's folder where it is not the first. Collective."""
+
+    def watch(state: State, w: Floats) -> None:
+        told.append(state.lower_bound)
+
+    mine = problem.share(comm.rank, comm.size)
+    features = held(problem, mine)
+    if problem.bias is not None:
+        features = WithBias(features, problem.bias)
+    loss = registry.make_loss(problem.measure, way.ordering, problem.y[mine], None, comm)
+    vectors = make_vectors(way.step, features.shape[1], comm)
+    try:
+        keep = snapshots.CheckpointWriter(folder, {}, {}, vectors)
+        kept = checkpoint.load(folder, {})[0] if start and comm.is_root else None
+        snapshot = snapshots.restored(kept, vectors) if start else None
+        return train(Objective(features, [loss], comm, vectors=vectors), settings, None, watch, keep, snapshot)
+    finally:
+        vectors.close()
+
+
+@cache
+def _subset(comm: Communicator, ranks: int) -> Communicator | None:
+    taken = comm.rank < ranks
+    part = comm.mpi_comm.Split(int(taken), comm.rank)
+    return as_communicator(part) if taken else None
+
+
+def _first(comm: Communicator, ranks: int) -> Communicator | None:
+    """The first so many ranks; None on the others. Collective when it is asked for the first time."""
+    return comm if ranks == comm.size else _subset(comm, ranks)

@@ -1,0 +1,286 @@
+"""Measure what intervals and verdicts are worth: simulate how often they hold, on distributions whose truth is known.
+
+    . scripts/environment
+    python -m scripts.experiments.coverage [--minutes 10] [--simulations 1000] [--parts model pair folds]
+
+model      A score with known measures on new rows, with positives and negatives drawn from many distributions; half of
+           the simulations have exactly n+ positives, half have n+ in the mean. How often do the intervals of ROCArea
+           and PRBEP hold the truth?
+pair       Two scores of the same rows that are equal in expectation: how often is one called better (a false verdict)?
+           And where one is better, how often is it found (power)?
+folds      A method on k folds, tuned as `distsms baseline` tunes, beside its mirror image: the same method on as many
+           other columns that say as much. The truth is the mean of all simulations' models on infinitely many rows. The
+           method is Fisher's discriminant with a ridge, which takes milliseconds; intervals see nothing but scores.
+baseline   The same with models of `distsms train`.
+
+"before" are intervals that the simulations speak against: DeLong's in the logit with normal quantiles, percentiles of
+the bootstrap, and on folds both with the models taken as given. "t" is Nadeau & Bengio's interval of the k folds'
+values. Shares are in per cent, with their simulation error. A share has a star if it covers less than 93 %, or is
+false in more than 6 %, by more than two simulation errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+
+from distsms.cli.types import count, positive
+from distsms.study.tables import markdown
+from distsms.utils.typing import Floats
+from scripts import records
+from scripts.experiments.simulations import BLOCK, COUNTS, FEATURES, LAWS, Folds, Model, Pair
+from scripts.records import Record
+
+AT = {"rocarea": 0, "prbep": 5}
+"""Where the numbers of a measure begin in what a simulation returns: the truth, two limits of ours, two others."""
+SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about = "time after which only the first 10 simulations of each row begin (%(default)g)"
+    parser.add_argument("--minutes", type=positive, default=10.0, help=about)
+    parser.add_argument("--simulations", type=count, default=1000, help="of each row, at most (%(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is simulated (all)")
+    parser.add_argument("--processes", type=count, default=2, help="number of processes (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (%(default)s)")
+    records.add_json(parser)
+    args = parser.parse_args()
+    cells = [(part, cell) for part in args.parts for cell in PARTS[part][0]]
+    numbers = simulate([cell for _, cell in cells], args)
+    found: list[Record] = []
+    for part in args.parts:
+        own = [(cell, np.array(each)) for (name, cell), each in zip(cells, numbers, strict=True) if name == part]
+        found += [{"part": part, **record} for record in PARTS[part][1](own)]
+    print(text(found))
+    records.write(args.json, "scripts.experiments.coverage", found)
+
+
+def text(found: Sequence[Record]) -> str:
+    """Make all tables of records, each part under a heading."""
+    parts = dict.fromkeys(record["part"] for record in found)
+    return "\n\n".join(table([record for record in found if record["part"] == part]) for part in parts)
+
+
+def table(found: Sequence[Record]) -> str:
+    """Make the tables of a part."""
+    part, least = found[0]["part"], min(record["simulations"] for record in found)
+    return f"{part}: {least} simulations a row, at least\n\n" + "\n\n".join(TABLES[part](found))
+
+
+def simulate(cells: list[Any], args: argparse.Namespace) -> list[list[list[float]]]:
+    """Simulate a block of each cell in turn, until there are enough or the time is up; return all numbers of each."""
+    end, found = time.monotonic() + 60 * args.minutes, [list[list[float]]() for _ in cells]
+    todo = [(first, k) for first in range(0, args.simulations, BLOCK) for k in range(len(cells))]
+    with ProcessPoolExecutor(args.processes) as pool:
+        running: dict[Any, int] = {}
+        while True:
+            while todo and len(running) < 2 * args.processes and (todo[0][0] == 0 or time.monotonic() < end):
+                first, k = todo.pop(0)
+                running[pool.submit(simulate_block, cells[k], k, args.seed, first)] = k
+            if not running:
+                return found
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                found[running.pop(future)] += future.result()
+
+
+def simulate_block(cell: Any, number: int, seed: int, first: int) -> list[list[float]]:
+    """Make some simulations of a cell."""
+    return [cell.simulate((seed, number, k)) for k in range(first, first + BLOCK)]
+
+
+# From simulations to records
+
+
+def covered(truth: float, limits: Floats) -> dict[str, float]:
+    """Return the share of the limits (R, 2) that hold the truth, and their mean width; missing limits hold nothing."""
+    holds = (limits[:, 0] <= truth) & (truth <= limits[:, 1])
+    return {"covered": float(np.mean(holds)), "width": float(np.nanmean(limits[:, 1] - limits[:, 0]))}
+
+
+def told_apart(limits: Floats) -> float:
+    """Return the share of the limits (R, 2) that leave out 0."""
+    return float(np.mean((limits[:, 0] > 0) | (limits[:, 1] < 0)))
+
+
+def of_models(simulated: list[tuple[Model, Floats]]) -> list[Record]:
+    """Condense the part `model`: coverage and width of both measures, ours and before."""
+    found = []
+    for cell, numbers in simulated:
+        record: Record = {"law": LAWS[cell.law].name, "n_pos": cell.n_pos, "simulations": len(numbers)}
+        for name, truth in cell.truth().items():
+            ours, before = (numbers[:, AT[name] + k : AT[name] + k + 2] for k in (1, 3))
+            record[name] = {"truth": truth, "ours": covered(truth, ours), "before": covered(truth, before)}
+        found.append(record)
+    return found
+
+
+def of_pairs(simulated: list[tuple[Pair, Floats]]) -> list[Record]:
+    """Condense the part `pair`: false verdicts and power of both measures, ours and before."""
+    found = []
+    for (cell, equal), (_, unequal) in zip(simulated[::2], simulated[1::2], strict=True):
+        record: Record = {"rocarea_of_both": cell.area, "correlation": cell.correlation, "n_pos": cell.n_pos}
+        record["simulations"] = min(len(equal), len(unequal))
+        for name, at in AT.items():
+            record[name] = {which: verdicts(equal, unequal, at + k) for which, k in (("ours", 1), ("before", 3))}
+        found.append(record)
+    return found
+
+
+def verdicts(equal: Floats, unequal: Floats, at: int) -> dict[str, float]:
+    """Return how often the limits in columns `at` and `at + 1` tell what is equal and what is not apart."""
+    return {"false": told_apart(equal[:, at : at + 2]), "power": told_apart(unequal[:, at : at + 2])}
+
+
+def of_folds(simulated: list[tuple[Folds, Floats]]) -> list[Record]:
+    """Condense the parts `folds` and `baseline`: coverage and width of the method, verdicts on its difference."""
+    found = []
+    for (cell, equal), (_, unequal) in zip(simulated[::2], simulated[1::2], strict=True):
+        record: Record = {"n": cell.n, "n_pos": cell.n_pos, "columns": cell.columns, "folds": cell.folds}
+        record["simulations"] = min(len(equal), len(unequal))
+        for name, by_values in (("rocarea", 10), ("prbep", 12)):
+            truth = float(np.mean(equal[:, AT[name]]))
+            starts = {"ours": AT[name] + 1, "before": AT[name] + 3, "t": by_values}
+            record[name] = {"truth": truth} | {
+                which: covered(truth, equal[:, k : k + 2]) | verdicts(equal, unequal, k + 14)
+                for which, k in starts.items()
+            }
+        found.append(record)
+    return found
+
+
+# From records to tables
+
+
+def share(value: float, simulations: int, least: float = 0.0, most: float = 1.0) -> str:
+    """Show a share in per cent with its simulation error, and a star where it is surely outside of least to most."""
+    error = math.sqrt(max(value * (1 - value), 1 / simulations) / simulations)
+    star = "*" * (value + 2 * error < least or value - 2 * error > most)
+    return f"{100 * value:.1f} ± {100 * error:.1f}{star}"
+
+
+LIMITS = {"covered": {"least": 0.93}, "false": {"most": 0.06}, "power": {}}
+"""What is expected of a share, by its name."""
+EXTREME = {"covered": (min, "least"), "false": (max, "most")}
+
+
+def shown(record: Record, measure: str, which: str, key: str) -> str:
+    """Show a number of a record: a share, or a width."""
+    value = record[measure][which][key]
+    return f"{value:.3f}" if key == "width" else share(value, record["simulations"], **LIMITS[key])
+
+
+def each_and_extreme(found: Sequence[Record], start: dict[str, str], keys: tuple[str, str]) -> list[str]:
+    """Make a table with a line for each record, and one for each n+ with the mean and the extreme of the first key."""
+    first, second = keys
+    pairs = [(name, which) for name in SHOWN for which in ("ours", "before")]
+    header, lines = list(start.values()), []
+    for name, which in pairs:
+        suffix = "" if which == "ours" else " before"
+        if which == "ours" and first == "covered":
+            header.append(SHOWN[name])
+        header += [f"{SHOWN[name]}: {key}{suffix}" for key in keys]
+    for record in found:
+        line = [_named(key, record[key]) for key in start]
+        for name, which in pairs:
+            if which == "ours" and first == "covered":
+                line.append(f"{record[name]['truth']:.3f}")
+            line += [shown(record, name, which, key) for key in keys]
+        lines.append(line)
+    extreme, word = EXTREME[first]
+    short = []
+    for n_pos in dict.fromkeys(record["n_pos"] for record in found):
+        own, line = [record for record in found if record["n_pos"] == n_pos], [str(n_pos)]
+        for name, which in pairs:
+            value = extreme(record[name][which][first] for record in own)
+            worst = next(record for record in own if record[name][which][first] == value)
+            means = [np.mean([record[name][which][key] for record in own]) for key in keys]
+            last = f"{means[1]:.3f}" if second == "width" else f"{100 * means[1]:.1f}"
+            line += [f"{100 * means[0]:.1f}", shown(worst, name, which, first), last]
+        short.append(line)
+    heads = [
+        f"{SHOWN[name]}: {text}"
+        for name, which in pairs
+        for suffix in ["" if which == "ours" else " before"]
+        for text in (f"{first}, mean{suffix}", f"{word}{suffix}", f"{second}{suffix}")
+    ]
+    return [markdown(header, lines), markdown(["n+", *heads], short)]
+
+
+def _named(key: str, value: Any) -> str:
+    if key == "correlation" and not value:
+        return "few rows differ"
+    return str(value) if isinstance(value, str) else f"{value:g}"
+
+
+def tables_of_models(found: Sequence[Record]) -> list[str]:
+    """Make the tables of the part `model`."""
+    return each_and_extreme(found, {"law": "scores, ROCArea", "n_pos": "n+"}, ("covered", "width"))
+
+
+def tables_of_pairs(found: Sequence[Record]) -> list[str]:
+    """Make the tables of the part `pair`."""
+    start = {"rocarea_of_both": "ROCArea", "correlation": "correlation", "n_pos": "n+"}
+    return each_and_extreme(found, start, ("false", "power"))
+
+
+def tables_of_folds(found: Sequence[Record]) -> list[str]:
+    """Make the tables of `folds` and `baseline`: the method's coverage and width; false verdicts and power."""
+    start = {"n": "n", "n_pos": "n+", "columns": "p", "folds": "folds"}
+    kinds = {"ours": "", "before": " before", "t": " t"}
+    made = []
+    for keys in (("covered", "width"), ("false", "power")):
+        header, lines = list(start.values()), []
+        for name in SHOWN:
+            header += [SHOWN[name]] if keys[0] == "covered" else []
+            header += [f"{SHOWN[name]}: {key}{suffix}" for suffix in kinds.values() for key in keys]
+        for record in found:
+            line = [str(record[key]) for key in start]
+            for name in SHOWN:
+                line += [f"{record[name]['truth']:.3f}"] if keys[0] == "covered" else []
+                line += [shown(record, name, which, key) for which in kinds for key in keys]
+            lines.append(line)
+        made.append(markdown(header, lines))
+    return made
+
+
+PARTS: dict[str, tuple[list[Any], Callable[..., list[Record]]]] = {
+    "model": ([Model(law, n_pos) for n_pos in COUNTS for law in range(len(LAWS))], of_models),
+    "pair": (
+        [
+            Pair(area, correlation, n_pos, less)
+            for n_pos in list(COUNTS)[1:]
+            for area in (0.7, 0.95)
+            for correlation in (0.5, 0.95, 0.999, 0.0)
+            for less in (0.0, 0.03)
+        ],
+        of_pairs,
+    ),
+    "baseline": ([Folds(400, 20, 10, 5, 1.5, less, True) for less in (0.0, 0.3)], of_folds),
+    "folds": (
+        [
+            Folds(n, n_pos, p, folds, 1.5, less)
+            for folds, features in ((5, FEATURES), (10, FEATURES[3:5]))
+            for n, n_pos, p in features
+            for less in (0.0, 0.3)
+        ],
+        of_folds,
+    ),
+}
+"""What is simulated in each part, and what condenses the simulations to records."""
+TABLES: dict[str, Callable[[Sequence[Record]], list[str]]] = {
+    "model": tables_of_models,
+    "pair": tables_of_pairs,
+    "baseline": tables_of_folds,
+    "folds": tables_of_folds,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Measure the methods of a finished `distsms baseline` on test rows: tuned on the training rows, fitted to all of them.
+
+    . scripts/environment
+    distsms baseline data/train --output baseline
+    python -m scripts.experiments.on_test_rows baseline data/test
+
+A linear method gets the lambda that is best in the mean of the baseline's folds. Trees are searched anew on all
+training rows, with as many settings. The program prints ROCArea and PRBEP of the test rows in per cent, and by how
+much distsms is ahead in the baseline's measure. Before that it says how many of the test rows occur among the
+training rows, entry for entry: where many do, the table shows what a model remembers, and not what it would do on new
+rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from distsms.data.shards import dataset
+from distsms.measures import SHOWN
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import LEVEL, Interval
+from distsms.selection import trees
+from distsms.selection.baseline import BaselineStore, Fit
+from distsms.selection.baseline_text import describe_interval
+from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Task
+from distsms.selection.folds import hold_out
+from distsms.selection.method_results import REPLICATES, complete
+from distsms.training.fit import settings_for
+from distsms.utils.formatting import format_table
+from scripts import records
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("baseline", metavar="BASELINE", help="folder of a finished `distsms baseline`")
+    parser.add_argument("test", metavar="TEST", help="a data set made by `distsms shard --like` the training rows")
+    records.add_json(parser)
+    args = parser.parse_args()
+    store = BaselineStore(args.baseline)
+    baseline = store.read("problem", "methods")
+    problem = baseline["problem"]
+    measure, fits = problem["measure"], store.fits()
+    X, y, _ = dataset.load_matrix(dataset.read_manifest(problem["data"]["path"]))
+    X_test, y_test, _ = dataset.load_matrix(dataset.read_manifest(args.test))
+    known = rows_in_common(X, X_test)
+    print(f"test      {args.test}: {len(y_test)} rows, of which {known} occur among the training rows")
+    settings = settings_for(measure, baseline["solver"], problem["epsilon"], problem["relative"], lam=1.0)
+    scores, chosen = {}, {}
+    for name, method in METHODS.items():
+        own, task = complete(fits, name, problem["folds"]), Task(X, y, measure, settings)
+        if own and method.linear:
+            chosen[name] = best_setting(own, measure)
+        elif own:
+            chosen[name], task = search_trees(task, int(best_setting(own, measure)))
+        if own:
+            scores[name] = method.fit(task, chosen[name]).score(X_test)
+    found: list[records.Record] = []
+    lines = []
+    for name, method_scores in scores.items():
+        ranked = ranking.ranking(method_scores, y_test, ALONE)
+        lead = None if name == OURS or OURS not in scores else difference(scores[OURS], method_scores, y_test, measure)
+        by = [f"{100 * lead.value:+.2f}", describe_interval(lead, "+.2f")] if lead else ["", ""]
+        setting = f"{chosen[name]:g}" if METHODS[name].linear else "search"
+        lines.append([name, f"{100 * ranked.rocarea:.2f}", f"{100 * ranked.prbep:.2f}", *by, setting])
+        limits = {"ahead_by": lead.value, "low": lead.low, "high": lead.high} if lead else {}
+        found.append({"method": name, "rocarea": ranked.rocarea, "prbep": ranked.prbep, "setting": setting, **limits})
+    header = ["method", "ROCArea [%]", "PRBEP [%]", f"distsms ahead by, {SHOWN[measure]}", "interval", "lambda"]
+    print(f"\n{format_table(header, lines)}")
+    more = {"measure": measure, "test_rows": len(y_test), "among_training_rows": known}
+    records.write(args.json, "scripts.experiments.on_test_rows", found, **more)
+
+
+def best_setting(fits: dict[tuple[float, int], Fit], measure: str) -> float:
+    """Return the setting with the best mean over the folds; the largest if there are several."""
+    settings = sorted({setting for setting, _ in fits}, reverse=True)
+
+    def mean(setting: float) -> float:
+        return float(np.mean([getattr(fit, measure) for (own, _), fit in fits.items() if own == setting]))
+
+    return max(settings, key=mean)
+
+
+def search_trees(task: Task, budget: int) -> tuple[float, Task]:
+    """Try `budget` settings of trees; return the number of the best one, and the task with its rounds."""
+    held = hold_out("rows", task.y, task.y, HELD_OUT_PARTS)
+    found = [trees.attempt(task.X, task.y, held, task.measure, number) for number in range(budget)]
+    number = int(np.argmax([attempt.value for attempt in found]))
+    print(f"trees     {budget} settings tried; {found[number].rounds} rounds, {trees.describe(number)}", flush=True)
+    return float(number), task._replace(rounds=found[number].rounds)
+
+
+def rows_in_common(train: csr_matrix, test: csr_matrix) -> int:
+    """Return how many rows of `test` are among those of `train`."""
+
+    def as_bytes(X: csr_matrix) -> list[bytes]:
+        ends = zip(X.indptr, X.indptr[1:], strict=False)
+        return [X.indices[a:b].astype(np.int64).tobytes() + X.data[a:b].tobytes() for a, b in ends]
+
+    there = set(as_bytes(train))
+    return sum(row in there for row in as_bytes(test))
+
+
+def difference(ours: Any, other: Any, y: Any, measure: str) -> Interval:
+    """Return by how much our scores are ahead of others of the same rows."""
+    if measure == "rocarea":
+        placed = [ranking.placements(scores, y, ALONE) for scores in (ours, other)]
+        return confidence.rocarea_difference_interval(
+            confidence.rocarea_estimate(placed[0] - placed[1], y, ALONE), LEVEL
+        )
+    drawn = [bootstrap.prbep_replicates(scores, y, np.arange(len(y)), REPLICATES, 0, ALONE) for scores in (ours, other)]
+    share = [ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE) for scores in (ours, other)]
+    spread = confidence.prbep_estimate(share[0] - share[1], y, ALONE)
+    return confidence.prbep_difference_interval(spread, drawn[0] - drawn[1], LEVEL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Results of the benchmarks and experiments as JSON, with what one needs to know about where they come from.
+
+A file holds one JSON object: `program`, `arguments`, `date`, `commit`, `dirty` (whether the clone had changes that
+were not committed), `machine`, `versions` and `records`, a list of objects that belong to the program. Some programs
+add keys of their own. The pages of the manual in docs/results are made from such files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from distsms.cli.info import versions
+from distsms.utils.formatting import to_json
+
+ROOT = Path(__file__).resolve().parents[1]
+Record = dict[str, Any]
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option --json."""
+    about = "write the results to this file, with machine, versions and commit"
+    parser.add_argument("--json", type=Path, metavar="FILE", help=about)
+
+
+def write(path: Path | None, program: str, records: list[Record], **more: Any) -> None:
+    """Write the results of a program; do nothing without a path.
+
+    Parameters
+    ----------
+    path : the file, or None where the user wants none.
+    program : name of the module, such as "scripts.experiments.attack".
+    records : the results.
+    **more : what the program adds to the file, by key.
+    """
+    if path is None:
+        return
+    found = {
+        "program": program,
+        "arguments": [without_folders(argument) for argument in sys.argv[1:]],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": _git("status", "--porcelain", "--untracked-files=no") != "",
+        "machine": machine(),
+        "versions": versions(),
+        **more,
+        "records": records,
+    }
+    path.write_text(as_text(found), encoding="utf-8")
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """Format the contents of a file, with one record a line."""
+    head = to_json({**found, "records": []}, indent=1)
+    lines = ",\n".join(f"  {to_json(record)}" for record in found["records"])
+    return head.replace('"records": []', f'"records": [\n{lines}\n ]') + "\n"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a file that `write` has written."""
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine: its processor, the number of its cores, its memory in bytes, its system, its load."""
+    model = platform.processor()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.platform(),
+        "load": os.getloadavg(),
+    }
+
+
+def without_folders(argument: str) -> str:
+    """Leave folders out of the paths of an argument: they mean nothing on another machine."""
+    return re.sub(r"[^=,\s]*/", "", argument)
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of this clone, or None where it is none."""
+    command = ["git", "-C", str(ROOT), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,60 @@
+"""The pages of results: every table is made of a file that a program has written, and no number is typed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+from scripts import records
+from tests.support.program import ROOT
+
+pytestmark = pytest.mark.serial
+PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
+FILES = sorted((ROOT / "docs" / "results" / "data").glob("*.json"))
+DIRECTIVE = re.compile(r"^```\{results\} (?P<name>\S+)\n(?::show: (?P<show>.*)\n)?(?P<command>.*)\n```$", re.M)
+SHOWN = [found for page in PAGES for found in DIRECTIVE.finditer(page.read_text(encoding="utf-8"))]
+
+
+@pytest.fixture(scope="module")
+def results():
+    """The module of the directive, which lies where Sphinx looks for extensions."""
+    pytest.importorskip("sphinx")
+    spec = importlib.util.spec_from_file_location("results", ROOT / "docs" / "_ext" / "results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_file_is_shown_and_every_directive_is_understood():
+    assert {path.stem for path in FILES} <= {found["name"] for found in SHOWN}
+    blocks = sum(page.read_text(encoding="utf-8").count("```{results}") for page in PAGES)
+    assert len(SHOWN) == blocks > 10
+
+
+def test_no_number_is_typed_in_a_table():
+    number = re.compile(r"\|\s*[-+]?\d+([.,]\d+)?(e[-+]?\d+)?( ?(%|s|x|±.*))?\s*(?=\|)")
+    for page in PAGES:
+        assert not number.search(page.read_text(encoding="utf-8")), page.name
+
+
+@pytest.mark.parametrize("shown", SHOWN, ids=lambda found: f"{found['name']}-{found['show'] or 'all'}")
+def test_a_table_is_made_of_the_records(results, shown):
+    """A command that is shown writes the file that it stands beside; the file has what the table needs."""
+    assert f"--json docs/results/data/{shown['name']}.json" in shown["command"]
+    path = results.DATA / f"{shown['name']}.json"
+    if not path.exists():
+        return
+    found = records.read(path)
+    if not results.has(found, shown["show"] or ""):
+        return
+    if shown["show"] == "figure":
+        pytest.importorskip("matplotlib")
+        assert results.figure(found).startswith("<svg")
+        return
+    text = results.table(found, shown["show"] or "")
+    assert text.count("\n") >= 1 and results.provenance(found).startswith("*20")
+    known = found["program"].removesuffix(".run").replace("scripts.benchmarks", "scripts/bench")
+    assert known in shown["command"]
+    assert "dirty" in found and not found["dirty"], "measured with changes that were not committed"
