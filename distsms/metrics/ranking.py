@@ -228,8 +228,8 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
     Returns
     -------
     (n_local,) int64
-        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives. All 0 if a
-        class has no rows.
+        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives. All 0 if
+        a class has no rows.
 
     Notes
     -----
