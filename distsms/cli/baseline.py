@@ -170,7 +170,7 @@ def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[d
     """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
     from distsms.selection import folds
     from distsms.selection.path_store import PathStore
-    from distsms.training.fit import settings_for
+    from distsms.training.solver_choice import settings_for
 
     problem = {name: getattr(args, name) for name in PROBLEM}
     lambdas = sorted({one for some in args.lambdas for one in some}, reverse=True)

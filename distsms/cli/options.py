@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +13,7 @@ from distsms.cli.types import add_threads, count, duration, memory, patience, po
 
 if TYPE_CHECKING:
     from distsms.data.shards.dataset import Block
-    from distsms.data.shards.manifest import Manifest
-    from distsms.data.shards.streaming import MemoryBudget
+    from distsms.measures import Measure
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
@@ -128,13 +126,13 @@ def add_memory(how: argparse._ArgumentGroup) -> None:
 
 
 def solver_for(
-    args: argparse.Namespace, asked: str | None, measure: str, comm: Communicator, say: Callable[[str], None]
+    args: argparse.Namespace, asked: str | None, measure: str | Measure, comm: Communicator, say: Callable[[str], None]
 ) -> str:
     """The solver to take where `asked` is; said, where it is not the usual one. Collective; nothing is read for it.
 
     Raises InputError, on all ranks, where lmvm is asked for, or options or a step that want it, and cannot run.
     """
-    from distsms.training.fit import choose_solver
+    from distsms.training.solver_choice import choose_solver
 
     wanted = ["PETSc's options (after --)"] if args.solver_options else []
     wanted += ["--step spread with lmvm"] if getattr(args, "step", "") == "spread" else []
@@ -144,20 +142,19 @@ def solver_for(
     return solver
 
 
-def settings_from(args: argparse.Namespace, measure: str, solver: str, **more: Any) -> Settings:
+def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str, **more: Any) -> Settings:
     """The settings that `add_stopping` and `add_vectors` ask for, and `more` of them.
 
     solver : of `solver_for`.
     Raises InputError where settings contradict each other or the measure.
     """
-    from distsms.training.fit import settings_for
+    from distsms.training.solver_choice import settings_for
 
     return settings_for(
         measure,
         solver,
         args.epsilon,
         args.relative,
-        ordering="gather" if args.ordering == "auto" else args.ordering,
         history=args.history,
         planes=args.planes,
         scaling=args.scaling,
@@ -167,60 +164,6 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str, **more: A
         time_limit=args.time_limit,
         **more,
     )
-
-
-def fitting(
-    args: argparse.Namespace,
-    measure: str,
-    manifest: Manifest,
-    settings: Settings,
-    size: int,
-    neighbours: list[int],
-    bias: bool = False,
-    losses: int = 1,
-    solves: int = 1,
-) -> tuple[str, str, list[str], Callable[[bool], MemoryBudget | None]]:
-    """The ordering and the step asked for, or else chosen, and lines on them and on the memory of a rank. Local.
-
-    Then what --memory leaves for rows to the root (True) or another rank, None without it.
-    neighbours : the ranks of this node.  losses, solves : see `memory.needs`.
-    Raises InputError if the node has less memory than they need, or the shards cannot be read for want of a library.
-    """
-    import os
-
-    from distsms.data.shards import dataset
-    from distsms.losses.registry import choose_ordering, loss_class
-    from distsms.matrix.blocks import threads_wanted
-    from distsms.parallel.vectors import choose_step
-    from distsms.training import plan
-    from distsms.utils import formatting
-
-    dataset.check_readable(manifest)
-    ordering, why = choose_ordering(args.ordering, measure, manifest.n_pos, manifest.n_neg, size)
-    step, because = choose_step(args.step, manifest.p + bias, size, settings.traits.spreadable)
-    cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
-    layout = plan.Layout(step, size, len(neighbours))
-    needs, there = plan.needs(manifest, settings, cost, layout, bias, losses, solves), plan.available()
-    allowed = getattr(args, "memory", None)
-    plan.require(needs, size, neighbours, there, allowed or math.inf)
-    vectors = solves * settings.vectors_held(layout.longest(manifest.p + bias))
-    words = [
-        f"ordering  {ordering}: {why}",
-        f"step      {step}: {because}",
-        f"memory    {needs.in_words(size, len(neighbours))}, of these {formatting.size(vectors)} of the solver's"
-        f" vectors on {'each rank' if step == 'spread' else 'the root'}; its node has {formatting.size(there)}",
-    ]
-    if allowed:
-        words.append(
-            f"          at most {formatting.size(allowed)} on each rank, by --memory: entries beyond are streamed"
-        )
-    threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
-    if threads > cores:
-        words.append(
-            f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks"
-            "\n          to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
-        )
-    return ordering, step, words, lambda root: plan.room(needs, allowed, root) if allowed else None
 
 
 def speaker(speaks: bool) -> Callable[..., None]:

@@ -6,7 +6,7 @@ import argparse
 import math
 
 from distsms.errors import InputError
-from distsms.measures import parse
+from distsms.measures import Measure
 
 BY = ("rows", "groups", "doubles", "time")
 """What parts and folds keep together: nothing, the rows of a group, equal rows; or that they are an order in time."""
@@ -54,13 +54,12 @@ def shares(text: str) -> tuple[float, ...]:
     return tuple(share(one) for one in text.split(","))
 
 
-def measure(text: str) -> str:
-    """The name of a measure."""
+def measure(text: str) -> Measure:
+    """Parse the name of a measure."""
     try:
-        parse(text)
+        return Measure.parse(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    return text
 
 
 def duration(text: str) -> float:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import measures
 from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
+from distsms.measures import Measure
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import Interval
 from distsms.parallel.communicator import Communicator
@@ -172,7 +172,7 @@ def measured(
 
 def more_measures(info: dict[str, Any], k: int | None) -> list[str]:
     """The measures besides those of all models: what the model is for, and the two at k. Local."""
-    trained = info.get("measure", "rocarea")
-    k = k or measures.at(trained)
+    trained = Measure.parse(info.get("measure", "rocarea"))
+    k = k or trained.k
     names = [f"precision@{k}", f"recall@{k}"] if k else []
-    return names + [trained] * (measures.parse(trained)[0] == "f-beta" and trained != "f1")
+    return names + [trained.name] * (trained.family == "f-beta" and trained.name != "f1")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import measures
 from distsms.errors import InputError
 from distsms.losses.base import Cost, Loss, LossValue
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
@@ -15,6 +14,7 @@ from distsms.losses.prbep import Prbep
 from distsms.losses.prbep_exchange import PrbepExchange
 from distsms.losses.rocarea import RocArea
 from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -33,9 +33,9 @@ MEASURES: dict[tuple[str, str], type[Loss]] = {
 }
 
 
-def loss_class(measure: str, ordering: str) -> type[Loss]:
-    """The class of a measure by its name, such as "precision@100". Raises InputError if there is none."""
-    family, _ = measures.parse(measure)
+def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
+    """Return the class of a measure's loss for an ordering. Raises InputError if there is none."""
+    family = Measure.parse(measure).family
     if (family, ordering) not in MEASURES:
         there = ", ".join(other for one, other in MEASURES if one == family)
         raise InputError(f"{measure} is not offered with the ordering {ordering!r}, only with: {there}")
@@ -43,16 +43,16 @@ def loss_class(measure: str, ordering: str) -> type[Loss]:
 
 
 def make_loss(
-    measure: str, ordering: str, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator
+    measure: str | Measure, ordering: str, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator
 ) -> Loss:
     """The loss of this rank's rows; see `Loss`. Collective. Raises InputError where a class is missing, or k rows.
 
     ordering : a key of `MEASURES`, not "auto": see `choose_ordering`.
     """
-    return loss_class(measure, ordering)(labels, weights, comm, *measures.parse(measure)[1])
+    return loss_class(measure, ordering)(labels, weights, comm, *Measure.parse(measure).parameters)
 
 
-def choose_ordering(asked: str, measure: str, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
+def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
     """The ordering asked for, or for "auto" the one that costs least on so many ranks; and why, in words.
 
     By the counts of `Loss.cost`, a byte and a step being one nanosecond each: about right for a network of 10 Gbit/s
@@ -60,7 +60,7 @@ def choose_ordering(asked: str, measure: str, n_pos: int, n_neg: int, size: int)
     """
     if asked != "auto":
         return asked, "as asked for"
-    family, _ = measures.parse(measure)
+    family = Measure.parse(measure).family
     costs = {ordering: loss.cost(n_pos, n_neg, size) for (name, ordering), loss in MEASURES.items() if name == family}
     best, *others = sorted(costs, key=lambda ordering: costs[ordering].bytes + costs[ordering].steps)
     if not others:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import measures
+from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 from distsms.utils.typing import Floats
@@ -128,19 +128,22 @@ def among(scores: Floats, k: int, comm: Communicator) -> Floats:
     return above + tied * ((k - above_all) / max(tied_all, 1))
 
 
-def value(measure: str, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> float:
+def value(
+    measure: str | Measure, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator
+) -> float:
     """The measure called `measure`, on every rank; NaN where it is not defined. Collective.
 
     What depends on a decision takes it at the threshold; precision@K and recall@K at the K highest scores.
     """
-    family, parameters = measures.parse(measure)
+    measure = Measure.parse(measure)
+    family = measure.family
     if family in ("rocarea", "prbep"):
         return float(getattr(ranking(scores, labels, comm), family))
-    if k := measures.at(measure):
-        head = at_k(scores, labels, k, comm)
+    if measure.k:
+        head = at_k(scores, labels, measure.k, comm)
         return head.precision if family == "precision@k" else head.recall
     table = contingency(scores, labels, threshold, comm)
-    return table.error_rate if family == "error-rate" else table.f(*parameters)
+    return table.error_rate if family == "error-rate" else table.f(*measure.parameters)
 
 
 def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:

@@ -113,7 +113,7 @@ class Settings:
         """The gap to be proved where the best J so far is J."""
         return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
 
-    def target_in_words(self) -> str:
+    def describe_target(self) -> str:
         """The gap to be proved, for people."""
         wanted = [f"{self.epsilon:g}"] if self.epsilon else []
         return " or ".join([*wanted, f"{self.relative:g} J"] if self.relative else wanted)

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import Block
-from distsms.losses.registry import choose_ordering, make_loss
+from distsms.measures import Measure
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval, Spread
+from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
@@ -29,7 +30,7 @@ from distsms.optim.train import scale_of
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.selection.folds import Folds, best_of_others, dealt
-from distsms.training import fit
+from distsms.training.objectives import make_losses
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
 
@@ -37,7 +38,7 @@ RULES = ("best", "one-se")
 
 
 class Point(NamedTuple):
-    """A lambda of a lane, solved. The measures are by name, as `fit.measured` has them."""
+    """A lambda of a lane, solved. The measures are by name, as `headline_measures` has them."""
 
     lam: float
     lane: int
@@ -117,13 +118,8 @@ class Lanes:
             marks = counted if belonging is None else belonging
             how = problem.folds, problem.seed, comm
             self.folds = dealt(problem.folds_by, marks, block.labels, counted, *how)
-        n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (block.labels == sign)) for sign in (1, -1)])))
-        ordering, _ = choose_ordering(problem.ordering, problem.measure, max(n_pos, 1), max(n_neg, 1), comm.size)
-        given = (
-            np.ones(len(counted)) if block.weights is None else block.weights
-        )  # a loss refuses those that are not 0 or 1
-        rows = map(self.folds.training, self.numbers)
-        losses = [make_loss(problem.measure, ordering, block.labels, np.where(some, given, 0.0), comm) for some in rows]
+        rows = [self.folds.training(lane) for lane in self.numbers]
+        _, losses = make_losses(block, problem.measure, problem.ordering, comm, rows)
         self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
         self.objective = Objective(block.features, losses, comm, stop_wanted, clock, self.vectors, self._judge)
 
@@ -164,15 +160,16 @@ class Lanes:
 
     def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
         """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""
-        measure, labels, own, comm = self.problem.measure, self.block.labels, self.folds.training(lane), self.comm
-        threshold = fit.threshold_of(self.objective.losses[lane].calls_positive, scores[own], labels[own], comm)
-        training = fit.measured(measure, scores[own], labels[own], threshold, comm)
+        measure, labels, comm = Measure.parse(self.problem.measure), self.block.labels, self.comm
+        own = self.folds.training(lane)
+        threshold = decision_threshold(self.objective.losses[lane].calls_positive, scores[own], labels[own], comm)
+        training = headline_measures(measure, scores[own], labels[own], threshold, comm)
         if not lane:
             return threshold, training, None
         out = self.folds.judged(lane)
-        spread = confidence.spread_of(measure, scores[out], labels[out], comm)
+        spread = confidence.spread_of(measure.name, scores[out], labels[out], comm)
         told = {"squares": list(spread.squares), "counts": list(spread.counts)}
-        return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm) | told
+        return threshold, training, headline_measures(measure, scores[out], labels[out], threshold, comm) | told
 
 
 class Mean(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 from distsms.data.shards.dataset import Block
 from distsms.data.shards.manifest import Manifest
 from distsms.inference import inputs, scoring
-from distsms.losses.registry import Loss, choose_ordering, make_loss
+from distsms.losses.registry import Loss
 from distsms.metrics.ranking import ranking
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
@@ -28,7 +28,8 @@ from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.study.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
-from distsms.training.trace import Trace
+from distsms.training.objectives import make_losses
+from distsms.training.recorder import recording
 from distsms.utils.files import require_space
 from distsms.utils.formatting import to_json
 from distsms.utils.typing import Floats
@@ -89,16 +90,14 @@ class Runner:
         with comm.together():
             if comm.is_root:
                 folder = self.folder.begin(cell)
-            trace = Trace(str(folder / TRACE) if comm.is_root else None, cell.solver)
         with Kept(folder if comm.is_root and self.test else None, self.vectors.at_root) as kept:
 
             def watch(state: State, w: Floats) -> None:
-                trace(state)
                 if self.test is not None:
                     kept(state, w)
 
-            result = train(self._objective(cell, self.stop_wanted), settings, watch=watch)
-            trace.close()
+            with recording(comm, settings, trace=folder / TRACE) as recorder:
+                result = recorder.minimize(self._objective(cell, self.stop_wanted), watch=watch)
             if result.status is Status.STOPPED:
                 return result
             kept.add(result.evaluations, result.seconds, result.J, result.w)
@@ -110,10 +109,7 @@ class Runner:
 
     def _objective(self, cell: RunSpec, stop_wanted: Callable[[], bool]) -> Objective:
         if cell.measure not in self._losses:
-            labels, weights = self.block.labels, self.block.weights
-            n_pos, n_neg = map(int, self.comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
-            ordering, _ = choose_ordering(self.ordering, cell.measure, n_pos, n_neg, self.comm.size)
-            self._losses[cell.measure] = make_loss(cell.measure, ordering, labels, weights, self.comm)
+            _, (self._losses[cell.measure],) = make_losses(self.block, cell.measure, self.ordering, self.comm)
         return Objective(
             self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted, vectors=self.vectors
         )

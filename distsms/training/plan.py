@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from distsms.data.shards import dataset
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.streaming import MemoryBudget, buffer_bytes, entry_bytes
 from distsms.errors import InputError
 from distsms.losses.base import Cost
+from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import threads_wanted
 from distsms.matrix.normalization import BY_COLUMN
+from distsms.measures import Measure
 from distsms.optim.settings import Settings
-from distsms.parallel.vectors import SHARED_FROM
+from distsms.parallel.vectors import SHARED_FROM, choose_step
 from distsms.utils.formatting import size
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
@@ -163,6 +166,114 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
 def room(needed: Needs, allowed: float, root: bool) -> MemoryBudget:
     """What is left to a rank, the root or another one, for its rows, of what it may take in all. Local."""
     return MemoryBudget(int(allowed) - needed.besides_rows(root), needed.row)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a data set is trained on, decided before its rows are read; made by `make_plan`.
+
+    Attributes
+    ----------
+    ordering, step : str
+        How the margins are brought into order, and where the solver's vectors live.
+    reasons : tuple of str
+        Why these two were chosen.
+    needs : Needs
+        The memory that the run takes.
+    vector_bytes : int
+        The part of it that the solver's vectors take, on each rank that holds some.
+    available : int
+        Bytes of memory that this rank's node has.
+    allowed : float or None
+        The most that a rank may take; None if it is not limited.
+    ranks, node_ranks : int
+        The numbers of all ranks, and of those on this rank's node.
+    """
+
+    ordering: str
+    step: str
+    reasons: tuple[str, str]
+    needs: Needs
+    vector_bytes: int
+    available: int
+    allowed: float | None
+    ranks: int
+    node_ranks: int
+
+    def room(self, root: bool) -> MemoryBudget | None:
+        """Return what is left for rows on the root or on another rank; None if memory is not limited."""
+        return None if self.allowed is None else room(self.needs, self.allowed, root)
+
+    def describe(self) -> list[str]:
+        """Return lines for people: ordering, step, memory, and a warning if threads share cores."""
+        owner = "each rank" if self.step == "spread" else "the root"
+        lines = [
+            f"ordering  {self.ordering}: {self.reasons[0]}",
+            f"step      {self.step}: {self.reasons[1]}",
+            f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these {size(self.vector_bytes)} of the"
+            f" solver's vectors on {owner}; its node has {size(self.available)}",
+        ]
+        if self.allowed is not None:
+            lines.append(
+                f"          at most {size(self.allowed)} on each rank, by --memory: entries beyond are streamed"
+            )
+        threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
+        if threads > cores:
+            lines.append(
+                f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind"
+                " ranks\n          to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
+            )
+        return lines
+
+
+def make_plan(
+    manifest: Manifest,
+    measure: str | Measure,
+    settings: Settings,
+    ranks: int,
+    node_ranks: list[int],
+    ordering: str = "auto",
+    step: str = "auto",
+    memory: float | None = None,
+    bias: bool = False,
+    losses: int = 1,
+    solves: int = 1,
+) -> Plan:
+    """Choose the ordering and the step, and check that the memory of this rank's node suffices. Local.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        Of the data set.
+    ranks : int
+        The number of ranks.
+    node_ranks : list of int
+        The ranks that share this rank's node, see `Communicator.node_ranks`.
+    ordering, step : str
+        What the user asked for, or ``"auto"``.
+    memory : float, optional
+        The most bytes that each rank may take; what does not fit is streamed. None: all rows are held.
+    bias : bool
+        Whether there is a constant feature.
+    losses, solves : int
+        See `needs`.
+
+    Raises
+    ------
+    InputError
+        If the node has too little memory, or the shards cannot be read for want of a library.
+    """
+    dataset.check_readable(manifest)
+    p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg
+    ordering, why_ordering = choose_ordering(ordering, measure, n_pos, n_neg, ranks)
+    step, why_step = choose_step(step, p, ranks, settings.traits.spreadable)
+    cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
+    layout = Layout(step, ranks, len(node_ranks))
+    needed, there = needs(manifest, settings, cost, layout, bias, losses, solves), available()
+    require(needed, ranks, node_ranks, there, memory or math.inf)
+    vector_bytes = solves * settings.vectors_held(layout.longest(p))
+    reasons = why_ordering, why_step
+    return Plan(ordering, step, reasons, needed, vector_bytes, there, memory, ranks, len(node_ranks))
 
 
 def available(root: Path = Path("/")) -> int:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from distsms import measures
 from distsms.errors import InputError
 from distsms.losses.registry import loss_class, make_loss
+from distsms.measures import LARGEST_BETA, SMALLEST_BETA, Measure
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
@@ -32,7 +32,7 @@ def build(measure, labels, comm=None, weights=None):
 
 
 def exact_risk(measure, scores, labels, sums=oracles.all_subsets):
-    family, parameters = measures.parse(measure)
+    family, parameters = Measure.parse(measure).family, Measure.parse(measure).parameters
     positive, negative = (oracles.rational(scores[labels == sign]) for sign in (1, -1))
     return oracles.contingency_risk(family, *(parameters or (None,)), positive, negative, sums)
 
@@ -206,12 +206,12 @@ def test_what_is_called_positive():
 
 @pytest.mark.serial
 def test_names():
-    assert measures.parse("f0.5") == ("f-beta", (0.5,))
-    for limit in (measures.SMALLEST_BETA, measures.LARGEST_BETA):  # as the message below prints them
-        assert measures.parse(f"f{limit:g}") == ("f-beta", (limit,))
-    assert measures.parse("f2.") == measures.parse("f2") == ("f-beta", (2.0,))
-    assert measures.parse("recall@12") == ("recall@k", (12,))
-    assert (measures.at("precision@7"), measures.at("f1")) == (7, None)
+    assert (Measure.parse("f0.5").family, Measure.parse("f0.5").beta) == ("f-beta", 0.5)
+    for limit in (SMALLEST_BETA, LARGEST_BETA):  # as the message below prints them
+        assert Measure.parse(f"f{limit:g}").beta == limit
+    assert Measure.parse("f2.") == Measure.parse("f2") and str(Measure.parse("f2.")) == "f2."
+    assert (Measure.parse("recall@12").family, Measure.parse("recall@12").parameters) == ("recall@k", (12,))
+    assert (Measure.parse("precision@7").k, Measure.parse("f1").k) == (7, None)
     for bad in (
         "",
         "auc",
@@ -229,7 +229,7 @@ def test_names():
         "recall@-1",
     ):
         with pytest.raises(InputError, match="error-rate"):
-            measures.parse(bad)
+            Measure.parse(bad)
 
 
 # The error rate's smoothing
@@ -276,7 +276,7 @@ def test_its_width_in_the_paper():
 
 def by_all_planes(X, y, measure, lam):
     """min J from the planes of every labeling, as a quadratic program in w and the height of the highest plane."""
-    family, parameters = measures.parse(measure)
+    family, parameters = Measure.parse(measure).family, Measure.parse(measure).parameters
     delta, calls = oracles.contingency(family, *(parameters or (None,)), np.sum(y > 0), np.sum(y < 0))
     r, d = [np.zeros(X.shape[1])], [0.0]
     for z in map(np.array, product([1, -1], repeat=len(y))):
