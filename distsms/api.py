@@ -1,13 +1,15 @@
-"""The library face: training, evaluation and scores over all ranks of a communicator, for drivers of one's own.
+"""The functions of the package: training, evaluation and prediction over all ranks of a communicator.
 
-`comm` is an mpi4py communicator; None is this process alone, and starts no MPI (PETSc, which `lmvm` needs, does).
-Every function with a `comm` is collective: all its ranks call it with the same arguments but for rows, and get the same
-answer but for scores. `data` is the path of a data set or svmlight file, which the ranks share out, or (X, y) in
-memory: this rank's rows, X SciPy sparse or array-like (n_local, p), y (n_local,) of +1 and -1; n_local may be 0.
+`comm` is an mpi4py communicator of some or all ranks. None is this process alone and starts no MPI (though PETSc,
+which the solver `lmvm` needs, does). Every function with a `comm` is collective: all its ranks call it with the same
+arguments except for their rows, and get the same answer except for scores.
 
-What is wrong with the input is an `distsms.errors.InputError`, raised on all ranks alike. Anything else that a rank
-raises leaves the others waiting: a driver ends the job then, as `MPI.COMM_WORLD.Abort` or `python -m mpi4py` does.
-Set OMP_NUM_THREADS=1 before numpy is loaded, or a BLAS with a thread for each core slows the small programs down.
+`data` is a path, whose rows the ranks share, or a pair (X, y) in memory: the rows of this rank, with X a SciPy sparse
+matrix or array-like of shape (n_local, p), and y of shape (n_local,) with labels +1 and -1. A rank may have no rows.
+
+Wrong input raises `distsms.errors.InputError` on all ranks alike. Anything else that one rank raises leaves the others
+waiting; start drivers by `mpirun -n 4 python -m mpi4py driver.py`, which ends the whole job then. Set OMP_NUM_THREADS=1
+before NumPy is loaded: a BLAS with one thread for each core slows down the small programs of the proof.
 
 >>> import numpy as np, distsms
 >>> rng = np.random.default_rng(0)
@@ -38,7 +40,7 @@ from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
-from distsms.matrix.local import rows_of
+from distsms.matrix.local import as_features
 from distsms.measures import Measure
 from distsms.optim.result import State
 from distsms.optim.run import Watcher
@@ -191,11 +193,35 @@ def predict(
     ignore_new_features: bool = False,
     zero_based: bool | None = None,
 ) -> NDArray[np.float64]:
-    """The scores <w, x> + bias of this rank's rows, (n_local,). Collective; see the module.
+    """Score the rows of this rank.
 
-    data : a path, of whose rows a rank gets a contiguous share in rank order, or this rank's X.
-    ignore_new_features, zero_based : as `distsms predict` has them, for a path.
-    Raises InputError, on all ranks, where rows do not fit the model or a score is not finite.
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, or X
+        A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
+        this rank, sparse or array-like of shape (n_local, p).
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    ignore_new_features : bool
+        Leave out columns of a path that the model lacks, instead of refusing them.
+    zero_based : bool, optional
+        Whether svmlight text counts columns from 0; None: as the training data did.
+
+    Returns
+    -------
+    ndarray of shape (n_local,)
+        The scores <w, x> + bias, float64. A row is called positive where its score is at least `model.threshold`.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model or a score is not finite.
+
+    Notes
+    -----
+    Collective. One pass over the rows.
     """
     comm = communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
@@ -213,12 +239,40 @@ def evaluate(
     ignore_new_features: bool = False,
     zero_based: bool | None = None,
 ) -> dict[str, Any]:
-    """The measures of a model on labelled rows, exact over all ranks. Collective; see the module.
+    """Measure a model on the labelled rows of all ranks, exactly.
 
-    Keys: those of `distsms evaluate --json` but `model` and `data`. What is not defined is NaN.
-    threshold : a row is called positive from this score on; None: the model's.
-    k : also precision@k and recall@k; None: the k that the model is for.
-    Raises InputError, on all ranks, where rows do not fit the model or a score is not finite.
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, or (X, y)
+        A data set or a file, or the rows of this rank as for `train`.
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    threshold : float, optional
+        Call a row positive if its score is at least this; None takes the threshold of the model.
+    k : int, optional
+        Also give precision@k and recall@k; None takes the k that the model was trained for, if any.
+    ignore_new_features : bool
+        Leave out columns of a path that the model lacks, instead of refusing them.
+    zero_based : bool, optional
+        Whether svmlight text counts columns from 0; None: as the training data did.
+
+    Returns
+    -------
+    dict
+        The measures, the same on every rank, by the keys that `distsms evaluate --json` has for them: rocarea, prbep,
+        average_precision, threshold, tp, fp, fn, tn, precision, recall, f1, error_rate, n, n_pos, n_neg and others.
+        What is not defined is NaN.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model or a score is not finite.
+
+    Notes
+    -----
+    Collective. No rank gathers the scores of all rows.
     """
     comm = communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
@@ -255,7 +309,7 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
     sizes = comm.allgather((n_local, width))
     if len({one[1] for one in sizes}) > 1:
         raise InputError(f"X has {min(one[1] for one in sizes)} to {max(one[1] for one in sizes)} columns", True)
-    features = comm.root_first(lambda: rows_of(X))
+    features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
     return dataset.Block(features, labels.astype(np.int8), None, first, n, width, 0)

@@ -1,8 +1,10 @@
-"""What goes wrong in a way that a user can mend: exceptions whose message names the place and says what to do."""
+"""Exit codes, and the exceptions for errors that the user can correct: their messages say where the error is and what
+to do.
+"""
 
 from __future__ import annotations
 
-# Exit codes of the program, as the README documents them.
+# Exit codes of the program; the manual has a page on them.
 EXIT_OK = 0  # train: the gap is proved to be below the target
 EXIT_ERROR = 1  # bad input, or a failure on some rank
 EXIT_USAGE = 2  # the command line is wrong (argparse's own code)
@@ -12,13 +14,18 @@ EXIT_STALLED = 5  # train: the line search failed and a restart did not help
 EXIT_NONFINITE = 6  # train: the objective became NaN or infinite
 EXIT_DISAGREE = 7  # compare: what one run proved is contradicted by another
 EXIT_REQUEUE = 75  # train: stopped by a signal or --time-limit; run again to go on
-EXIT_INTERRUPTED = 130  # Ctrl-C, twice in train
+EXIT_INTERRUPTED = 130  # Ctrl-C; in train, Ctrl-C twice
 
 
 class DistsmsError(Exception):
-    """Base of the errors that are shown as one message, without a traceback.
+    """Base of the errors that the program shows as one message, without a traceback.
 
-    everywhere : the same error is raised on every rank, so that the root alone reports it and nobody waits.
+    Parameters
+    ----------
+    message : str
+        What happened, where, and what to do.
+    everywhere : bool, optional
+        The same error is raised on every rank, so only the root reports it, and no rank waits for the others.
     """
 
     def __init__(self, message: str, everywhere: bool = False) -> None:
@@ -27,8 +34,8 @@ class DistsmsError(Exception):
 
 
 class InputError(DistsmsError):
-    """A file or an argument cannot be used; the message names the file (and line, row or column) and the remedy."""
+    """A file or an argument cannot be used. The message names the file (and line, row or column) and the remedy."""
 
 
 class LaunchError(DistsmsError):
-    """The processes do not form the MPI job that the launcher meant to start."""
+    """The processes do not form the MPI job that the launcher was meant to start."""

@@ -33,8 +33,8 @@ from threadpoolctl import threadpool_limits
 from distsms.errors import InputError
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
-from distsms.matrix.local import rows_of
-from distsms.matrix.repetition import Repeated
+from distsms.matrix.augmented import RepeatedRows
+from distsms.matrix.local import as_features
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.training.fit import RunOptions, TrainedModel, TrainingTask, fit
@@ -47,23 +47,51 @@ PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_it
 class SMSClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier of two classes that optimizes ROCArea, PRBEP or another measure, to a proved gap.
 
-    measure : "rocarea", "prbep", "error-rate", "f1" (or "f0.5", ...), "precision@K" or "recall@K".
-    lam : weight of the regularizer lam/2 ||w||^2; the risk is a mean, so it does not scale with the number of rows.
-    epsilon, relative : the gap to prove, absolute and as a share of the objective; where both are given either will do,
-    where neither is, epsilon is 1e-3.
-    solver : "lbfgs" and the program's others; None takes lbfgs, and bmrm for F-beta and the measures at K. Only "lmvm"
-    needs PETSc, which starts MPI; no other starts any.
-    max_evaluations : of the objective; a run that ends without the proof warns (ConvergenceWarning).
-    bias : value of a constant feature, regularized like any other, for error-rate and F-beta; None is without.
+    Parameters
+    ----------
+    measure : str
+        What to optimize: "rocarea", "prbep", "error-rate", "f1" (or "f0.5", ...), "precision@K" or "recall@K".
+    lam : float
+        Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so lam does not scale with the number of rows.
+    epsilon : float, optional
+        The gap to prove, as a difference in the objective; 1e-3 if neither it nor `relative` is given.
+    relative : float, optional
+        The gap to prove, as a share of the objective. Where both are given the larger gap is enough.
+    solver : str, optional
+        "lbfgs", "lmvm", "agm", "bmrm" or "bmrm-linesearch". None takes lbfgs, and bmrm for F-beta and the measures at
+        K. Only "lmvm" needs PETSc, which starts MPI.
+    max_evaluations : int
+        The most evaluations of the objective. A run that ends without the proof warns (`ConvergenceWarning`).
+    bias : float, optional
+        Value of a constant feature, whose weight is regularized like any other, for error-rate and F-beta.
 
-    Of two classes the last in sorted order is the positive one: classes_[1].
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, p)
+        The coefficients.
+    intercept_ : ndarray of shape (1,)
+        The intercept of the decision function: the bias less `threshold_`, and so little larger that a row whose score
+        is just `threshold_` is positive.
+    threshold_ : float
+        The decision that belongs to the measure, in terms of the scores that `distsms predict` gives. These are
+        `decision_function(X) + threshold_`, up to rounding.
+    objective_, lower_bound_, gap_ : float
+        The objective J, and what was proved of it.
+    n_iter_ : int
+        Number of evaluations.
+    solver_ : str
+        The solver that was used.
+    classes_ : ndarray of shape (2,)
+        The classes in sorted order; `classes_[1]` is the positive one.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of str
+        Their names, if the columns had any.
 
-    Fitted: coef_ (1, p) and intercept_ (1,), float64; decision_function(X) = X coef_' + intercept_, and a row is
-    classes_[1] where that is above 0, as scikit-learn has it. threshold_ is the measure's own decision in terms of the
-    scores that `distsms predict` gives: these are the decision function + threshold_ (to rounding), and intercept_ is
-    the bias - threshold_, so little larger that a score of just threshold_ is positive. objective_ J, lower_bound_ and
-    gap_ : what was proved; n_iter_ : evaluations; solver_ : which one it was; classes_ (2,), n_features_in_,
-    feature_names_in_ (for named columns).
+    Notes
+    -----
+    One process; starts no MPI, except for the solver "lmvm". The decision function is
+    `X @ coef_[0] + intercept_[0]`, and a row is `classes_[1]` where that is above 0, as scikit-learn has it.
     """
 
     def __init__(
@@ -91,12 +119,28 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SMSClassifier:
-        """Train. X (n, p) dense or SciPy sparse, float32 or float64 as it is; y (n,) of two classes.
+        """Train.
 
-        Not copied are C-contiguous arrays, and of CSR the values (and the indices, where p > 65,536).
-        sample_weight : (n,) whole numbers >= 0: a row of weight 3 counts as three rows, one of 0 not at all. Costs time
-        and memory as if these rows were there, but for X.
-        Raises ValueError for other weights, for settings that contradict each other, and without rows of both classes.
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, p)
+            The rows, float64 or float32. C-contiguous arrays are not copied, nor the values of CSR (nor its indices,
+            where p > 65,536).
+        y : array-like of shape (n,)
+            Labels of two classes.
+        sample_weight : array-like of shape (n,), optional
+            Whole numbers: a row of weight 3 counts as three rows, one of weight 0 not at all. Takes the time and memory
+            that these rows would take, except for X.
+
+        Returns
+        -------
+        SMSClassifier
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            For other weights, for settings that contradict each other, and if there are no rows of one class.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
@@ -131,7 +175,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             lam=self.lam,
             max_evaluations=self.max_evaluations,
         )
-        features = rows_of(X) if weights is None else Repeated(X, weights)
+        features = as_features(X) if weights is None else RepeatedRows(X, weights)
         labels = labels if weights is None else np.repeat(labels, weights)
         with threadpool_limits(1, "blas"):  # what L-BFGS and the proof have for it is too small for more
             task = TrainingTask.of_rows(features, labels, self.measure, settings, self.bias)
@@ -143,10 +187,24 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_model(cls, path: str | os.PathLike[str]) -> SMSClassifier:
-        """The classifier that a model file of `distsms train` describes, fitted. Raises InputError if it is none.
+        """Make a fitted classifier of a model file.
 
-        classes_ are the model's negative and positive label, so for the labels 1 (positive) and 2 not in sorted order:
-        scikit-learn's scorers take the last of the sorted ones for positive, and have to be given y == 1 there.
+        Parameters
+        ----------
+        path : path
+            A model written by `distsms train`.
+
+        Returns
+        -------
+        SMSClassifier
+            The classifier. Its `classes_` are the negative and the positive label of the model, also where these are 2
+            and 1. scikit-learn's scorers take the last label in sorted order for the positive one: give them y == 1
+            there.
+
+        Raises
+        ------
+        InputError
+            If the file is no model, or its rows are normalized by l2.
         """
         read = model.load(path)
         refuse_row_normalization(read)
@@ -161,13 +219,35 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         return made
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """(n,): above 0 where a row is called classes_[1]; the order is that of the scores."""
+        """Score rows.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, p)
+            The rows.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Above 0 where a row is called `classes_[1]`. The scores of `distsms predict` less `threshold_`.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         return safe_sparse_dot(X, self.coef_[0]) + self.intercept_[0]
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """(n,): one of classes_ for each row, by the stored threshold."""
+        """Classify rows by the stored threshold.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, p)
+            The rows.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            One of `classes_` for each row.
+        """
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
 

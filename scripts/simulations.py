@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.sparse import csr_matrix
 
-from distsms.matrix.local import rows_of
+from distsms.matrix.local import as_features
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import Interval, Spread
 from distsms.selection import baseline
@@ -251,7 +251,7 @@ def discriminants(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
 def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
     """Models of `distsms train` for some lambdas, the largest first."""
     settings = settings_for("rocarea", "lmvm", None, 0.01, lam=1.0)
-    rows = rows_of(csr_matrix(X))
+    rows = as_features(csr_matrix(X))
     models = []
     for lam in (0.1, 1e-3):
         task = TrainingTask.of_rows(rows, y, "rocarea", replace(settings, lam=lam))

@@ -22,8 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distsms import SMSClassifier, estimator
-from distsms.matrix.local import rows_of
-from distsms.matrix.repetition import Repeated
+from distsms.matrix.augmented import RepeatedRows
+from distsms.matrix.local import as_features
 from tests.support.problems import data
 
 pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
@@ -84,15 +84,15 @@ def test_dense_and_sparse_rows_are_the_same_and_not_copied(dtype):
     models = [SMSClassifier(lam=1e-2).fit(rows, y) for rows in (X, dense, X.tocsc(), np.asfortranarray(dense))]
     for one in models[1:]:
         np.testing.assert_allclose(one.coef_, models[0].coef_, rtol=1e-6, atol=1e-9)
-    assert np.shares_memory(rows_of(dense)._entries[0], dense)
+    assert np.shares_memory(as_features(dense)._entries[0], dense)
     wide = sparse.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], 2**16 + 1))
-    indices, values = rows_of(wide)._entries
+    indices, values = as_features(wide)._entries
     assert np.shares_memory(values, X.data) and np.shares_memory(indices, wide.indices)
 
 
 def test_entries_that_come_twice_or_unsorted_are_put_in_order_in_a_copy():
     X = sparse.csr_matrix((np.array([1.0, 2.0, 4.0]), np.array([1, 0, 1]), np.array([0, 3])), shape=(1, 2))
-    np.testing.assert_array_equal(rows_of(X).margins(np.array([1.0, 10.0])), [52.0])
+    np.testing.assert_array_equal(as_features(X).margins(np.array([1.0, 10.0])), [52.0])
     assert X.indices.tolist() == [1, 0, 1]
 
 
@@ -122,7 +122,7 @@ def test_products_of_repeated_rows(kind):
     X, _ = data(n=40)
     rng = np.random.default_rng(1)
     weights = rng.integers(0, 3, 40)
-    rows, plain = Repeated(kind(X.toarray()), weights), rows_of(X[np.repeat(np.arange(40), weights)])
+    rows, plain = RepeatedRows(kind(X.toarray()), weights), as_features(X[np.repeat(np.arange(40), weights)])
     W, C = rng.normal(size=(2, 12)), rng.normal(size=(2, weights.sum()))
     assert rows.shape == plain.shape
     for w, c in ((W, C), (W[0], C[0])):

@@ -26,11 +26,8 @@ example:
 """
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command line; `run` is the command's function, `mpi` whether it wants all ranks.
-
-    Raises SystemExit for --help, --version and usage errors.
-    """
+def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the whole command line, and that of each command by its name."""
     parser = argparse.ArgumentParser(
         prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -51,6 +48,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parsers[module.NAME] = sub
         sub.set_defaults(run=module.run, check=lambda args: None, mpi=True, solver_options=[], threads=None)
         module.add_arguments(sub)
+    return parser, parsers
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line; `run` is the command's function, `mpi` whether it wants all ranks.
+
+    Raises SystemExit for --help, --version and usage errors.
+    """
+    parser, parsers = make_parsers()
     argv = list(argv)
     options: list[str] = []
     if argv[:1] == [train.NAME] and "--" in argv:  # what follows is PETSc's

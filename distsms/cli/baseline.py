@@ -27,27 +27,28 @@ NAME = "baseline"
 USAGE = "DATA [options]"
 METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "trees")
 EPILOG = """\
-distsms, scikit-learn's LogisticRegression and LinearSVC (classes as they are, and balanced), and XGBoost's trees, each
-on the folds that `distsms path` deals with the same --folds, --folds-by and --seed. The linear ones are tuned on the
-same lambdas (scikit-learn's C is 1 / (lambda n)), and a fold is measured at the lambda that is best on the other
-folds. Differences are paired by row. Trees are searched for each fold on its training rows alone: --tree-fits settings
-(leaves, learning rate, minimum child weight, regularization, shares of columns and rows; the first one is XGBoost's
-own, depth 6), each tried on four fifths of these rows, with early stopping by the measure on the other fifth, which
-also chooses. The best is then fitted to all of them. So trees take --folds x (--tree-fits + 1) fits, each as long as
-its rounds take.
+The methods are distsms itself, LogisticRegression and LinearSVC of scikit-learn (classes as they are, and balanced),
+and the trees of XGBoost. All of them are trained on the folds that `distsms path` makes with the same --folds,
+--folds-by and --seed. The linear methods are tuned on the same lambdas (scikit-learn's C is 1 / (lambda n)), and each
+fold is measured at the lambda that is best on the other folds. Differences are paired by row.
 
-Intervals are of the method, trained on new rows, on new rows: the variance of the rows is enlarged for what other
-training rows would change (Nadeau & Bengio). The other folds choose for each fold, too, which of the other linear
-models is the best one there. With fewer than 10 rows of a class there is no verdict.
+The trees' settings are searched for each fold on its training rows alone. --tree-fits settings are tried (leaves,
+learning rate, minimum child weight, regularization, shares of columns and rows; the first is XGBoost's own, of depth
+6). Each is trained on four fifths of these rows, stops early by the measure on the other fifth, and is judged by it.
+The best setting is then fitted to all training rows. So trees take --folds x (--tree-fits + 1) fits.
 
-Fits are dealt out to the ranks. Each rank holds all rows, since other libraries know no other way: data that do not fit
-one process want a sample. It needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
+An interval says how the method, trained on new rows, would do on new rows: the variance of the rows is enlarged for
+what other training rows would change (Nadeau and Bengio). The other folds also choose which of the other linear
+methods is the best one. With fewer than 10 rows of a class there is no verdict.
 
-OUTPUT gets baseline.json and a folder with each fit and its scores. The same line again keeps finished fits and makes
-the others; more lambdas and methods add fits.
+Fits are dealt out to the ranks. Each rank holds all rows, since the other libraries need them in one process; take a
+sample of larger data. The command needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
 
-exit codes: 0 the table is there   1 error   2 usage   75 stopped by a signal or --time-limit; the same line again goes
-on
+The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. The same command line again
+keeps what is finished and makes the rest; more lambdas and methods add fits.
+
+exit codes:
+  0 the table is complete   1 error   2 usage   75 stopped by a signal or --time-limit; the same command line goes on
 
 examples:
   distsms baseline data/train --measure rocarea
@@ -61,25 +62,33 @@ BYTES = 48
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms baseline` takes."""
-    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser)
     parser.add_argument(
-        "--path", metavar="FOLDER", help="of `distsms path`: take its measure, lambdas, folds, seed and target"
+        "--path",
+        metavar="FOLDER",
+        help="Take measure, lambdas, folds, seed and target from this folder of `distsms path`.",
     )
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="which ones (all)")
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=METHODS, help="The methods to compare (default: all)."
+    )
     parser.add_argument(
         "--tree-fits",
         type=count,
         default=20,
         metavar="N",
-        help="the budget of the search for trees: how many settings are tried for each fold (%(default)s)",
+        help="How many settings of trees are tried for each fold (default: %(default)s).",
     )
-    parser.add_argument("--output", default="baseline", metavar="FOLDER", help="where fits and table go (%(default)s)")
-    parser.add_argument("--solver", choices=tuple(SOLVERS), help=f"of distsms's fits: {SOLVERS_HELP} ({USUAL_SOLVER})")
+    parser.add_argument(
+        "--output", default="baseline", metavar="FOLDER", help="The folder for fits and table (default: %(default)s)."
+    )
+    parser.add_argument(
+        "--solver", choices=tuple(SOLVERS), help=f"The solver of the fits of distsms. {SOLVERS_HELP}. {USUAL_SOLVER}."
+    )
     add_stopping(parser, float("inf"))
     parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM})
     add_threads(parser)
-    parser.add_argument("--quiet", action="store_true", help="print only errors")
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

@@ -24,21 +24,23 @@ if TYPE_CHECKING:
 NAME = "compare"
 USAGE = "DATA [options]"
 EPILOG = """\
-Every measure, lambda and solver is one run; solvers that smooth run once for each --c-mu. Loading the data, a few first
-evaluations in vain, and scoring the test rows are off the clock. OUTPUT gets table.md, table.csv, figures/ and a folder
-with trace and result for each run. The same line again keeps finished runs and makes the others, a stopped or killed
-one from its beginning; lines that ask for more lambdas, solvers, ... add runs, and larger limits make those runs again
-that a smaller one cut short.
+Each combination of measure, lambda and solver is one run; solvers that smooth run once for each --c-mu. The clock
+leaves out loading, a few evaluations to warm up, and scoring the test rows. The folder of --output gets table.md,
+table.csv, figures/ and a folder with trace and result for each run.
 
-exit codes: 0 all is run   1 error   2 usage   7 one run's J is below what another proved   75 stopped by a signal;
-the same line again goes on
+The same command line again keeps finished runs and makes the rest; a run that was stopped or killed begins anew. More
+lambdas, solvers or smoothings add runs, and larger limits repeat those runs that a smaller limit ended.
+
+exit codes:
+  0 all runs have ended   1 error   2 usage   7 the J of one run is below a lower bound that another run proved
+  75 stopped by a signal; the same command line goes on
 
 example:
   distsms compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
 """
 
 TITLE_PARTS = 3  # of a path, which name a data set: scripts call each of theirs SET/data/train
-MEASURES_HELP = "what to optimize, the paper's two measures (both); for the others: scripts/measures"
+MEASURES_HELP = "What to optimize: the two measures of the paper (default: both)."
 
 
 def smoothing(text: str) -> float | None:
@@ -48,12 +50,17 @@ def smoothing(text: str) -> float | None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms compare` takes."""
-    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     parser.add_argument(
-        "--test", metavar="DATA2", help="a data set, or a file that `distsms shard` reads, to measure models on"
+        "--test",
+        metavar="DATA2",
+        help="Measure the models on this data set, or on this file of a format that `distsms shard` reads.",
     )
     parser.add_argument(
-        "--output", default="comparison", metavar="FOLDER", help="where runs, tables and figures go (%(default)s)"
+        "--output",
+        default="comparison",
+        metavar="FOLDER",
+        help="The folder for runs, tables and figures (default: %(default)s).",
     )
     parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help=MEASURES_HELP)
     parser.add_argument(
@@ -62,14 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=[1e-2, 1e-4, 1e-6],
         metavar="LAMBDA",
-        help="weights of the regularizer (1e-2 1e-4 1e-6)",
+        help="The weights of the regularizer (default: 1e-2 1e-4 1e-6).",
     )
     how = parser.add_argument_group("method")
     how.add_argument(
         "--solvers",
         nargs="+",
         choices=tuple(SOLVERS),
-        help=f"{SOLVERS_HELP} (all but lbfgs, which takes lmvm's place where petsc4py cannot be imported)",
+        help=f"The solvers to compare. {SOLVERS_HELP}. The default is all but lbfgs, which replaces lmvm where"
+        f" petsc4py cannot"
+        " be imported.",
     )
     how.add_argument(
         "--c-mu",
@@ -77,20 +86,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=smoothing,
         default=[None],
         metavar="C",
-        help="smoothing of lmvm and agm: adaptive, or the paper's fixed c_mu, 10 100 1000 (adaptive)",
+        help="The smoothings of lmvm and agm: adaptive, or values of the paper's fixed c_mu (default: adaptive).",
     )
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, 600.0)
-    parser.add_argument("--ignore-new-features", action="store_true", help="leave out test columns that DATA lacks")
+    parser.add_argument(
+        "--ignore-new-features",
+        action="store_true",
+        help="Leave out those columns of --test that DATA lacks, instead of refusing them.",
+    )
     parser.add_argument(
         "--figures",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="draw figures; they need matplotlib (default: yes)",
+        help="Draw figures, which needs matplotlib (default: yes).",
     )
-    parser.add_argument("--overwrite", action="store_true", help="begin anew in a folder that holds a comparison")
-    parser.add_argument("--quiet", action="store_true", help="print only errors")
+    parser.add_argument("--overwrite", action="store_true", help="Begin anew in a folder that holds a comparison.")
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 NAME = "evaluate"
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --on DATA|FILE [options]"
 EPILOG = """\
-All figures are exact over all rows of all ranks. ROCArea counts a tied pair one half; PRBEP is the precision among the
-n+ highest scores, its expected value where scores tie there; average precision is scikit-learn's. A row is called
-positive where its score is at least the threshold stored with the model, or --threshold. --k adds precision and recall
-among the K highest scores.
+All measures are exact over all rows of all ranks. ROCArea counts a tied pair as one half. PRBEP is the precision among
+the n+ highest scores; where scores tie there, it is the expected value. Average precision is that of scikit-learn. A
+row is called positive where its score is at least the threshold that is stored with the model, or that of --threshold.
+--k adds precision and recall among the K highest scores.
 
-Intervals are of this model on new rows, drawn as these were; what another training would give is not in them.
-ROCArea's come from DeLong's variance, PRBEP's are the wider ones of the binomial's and the bootstrap's, and both allow
-for one more row of each class, so that few rows and measures of 0 or 1 have intervals, too. Several models on the same
-rows are compared two by two, with the interval of their difference; with fewer than 10 rows of a class there is no
-verdict.
+An interval says how this model would do on new rows that are drawn as these were; it does not include what another
+training set would change. The interval of ROCArea comes from DeLong's variance. That of PRBEP takes the wider limits
+of the binomial and of the bootstrap. Both allow for one more row of each class, so that there is an interval also for
+few rows and for measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their
+difference. With fewer than 10 rows of a class there is no verdict.
 
 examples:
   distsms evaluate model.h5 data/test
@@ -38,44 +38,65 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms evaluate` takes."""
-    parser.add_argument("paths", nargs="+", metavar="MODEL", help="models written by `distsms train`")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="MODEL",
+        help="Models written by `distsms train`; without --on the last word is the data.",
+    )
     parser.add_argument(
         "--on",
         metavar="DATA",
-        help="a data set made by `distsms shard`, or a file that it reads (without: the last word)",
+        help="A data set made by `distsms shard`, or a file of a format that it reads.",
     )
     parser.add_argument(
-        "--threshold", type=finite, help="call a row positive from this score on (default: the model's)"
+        "--threshold",
+        metavar="SCORE",
+        type=finite,
+        help="Call a row positive if its score is at least this (default: the threshold of the model).",
     )
     parser.add_argument(
-        "--k", type=count, metavar="K", help="also precision@K and recall@K (default: the K that the model is for)"
+        "--k",
+        type=count,
+        metavar="K",
+        help="Also give precision@K and recall@K (default: for the K that the model was trained for, if any).",
     )
     add_intervals(parser)
     add_reading(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     add_threads(parser)
     parser.set_defaults(check=_check)
 
 
 def add_intervals(parser: argparse.ArgumentParser) -> None:
     """How sure: of `evaluate` and `report`."""
-    parser.add_argument("--level", type=share, default=0.95, help="of the intervals (%(default)s)")
+    parser.add_argument(
+        "--level", metavar="SHARE", type=share, default=0.95, help="The level of the intervals (default: %(default)s)."
+    )
     parser.add_argument(
         "--bootstrap",
         type=whole,
         default=1000,
         metavar="N",
-        help="replicates for PRBEP; 0: the binomial alone (%(default)s)",
+        help="The number of bootstrap replicates for PRBEP; 0 uses the binomial alone (default: %(default)s).",
     )
-    parser.add_argument("--seed", type=whole, default=0, help="of the bootstrap (%(default)s)")
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="The seed of the bootstrap (default: %(default)s)."
+    )
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """How the rows are read: of `evaluate` and `report`."""
-    parser.add_argument("--label", metavar="COLUMN", help="of a table: where labels are (default: as in training)")
-    parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
+    parser.add_argument(
+        "--label", metavar="COLUMN", help="The column of labels in a table or array file (default: as in training)."
+    )
+    parser.add_argument(
+        "--ignore-new-features",
+        action="store_true",
+        help="Leave out columns that the model lacks, instead of refusing them.",
+    )
     base = parser.add_mutually_exclusive_group()
-    text = "the svmlight file counts columns from %d (default: as the model's training data did)"
+    text = "The svmlight file counts columns from %d (default: as the training data did)."
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
 

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 NAME = "export"
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
 EPILOG = """\
-onnx       input X, double (n, p); outputs score, double, and label. It needs pip install 'distsms[export]'
-liblinear  for LIBLINEAR's predict; decision values are scores less the threshold, columns are counted from 1
-csv        name,value: threshold, bias, and the weight of each column, by a table's name or counted from 0
+The format onnx has one input X, double (n, p), and the outputs score, double, and label. It needs the package onnx
+(pip install 'distsms[export]'). The format liblinear is for the program `predict` of LIBLINEAR; its decision values
+are the scores less the threshold, and it counts columns from 1. The format csv has lines name,value with the
+threshold, the bias and the weight of each column, by the name in a table or counted from 0.
 
-Scores are those of `distsms predict` to rounding, labels those of the training data. Starts neither MPI nor PETSc.
+Scores are those of `distsms predict` up to rounding; labels are those of the training data. The command starts neither
+MPI nor PETSc.
 
 examples:
   distsms export model.h5 --to onnx --output model.onnx
@@ -29,9 +31,11 @@ FORMATS = ("onnx", "liblinear", "csv")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms export` takes."""
-    parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
-    parser.add_argument("--to", choices=FORMATS, required=True, help="the format")
-    parser.add_argument("--output", default="-", metavar="FILE", help="where it goes; - is standard output (default)")
+    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
+    parser.add_argument("--to", choices=FORMATS, required=True, help="The format.")
+    parser.add_argument(
+        "--output", default="-", metavar="FILE", help="The file to write; - is standard output (default: -)."
+    )
     parser.set_defaults(mpi=False)
 
 

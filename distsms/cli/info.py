@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 NAME = "info"
 USAGE = "[DATA|MODEL...] [options]"
 EPILOG = """\
-Starts neither MPI nor PETSc: safe on a login node.
+The command starts neither MPI nor PETSc, so that it may be used on a login node.
 
 examples:
   distsms info
@@ -27,15 +27,20 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms info` takes."""
     parser.add_argument(
-        "paths", nargs="*", metavar="DATA|MODEL", help="a data set, a model or several models; nothing: versions"
+        "paths",
+        nargs="*",
+        metavar="DATA|MODEL",
+        help="A data set, a model, or several models; without any, the versions of all libraries.",
     )
-    parser.add_argument("--verify", action="store_true", help="recompute the checksums of a data set's files")
+    parser.add_argument("--verify", action="store_true", help="Recompute the checksums of the files of a data set.")
     parser.add_argument(
         "--usage",
         action="store_true",
-        help="of models: what training took on the busiest rank: seconds by phase, bytes, memory",
+        help="Show what training the models took on the busiest rank: seconds by phase, bytes, memory.",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, of several models a list")
+    parser.add_argument(
+        "--json", action="store_true", help="Print one JSON object, or for several models a list of them."
+    )
     parser.set_defaults(mpi=False)
 
 

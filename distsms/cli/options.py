@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 STALL_TIMEOUT = 600.0  # seconds
 
 SOLVERS_HELP = (
-    "lmvm: PETSc/TAO's LMVM; lbfgs: SciPy's L-BFGS, where there is no PETSc; agm: Nesterov's accelerated gradient; "
-    "bmrm: cutting planes on the exact risk; bmrm-linesearch: with two planes and no quadratic program"
+    "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is SciPy's L-BFGS, for machines without PETSc; "
+    "agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is the same"
+    " with "
+    "two planes and no quadratic program"
 )
 
-USUAL_SOLVER = "default: lmvm, or lbfgs where petsc4py cannot be imported"
+USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
 
 
 @contextlib.contextmanager
@@ -41,30 +43,45 @@ def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[Sto
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
     """What ends a run, of `train` and of each cell of `compare`."""
     stop = parser.add_argument_group("stopping")
-    stop.add_argument("--epsilon", type=positive, help="gap to prove, absolute on J (1e-3, unless --relative is given)")
+    stop.add_argument(
+        "--epsilon",
+        metavar="GAP",
+        type=positive,
+        help="The gap to prove, as a difference in J (default: 1e-3, unless --relative is given).",
+    )
     stop.add_argument(
         "--relative",
         type=positive,
         metavar="SHARE",
-        help="gap to prove as a share of J, 0.01 being 1 %%; with both, the larger will do",
+        help="The gap to prove, as a share of J: 0.01 is 1 %%. Where --epsilon is given too, the larger of the two gaps"
+        " is enough.",
     )
     stop.add_argument(
-        "--max-evaluations", type=count, default=10_000, metavar="N", help="of J and its gradient (%(default)s)"
+        "--max-evaluations",
+        type=count,
+        default=10_000,
+        metavar="N",
+        help="Stop without a proof after N evaluations of J and its gradient (default: %(default)s).",
     )
     stop.add_argument(
         "--time-limit",
         type=duration,
         default=time_limit,
         metavar="TIME",
-        help="such as 90s, 55m or 1.5h; then stop in order"
-        + ("" if time_limit == float("inf") else f" (for each run; {time_limit:g} s)"),
+        help="Stop in order after this time of training, given as 90s, 55m or 1.5h: "
+        + (
+            "the model so far is written (default: no limit)."
+            if time_limit == float("inf")
+            else f"the limit of each run (default: {time_limit:g}s)."
+        ),
     )
     stop.add_argument(
         "--stall-timeout",
         type=patience,
         default=STALL_TIMEOUT,
         metavar="TIME",
-        help="end the job, naming it, if a rank has not answered for so long; 0: never (10m)",
+        help="End the whole job if a rank has not answered for this time, with a message that names the rank; 0 never"
+        " does so (default: 10m).",
     )
 
 
@@ -74,42 +91,54 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
         "--ordering",
         choices=("auto", "gather", "exchange"),
         default="auto",
-        help="how the margins are brought into global order: on the root, or without n numbers on any rank; auto takes"
-        " what costs less (%(default)s)",
+        help="How the scores of all rows are ordered: gather brings all of them to the root; exchange keeps the rows"
+        " where"
+        " they are, and no rank holds n numbers; auto takes what costs less (default: %(default)s).",
     )
     how.add_argument(
         "--step",
         choices=("auto", "root", "spread"),
         default="auto",
-        help="where the solver's vectors live: whole on the root, or a slice of each on every rank; auto spreads them"
-        " where there are many columns (%(default)s)",
+        help="Where the solver's vectors are kept: root keeps them whole on the root, spread keeps a slice of each on"
+        " every"
+        " rank; auto spreads them from 2^20 columns on (default: %(default)s).",
     )
     how.add_argument(
-        "--history", type=count, default=50, metavar="N", help="pairs in the solver's memory (%(default)s)"
+        "--history",
+        type=count,
+        default=50,
+        metavar="N",
+        help="How many pairs of vectors the solver remembers (default: %(default)s).",
     )
     how.add_argument(
         "--planes",
         type=count,
         default=100,
         metavar="N",
-        help="planes in the proof of the gap (%(default)s); bmrm keeps all",
+        help="How many planes the proof of the gap uses (default: %(default)s). bmrm keeps all of its planes.",
     )
     how.add_argument(
         "--scaling",
         type=float,
         default=0.125,
         metavar="S",
-        help="lmvm works on w_j m_j^S, m_j the mean square of column j; 0: on w itself (%(default)s)",
+        help="The exponent S of the scaling of columns: lmvm and lbfgs work on w_j m_j^S, where m_j is the mean"
+        " square of"
+        " column j. With 0 they work on w itself (default: %(default)s).",
     )
     how.add_argument(
-        "--no-zero-plane", action="store_true", help="do not use R >= 0 in the proof, nor in bmrm's model of R"
+        "--no-zero-plane",
+        action="store_true",
+        help="Leave the fact R >= 0 out of the proof, and out of bmrm's model of R.",
     )
     how.add_argument(
         "--vector-memory",
         type=memory,
         default=2**31,
         metavar="SIZE",
-        help="history and planes are cut to this, on each rank that holds some (2GiB)",
+        help="The most memory that --history and --planes together may take on each rank that holds such vectors;"
+        " fewer are"
+        " kept where they would take more (default: 2GiB).",
     )
     add_threads(how)
 
@@ -120,8 +149,10 @@ def add_memory(how: argparse._ArgumentGroup) -> None:
         "--memory",
         type=memory,
         metavar="SIZE",
-        help="of each rank, in all; rows that do not fit are read from the shards on each pass, with the same results"
-        " (default: all rows are held, or refused)",
+        help="The most memory that each rank may take, for everything. Rows that do not fit are read from the shards"
+        " on each"
+        " pass, with the same results. Without this option all rows are held in memory, and a run that does not fit is"
+        " refused.",
     )
 
 

@@ -24,21 +24,26 @@ if TYPE_CHECKING:
 NAME = "path"
 USAGE = "DATA [options]"
 EPILOG = """\
-Every lambda is solved on all rows and, for each fold, on the rows outside of it, each point from where the last one
-ended and proved as `distsms train` proves it. Folds by rows hold each class in equal shares (to one row), by --seed
-and the rows' order; those by groups or doubles are as even as these allow. For K folds by time the rows are cut into K
-+ 1 blocks in their order; each judges the models of all blocks before it, and the first judges none. Folds are the
-same on any number of ranks. All rows and all folds advance in the same passes over one copy of the data. The measure
-of each fold's rows is exact; its mean over folds chooses lambda, and the model of all rows is there already. --rule
-one-se takes the largest lambda around the best one whose mean is within the best one's standard error. Neither rule
-takes a lambda whose model is no better than w = 0, or whose folds' ROCArea is not above chance, as long as there is
-another; the output says which one it would have been, and why not.
+The command trains a model for each lambda on all rows and, for each fold, on the rows outside of that fold. Each model
+starts from that of the lambda before, and is proved as `distsms train` proves it. The measure of each fold's rows is
+exact, and its mean over the folds chooses lambda; the model of all rows at that lambda is there already. All models
+are trained in the same passes over one copy of the data.
 
-OUTPUT gets model.h5, path.json and a folder with each point, and the model of all rows at each lambda. The same line
-again keeps finished points and makes the others; more lambdas add points.
+Folds by rows hold each class in equal shares, to one row; they follow from --seed and the order of the rows. Folds by
+groups or doubles are as even as the groups allow. For K folds by time the rows are cut into K + 1 blocks in the order
+of time: each block but the first evaluates the models that are trained on all blocks before it. Folds do not depend on
+the number of ranks.
 
-exit codes: 0 all points are proved   1 error   2 usage   4, 5, 6 some are not, as of `distsms train`   75 stopped by a
-signal or --time-limit; the same line again goes on
+The rule one-se takes the largest lambda around the best one whose mean is within one standard error of the best mean.
+Neither rule takes a lambda whose model is no better than w = 0, or whose held-out ROCArea is not above chance, as long
+as there is another; the output names the lambda that was passed over, and why.
+
+The folder of --output gets model.h5, path.json and a folder `points` with each result, and the model of all rows at
+each lambda. The same command line again keeps what is finished and makes the rest; more lambdas add points.
+
+exit codes:
+  0 all points are proved   1 error   2 usage   4, 5, 6 some are not, with the meaning of `distsms train`
+  75 stopped by a signal or --time-limit; the same command line goes on
 
 examples:
   distsms path data/train --measure rocarea
@@ -81,48 +86,66 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         type=lambdas,
         default=[lambdas("1e-1:1e-7")],
         metavar="LAMBDA",
-        help="weights of the regularizer: numbers, or FROM:TO[:COUNT], one for each power of ten unless COUNT is given"
-        " (1e-1:1e-7)",
+        help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
+        " FROM:TO:COUNT for"
+        " COUNT of them, evenly spaced in the logarithm (default: 1e-1:1e-7).",
     )
-    parser.add_argument("--measure", choices=RANKING, default="rocarea", help="what to optimize (%(default)s)")
     parser.add_argument(
-        "--folds", type=folds, default=5, metavar="K", help="of the cross-validation; 0: the path alone (%(default)s)"
+        "--measure",
+        choices=RANKING,
+        default="rocarea",
+        help="What to optimize, and what chooses lambda (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--folds",
+        type=folds,
+        default=5,
+        metavar="K",
+        help="The number of folds; 0 trains the path alone (default: %(default)s).",
     )
     parser.add_argument(
         "--folds-by",
         choices=BY,
-        help="what folds keep together: nothing (rows), groups of `shard --group`, equal rows (doubles); time: each is"
-        " judged by rows that come after those it is trained on (default: groups where the data have them, else rows)",
+        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms shard"
+        " --group`, doubles rows that are equal; with time, models are evaluated on rows that come later than those"
+        " they"
+        " are trained on (default: groups where the data have them, else rows).",
     )
-    parser.add_argument("--seed", type=whole, default=0, help="another one deals rows to folds otherwise (%(default)s)")
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms path` takes."""
-    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser)
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),
         default="best",
-        help="take the lambda of the best mean, or the largest within its standard error (%(default)s)",
+        help="Take the lambda of the best mean, or the largest one within its standard error (default: %(default)s).",
     )
     parser.add_argument(
-        "--output", default="path", metavar="FOLDER", help="where points, table and model go (%(default)s)"
+        "--output",
+        default="path",
+        metavar="FOLDER",
+        help="The folder for points, table and model (default: %(default)s).",
     )
     how = parser.add_argument_group("method")
-    how.add_argument("--solver", choices=tuple(SOLVERS), help=f"{SOLVERS_HELP} ({USUAL_SOLVER})")
+    how.add_argument("--solver", choices=tuple(SOLVERS), help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}.")
     how.add_argument(
         "--at-once",
         type=count,
         metavar="N",
-        help=f"how many models share a pass, each with vectors of its own (all; from {WIDE} columns on 1, since longer"
-        " vectors cost more than rows)",
+        help="How many models are trained in the same passes, each with vectors of its own (default: all, but one by"
+        " one"
+        f" from {WIDE} columns on, where vectors cost more than rows).",
     )
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
-    parser.add_argument("--quiet", action="store_true", help="print only errors")
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

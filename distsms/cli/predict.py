@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 NAME = "predict"
 USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
-The score of a row is <w, x> + bias; higher is more positive. Text output has one score a line, with all its digits; a
-name that ends in .h5 gives an HDF5 file with the dataset `scores`. Where the rows have ids (`distsms shard --id`, or
---id here) each score comes after its row's id and a tab, or with the dataset `ids`. DATA may be a data set or any file
-that `distsms shard` reads: rows as they were before any normalization, tables by the names of their columns, in any
-order. Labels are ignored; only svmlight text must have some (0 will do). Scores are written as they come.
+The score of a row is <w, x> + bias; a higher score is more positive. Text output has one score in each line, with all
+its digits. If the name of the output ends in .h5, it is an HDF5 file with the dataset `scores`. Where the rows have
+ids (by `distsms shard --id`, or --id here), each line begins with the id and a tab, or the HDF5 file has a dataset
+`ids`.
+
+The data are a data set, or a file of any format that `distsms shard` reads. Rows are given as they were before any
+normalization, and the columns of a table may come in any order. Labels are ignored; only svmlight text must have some
+(0 will do). Scores are written as they are computed.
 
 examples:
   distsms predict model.h5 new.svm --output scores.txt
@@ -29,17 +32,28 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms predict` takes."""
-    parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
-    parser.add_argument("data", metavar="DATA|FILE", help="a data set made by `distsms shard`, or a file that it reads")
+    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     parser.add_argument(
-        "--output", default="-", metavar="FILE", help="scores.txt or scores.h5; - is standard output (default)"
+        "data", metavar="DATA|FILE", help="A data set made by `distsms shard`, or a file of a format that it reads."
     )
     parser.add_argument(
-        "--id", metavar="COLUMN", help="of a file: names of the rows (default: as in training, if there)"
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="The file to write, text or (.h5) HDF5; - is standard output (default: -).",
     )
-    parser.add_argument("--ignore-new-features", action="store_true", help="leave out columns that the model lacks")
+    parser.add_argument(
+        "--id",
+        metavar="COLUMN",
+        help="The column of a file with the names of the rows (default: as in training, if it is there).",
+    )
+    parser.add_argument(
+        "--ignore-new-features",
+        action="store_true",
+        help="Leave out columns that the model lacks, instead of refusing them.",
+    )
     base = parser.add_mutually_exclusive_group()
-    text = "the svmlight file counts columns from %d (default: as the model's training data did)"
+    text = "The svmlight file counts columns from %d (default: as the training data did)."
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
     add_threads(parser)

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 NAME = "report"
 USAGE = "MODEL --on DATA|FILE [options]"
 EPILOG = """\
-One HTML file that fetches nothing, in light or dark as the reader prefers. All figures are exact over all rows of all
-ranks; curves are thinned for drawing only. It needs matplotlib (pip install 'distsms[plot]').
+The report is one HTML file that loads nothing from elsewhere, in light or dark as the reader prefers. All numbers are
+exact over all rows of all ranks; curves are thinned for drawing only. It needs matplotlib (pip install
+'distsms[plot]').
 
-A model that `distsms path` chose is shown on its path; --baseline adds what `distsms baseline` found.
-The course of the training is shown from the file that `distsms train --trace` wrote; the model remembers where that is.
+For a model that `distsms path` chose, the report shows the path. --baseline adds what `distsms baseline` found. The
+course of the training is shown from the file that `distsms train --trace` wrote; the model remembers where that is.
 
 examples:
   distsms report model.h5 --on data/test --out report.html
@@ -31,22 +32,31 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms report` takes."""
-    parser.add_argument("model", metavar="MODEL", help="a model written by `distsms train`")
+    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     parser.add_argument(
-        "--on", required=True, metavar="DATA", help="a data set made by `distsms shard`, or a file that it reads"
-    )
-    parser.add_argument("--out", default="report.html", metavar="FILE", help="where the page goes (%(default)s)")
-    parser.add_argument("--figures", metavar="FOLDER", help="also write each figure as PNG and SVG here")
-    parser.add_argument(
-        "--feature-names", metavar="FILE", help="the columns' names, one a line (default: those of the table)"
+        "--on",
+        required=True,
+        metavar="DATA",
+        help="A data set made by `distsms shard`, or a file of a format that it reads.",
     )
     parser.add_argument(
-        "--trace", metavar="FILE", help="the course of the training (default: what the model remembers)"
+        "--out", default="report.html", metavar="FILE", help="The HTML file to write (default: %(default)s)."
+    )
+    parser.add_argument("--figures", metavar="FOLDER", help="Also write each figure as PNG and SVG into this folder.")
+    parser.add_argument(
+        "--feature-names",
+        metavar="FILE",
+        help="A text file with the names of the columns, one in each line (default: the names of the table).",
     )
     parser.add_argument(
-        "--path", metavar="FOLDER", help="what `distsms path` wrote (default: where the model lies, if that is one)"
+        "--trace",
+        metavar="FILE",
+        help="The trace of the training (default: where the model says that it was written, or beside the model).",
     )
-    parser.add_argument("--baseline", metavar="FOLDER", help="what `distsms baseline` wrote")
+    parser.add_argument(
+        "--path", metavar="FOLDER", help="A folder of `distsms path` (default: the folder of the model, if it is one)."
+    )
+    parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`.")
     add_intervals(parser)
     add_reading(parser)
     add_threads(parser)

@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 NAME = "shard"
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
-The format follows from the name: .csv, .tsv (also .gz, .bz2, .xz, .zst), .parquet, .npy, .npz (NumPy's, SciPy's CSR),
-.h5ad; all else is svmlight text. CSV and Parquet need pyarrow (pip install 'distsms[tables]').
+The format follows from the end of the name: .csv and .tsv (also followed by .gz, .bz2, .xz or .zst), .parquet and .pq,
+.npy, .npz (of NumPy, or a CSR matrix of SciPy) and .h5ad. Every other file is read as svmlight text. CSV and Parquet
+need pyarrow (pip install 'distsms[tables]').
 
-Tables: --label names the label's column. A column of words becomes a 0/1 feature for each category, a missing value is
-0 and has a feature of its own; the dictionary is kept with the data and goes into the model, which reads later tables
-by it. Numbers are taken as they are.
+In tables, --label names the column of labels. A column of numbers is one feature. A column of words becomes a feature
+of 0 and 1 for each category. A missing value is 0, and has a feature of its own. The list of columns and categories is
+kept with the data set and in the model, which reads later tables by it.
 
-Labels +1/-1, 1/0, 1/2 and true/false are understood (1 and true are positive); otherwise --positive says which label is
-positive, and all others are negative. Text counts columns from 1 unless --zero-based. Compressed text is read as it
-is, but by one rank for each file. A fault in the input stops the conversion with file and line (or row), and leaves
-nothing behind.
+The labels +1/-1, 1/0, 1/2 and true/false are understood; +1, 1 and true are positive. For other labels --positive says
+which one is positive, and all others are negative. Text counts columns from 1 unless --zero-based is given. A
+compressed text file is read by one rank. A fault in the input stops the conversion with a message that names file and
+line (or row), and no data set is left behind.
 
 examples:
   distsms shard train.svm data/train
@@ -41,21 +42,43 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms shard` takes."""
-    parser.add_argument("input", nargs="+", metavar="INPUT", help="files of one format, read in this order")
-    parser.add_argument("output", metavar="OUTDIR", help="directory for the shards and their manifest.json")
-    parser.add_argument("--label", metavar="COLUMN", help="column of labels; for .npz an array (y), or a .npy file")
-    parser.add_argument("--positive", metavar="LABEL", help="the label of the positive class; all others are negative")
-    parser.add_argument("--id", metavar="COLUMN", help="names of the rows: kept, and written beside predictions")
     parser.add_argument(
-        "--drop", nargs=1, action="extend", default=[], metavar="COLUMN", help="leave a column out; may be repeated"
+        "input", nargs="+", metavar="INPUT", help="Files of one format; their rows are taken in this order."
+    )
+    parser.add_argument(
+        "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
+    )
+    parser.add_argument(
+        "--label",
+        metavar="COLUMN",
+        help="The column of labels. For .npy and .npz: an array of the .npz file (default: y), or another .npy file.",
+    )
+    parser.add_argument("--positive", metavar="LABEL", help="The label of the positive class; all others are negative.")
+    parser.add_argument(
+        "--id",
+        metavar="COLUMN",
+        help="The column with names of the rows. They are kept, and `distsms predict` writes them.",
+    )
+    parser.add_argument(
+        "--drop",
+        nargs=1,
+        action="extend",
+        default=[],
+        metavar="COLUMN",
+        help="Leave out this column of a table. May be repeated.",
     )
     parser.add_argument(
         "--group",
         metavar="COLUMN",
-        help="which rows belong together (a user, a day, a query); no feature then; kept for folds; of text: qid",
+        help="The column that says which rows belong together, such as a user, a day or a query; `qid` for svmlight"
+        " text. It"
+        " is kept for folds and splits, and is not a feature.",
     )
     parser.add_argument(
-        "--time", metavar="COLUMN", help="when rows were: numbers or dates; no feature then; kept for folds"
+        "--time",
+        metavar="COLUMN",
+        help="The column that says when a row was, as numbers or dates. It is kept for folds and splits, and is not a"
+        " feature.",
     )
     parser.add_argument(
         "--keep",
@@ -63,39 +86,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="COLUMN",
-        help="the column of --group or --time is a feature, too; may be repeated",
+        help="Use this column, of --group or --time, also as a feature. May be repeated.",
     )
     parser.add_argument(
         "--normalize",
         choices=("none", "standard", "maxabs", "l2"),
-        help="for training: columns by standard deviation or largest size, or rows to length 1; models score raw rows",
+        help="How training normalizes the rows: standard divides each column by its standard deviation, maxabs"
+        " divides it by"
+        " its largest absolute value, l2 scales each row to length 1. The files hold the rows as they were, and models"
+        " score such rows (default: none).",
     )
-    parser.add_argument("--like", metavar="DATA", help="take columns, labels and normalization over from a data set")
+    parser.add_argument(
+        "--like", metavar="DATA", help="Take columns, categories, labels and normalization over from this data set."
+    )
     parser.add_argument(
         "--split",
         type=shares,
         metavar="F,F",
-        help="make a data set of each part: OUTDIR/train and OUTDIR/test, or, of more than two, OUTDIR/part-1, ...",
+        help="Split the rows at random by these fractions, such as 0.8,0.2. Each part becomes a data set:"
+        " OUTDIR/train and"
+        " OUTDIR/test, or for more than two parts OUTDIR/part-1, OUTDIR/part-2 and so on.",
     )
     parser.add_argument(
         "--split-by",
         choices=BY,
-        help="what the parts keep together: nothing (rows), groups, equal rows (doubles); time: the last part is the"
-        " latest (default: groups with --group, else rows)",
+        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles rows that"
+        " are"
+        " equal; with time the last part has the latest rows (default: groups with --group, else rows).",
     )
-    parser.add_argument("--seed", type=whole, default=0, help="of --split: another one gives other parts")
-    parser.add_argument("--zero-based", action="store_true", help="columns are counted from 0 in the text")
-    parser.add_argument("--n-features", type=count, metavar="P", help="number of columns, if more than the text uses")
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=whole,
+        default=0,
+        help="The seed of --split; another one gives other parts (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--zero-based", action="store_true", help="The svmlight text counts columns from 0, not from 1."
+    )
+    parser.add_argument(
+        "--n-features", type=count, metavar="P", help="The number of columns, if there are more than the text uses."
+    )
     parser.add_argument(
         "--shards",
         type=count,
         metavar="N",
-        help="number of files; more if their rows are too large (default: one for each 128 MiB of text or rank)",
+        help="The number of shards, in each part. There are more if their rows take too much memory (default: one for"
+        " each"
+        " 128 MiB of text, and at least one for each rank).",
     )
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="of the values in the files")
+    parser.add_argument(
+        "--dtype",
+        choices=("float64", "float32"),
+        default="float64",
+        help="The type of the values in the files; float32 takes half the space (default: %(default)s).",
+    )
     add_compress(parser)
-    parser.add_argument("--overwrite", action="store_true", help="replace a data set that is in OUTDIR")
-    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
+    parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 NAME = "synth"
 USAGE = "KIND OUTDIR [options]"
 EPILOG = """\
-sparse and dense: a row is positive where <w, x> + noise exceeds a threshold, for a w drawn from the seed. The same
-options give the same files to the bit on any number of ranks. Besides chance, the share of positives is met within 3 %
-of itself down to 0.01, and 10 % down to 0.001. Both classes always occur.
+In sparse and dense sets a row is positive where <w, x> + noise exceeds a threshold, for a w drawn from the seed. The
+same options give the same files, to the bit, on any number of ranks. Apart from chance, the share of positives is
+within 3 % of what was asked for down to a share of 0.01, and within 10 % down to 0.001. Both classes always occur.
 
-prbep-lower-bound and rocarea-lower-bound: the constructions of JMLR 13 (2012), sections 2.2 and 2.3, for lambda = 1, on
-which a cutting-plane method needs a number of steps of order 1/epsilon. Their starting point is written to w0.h5.
+prbep-lower-bound and rocarea-lower-bound are the constructions of JMLR 13 (2012), sections 2.2 and 2.3, for lambda =
+1. A cutting-plane method needs a number of steps of order 1/epsilon on them. Their starting point is written to w0.h5.
 
 examples:
   distsms synth sparse data/small
@@ -42,38 +42,59 @@ DEFAULTS = {"rows": 100_000, "positive": 0.1, "noise": 0.5, "seed": 0, "dtype": 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms synth` takes. No defaults here: what does not belong to the kind shall not be given."""
-    parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"one of {', '.join(OPTIONS)}")
-    parser.add_argument("output", metavar="OUTDIR", help="directory for the shards and their manifest.json")
+    parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"The kind of data: {', '.join(OPTIONS)}.")
+    parser.add_argument(
+        "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
+    )
     random = parser.add_argument_group("sparse and dense")
-    random.add_argument("--rows", type=count, metavar="N", help="number of rows (100000)")
-    random.add_argument("--columns", type=count, metavar="P", help="number of columns (sparse 10000, dense 100)")
-    random.add_argument("--positive", type=float, metavar="SHARE", help="share of positive rows (0.1)")
+    random.add_argument("--rows", type=count, metavar="N", help="The number of rows (default: 100000).")
+    random.add_argument(
+        "--columns", type=count, metavar="P", help="The number of columns (default: sparse 10000, dense 100)."
+    )
+    random.add_argument("--positive", type=float, metavar="SHARE", help="The share of positive rows (default: 0.1).")
     random.add_argument(
         "--noise",
         type=float,
         metavar="RATIO",
-        help="standard deviation of the noise in the planted score, in units of the score's own (0.5)",
+        help="The standard deviation of the noise, as a multiple of that of the score (default: 0.5).",
     )
-    random.add_argument("--seed", type=int, help="from 0 to 2^64 - 1 (0)")
-    random.add_argument("--dtype", choices=("float64", "float32"), help="of the values in the files (float64)")
+    random.add_argument("--seed", metavar="N", type=int, help="The seed, from 0 to 2^64 - 1 (default: 0).")
+    random.add_argument(
+        "--dtype", choices=("float64", "float32"), help="The type of the values in the files (default: float64)."
+    )
     thin = parser.add_argument_group("sparse")
     thin.add_argument(
-        "--density", type=float, metavar="SHARE", help="mean share of columns that a row has (20 columns, or half)"
+        "--density",
+        type=float,
+        metavar="SHARE",
+        help="The mean share of the columns in which a row has an entry, at most 0.95 (default: 20 columns, or half"
+        " of them).",
     )
     thin.add_argument(
         "--skew",
         type=float,
         metavar="S",
-        help="column j is in a share of the rows that falls as 1/j^S, from at most 95 %%; 0: all columns alike (1)",
+        help="Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns"
+        " are"
+        " alike (default: 1).",
     )
-    thin.add_argument("--pattern", action="store_true", default=None, help="all values are 1, and none is stored")
+    thin.add_argument("--pattern", action="store_true", default=None, help="Make all values 1; none is stored then.")
     bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
-    bound.add_argument("--epsilon", type=float, help="the accuracy that shall be hard to reach (0.001)")
-    bound.add_argument("--n", type=count, help="the paper's n: of rows for PRBEP, of negative rows for ROCArea")
-    parser.add_argument("--shards", type=count, metavar="N", help="number of files (default: one for each 64 MiB)")
+    bound.add_argument(
+        "--epsilon", metavar="E", type=float, help="The accuracy that shall be hard to reach (default: 0.001)."
+    )
+    bound.add_argument(
+        "--n",
+        metavar="N",
+        type=count,
+        help="The paper's n: the number of rows for PRBEP, of negative rows for ROCArea.",
+    )
+    parser.add_argument(
+        "--shards", type=count, metavar="N", help="The number of shards (default: one for each 64 MiB)."
+    )
     add_compress(parser)
-    parser.add_argument("--overwrite", action="store_true", help="replace a data set that is in OUTDIR")
-    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
+    parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

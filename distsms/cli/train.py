@@ -30,20 +30,22 @@ if TYPE_CHECKING:
 NAME = "train"
 USAGE = "DATA [options] [-- PETSC OPTIONS]"
 EPILOG = """\
-The objective is J(w) = lambda/2 ||w||^2 + R(w), R the exact risk of the measure over all rows of all ranks. The run
-ends when best J - lower bound is below --epsilon (or --relative): the model is proved to be that near to the optimum.
+The command minimizes J(w) = lambda/2 ||w||^2 + R(w), where R is the exact convex risk of the measure over all rows of
+all ranks. The run ends when the best J found is within --epsilon (or --relative) of a proved lower bound on all J:
+then no other model can be better by more than that.
 
 exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
   6 NaN or infinity in the objective   75 stopped by a signal or --time-limit   130 interrupted twice
   137 a rank was killed, or has stopped answering (--stall-timeout)
-With all but 1, 2, 130 and 137 the best model so far is written, with its proved gap.
 
-Words after -- go to PETSc (solver lmvm), for example: -- -tao_ls_type armijo -tao_monitor
+The best model so far is written with its proved gap, unless the exit code is 1, 2, 130 or 137.
 
-A run that is stopped or killed goes on from its last checkpoint: with --checkpoint FOLDER --resume the same line serves
-its first start and every other. Evaluations and seconds add up, the trace is continued; data, measure, lambda and
-method must be the same, limits, outputs and the number of ranks may change.
+Words after -- go to PETSc (solver lmvm only), for example: -- -tao_ls_type armijo -tao_monitor
+
+A run that was stopped or killed can go on from its last checkpoint. With --checkpoint FOLDER --resume the same command
+line starts the run and resumes it. Evaluations and seconds add up, and the trace is continued. Data, measure, lambda
+and method must be the same; limits, outputs and the number of ranks may change.
 
 examples:
   distsms train data/train --measure rocarea --lambda 1e-4 --test data/test
@@ -54,16 +56,21 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms train` takes."""
-    parser.add_argument("data", metavar="DATA", help="a data set made by `distsms shard`")
+    parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     parser.add_argument(
         "--measure",
         type=measure,
         default="rocarea",
         metavar="NAME",
-        help=f"what to optimize: {NAMES} (%(default)s)",
+        help=f"What to optimize: {NAMES} (default: %(default)s).",
     )
     parser.add_argument(
-        "--lambda", dest="lam", type=positive, default=1e-4, help="weight of the regularizer (%(default)g)"
+        "--lambda",
+        metavar="LAMBDA",
+        dest="lam",
+        type=positive,
+        default=1e-4,
+        help="The weight lambda of the regularizer lambda/2 ||w||^2 (default: %(default)g).",
     )
     parser.add_argument(
         "--bias",
@@ -71,47 +78,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=1.0,
         metavar="VALUE",
-        help="add a constant feature of this value (1), regularized like any other; ROCArea and PRBEP do not see it",
+        help="Add a constant feature of this value (1 if none is given). Its weight is regularized like any other."
+        " ROCArea and PRBEP do not depend on it.",
     )
     parser.add_argument(
         "--test",
         metavar="DATA2",
-        help="a data set, or a file that `distsms shard` reads, to evaluate the model on at the end",
+        help="Evaluate the model at the end on this data set, or on this file of a format that `distsms shard` reads.",
     )
-    parser.add_argument("--output", default="model.h5", metavar="FILE", help="where the model goes (%(default)s)")
     parser.add_argument(
-        "--trace", metavar="FILE", help="one JSON line per evaluation: J, lower_bound, gap, seconds, ..."
+        "--output",
+        default="model.h5",
+        metavar="FILE",
+        help="The model file to write; an older model there is replaced (default: %(default)s).",
     )
-    parser.add_argument("--init", metavar="MODEL", help="start from this model's coefficients")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="Write a JSON line after each evaluation, with J, lower_bound, gap, seconds and more.",
+    )
+    parser.add_argument(
+        "--init",
+        metavar="MODEL",
+        help="Start from the coefficients of this model, for example that of a larger lambda.",
+    )
     how = parser.add_argument_group("method")
     how.add_argument(
         "--c-mu",
         type=positive,
         metavar="C",
-        help="fixed smoothing, mu = C epsilon/D; the paper takes 10 (default: adaptive)",
+        help="Keep the smoothing fixed at the paper's mu = C epsilon/D; the paper takes C = 10. Without this option the"
+        " smoothing is reduced as the run goes on.",
     )
     how.add_argument(
         "--solver",
         choices=tuple(SOLVERS),
-        help=f"{SOLVERS_HELP} ({USUAL_SOLVER}; bmrm for F-beta and @K, which are not smoothed)",
+        help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}; for F-beta and the measures at K, which have no smoothed"
+        f" risk,"
+        " it is bmrm.",
     )
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
     keep = parser.add_argument_group("long jobs")
     keep.add_argument(
-        "--checkpoint", metavar="FOLDER", help="keep the state of the run there, now and then and at its end"
+        "--checkpoint", metavar="FOLDER", help="Keep the state of the run in this folder, at intervals and at the end."
     )
     keep.add_argument(
-        "--checkpoint-every", type=duration, default=300.0, metavar="TIME", help="seconds, or such as 10m (300s)"
+        "--checkpoint-every",
+        type=duration,
+        default=300.0,
+        metavar="TIME",
+        help="The time between two checkpoints (default: 300s).",
     )
     keep.add_argument(
-        "--resume", action="store_true", help="go on from the newest checkpoint; if there is none, start anew"
+        "--resume",
+        action="store_true",
+        help="Go on from the newest checkpoint in the folder of --checkpoint; start anew if there is none.",
     )
     parser.add_argument(
-        "--ignore-new-features", action="store_true", help="leave out test columns that the model lacks"
+        "--ignore-new-features",
+        action="store_true",
+        help="Leave out those columns of --test that the model lacks, instead of refusing them.",
     )
-    parser.add_argument("--quiet", action="store_true", help="print only errors")
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
     parser.set_defaults(check=_check)
 
 

@@ -103,7 +103,9 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
         "--threads",
         type=count,
         metavar="N",
-        help="of each rank (OMP_NUM_THREADS, or 1); more ranks do as well, but threads share their rank's memory",
+        help="How many threads each rank computes with (default: OMP_NUM_THREADS, or else 1). More ranks do as well,"
+        " but"
+        " threads share the memory of their rank.",
     )
 
 
@@ -115,7 +117,9 @@ def add_compress(parser: argparse._ActionsContainer) -> None:
         dest="compression",
         const="blosc-lz4",
         default="none",
-        help="the files, by Blosc's LZ4: worth it where they are read from a slow disk, and smaller everywhere",
+        help="Compress the files with Blosc's LZ4. They are smaller then; it is also faster where they are read from"
+        " a slow"
+        " disk.",
     )
 
 

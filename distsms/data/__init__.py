@@ -1,0 +1,1 @@
+"""From files to rows, labels, groups, splits and data sets of shards."""

@@ -1,0 +1,1 @@
+"""Models: their file, scoring, evaluation, output of scores, export."""

@@ -32,7 +32,19 @@ FORMAT, VERSION = "distsms-model", 1
 
 @dataclass(frozen=True)
 class Model:
-    """Coefficients w (p,) and everything that is known of them, by name; see the README for the names."""
+    """A trained model: coefficients, and everything that is known of them.
+
+    Parameters
+    ----------
+    w : ndarray of shape (p,)
+        Coefficients, float64: the score of a row is <w, x> + bias.
+    info : dict
+        What is known of them: measure, lambda, status, J, lower_bound, gap, threshold, label_map and others.
+    table : Table, optional
+        Columns and categories of the table that the training rows came from.
+    scale : ndarray of shape (p,), optional
+        Factors of the columns in training, if they were normalized. w has them in it.
+    """
 
     w: NDArray[np.float64]
     info: dict[str, Any]
@@ -58,7 +70,7 @@ class Model:
 
     @property
     def bias(self) -> float:
-        """What every score has on top of <w, x>; 0 in models without, and in those from before there was one."""
+        """What is added to <w, x> in every score; 0 in models without a constant feature."""
         return float(self.info.get("bias", 0.0))
 
     @property
@@ -68,7 +80,7 @@ class Model:
 
     @property
     def classes(self) -> tuple[Any, Any]:
-        """The negative and the positive label: the original ones, unless a class had several (or none), then -1, 1."""
+        """The negative and the positive label as in the training data; -1 and 1 if a class had several labels."""
         negative, positive = (np.atleast_1d(self.info["label_map"][sign]).tolist() for sign in ("-1", "+1"))
         if len(negative) != 1 or len(positive) != 1 or None in (*negative, *positive):
             return -1, 1
@@ -90,7 +102,24 @@ def intercept(bias: float, threshold: float) -> float:
 
 
 def save(path: str | os.PathLike[str], model: Model) -> None:
-    """Write the model, atomically. Raises InputError if that fails."""
+    """Write a model file, completely or not at all.
+
+    Parameters
+    ----------
+    path : path
+        The file; an older one is replaced.
+    model : Model
+        The model.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or there is not enough space.
+
+    Notes
+    -----
+    One process.
+    """
     require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes)
     with replacing(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
         file["w"] = model.w
@@ -134,7 +163,27 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """Read a model file. Raises InputError where it is missing, of another kind, or damaged."""
+    """Read a model file.
+
+    Parameters
+    ----------
+    path : path
+        A model written by `distsms train` or `save_model`.
+
+    Returns
+    -------
+    Model
+        The model.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, no model, damaged, or of a newer version.
+
+    Notes
+    -----
+    One process.
+    """
     if Path(path).is_dir():
         raise InputError(f"{path}: is a directory, not a model; were the arguments swapped? MODEL comes first")
     if not Path(path).is_file():

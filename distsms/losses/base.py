@@ -1,10 +1,11 @@
-"""The contract of a loss: from this rank's margins to R, R_mu, the plane's d and one coefficient per local row.
+"""The interface of a loss: from this rank's margins to R, R_mu, the plane's d and one coefficient for each local row.
 
-A loss is built once for a data set (and once per weighting of its rows, for cross-validation) and then evaluated at
-many w. What it returns is enough for everything above it (JMLR, section 3; A is the paper's linear transform):
+A loss is built once for a data set (and once for each weighting of its rows, in cross-validation) and then evaluated at
+many w. Everything above needs only what an evaluation returns (JMLR, section 3; A is the paper's linear transform,
+beta^ the maximizer):
 
     r = A beta^ = X' c = grad R_mu(w)          with c the coefficients
-    R(v) >= <r, v> + d   for every v           since beta^ is feasible: the plane that proves the gap
+    R(v) >= <r, v> + d   for every v           since beta^ is feasible: this plane is what proves the gap
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from distsms.utils.typing import Floats
 
 
 class LossValue(NamedTuple):
-    """One evaluation. The three numbers are global and equal on all ranks; `coefficients` is (n_local,) float64."""
+    """The result of one evaluation.
+
+    Attributes
+    ----------
+    R, R_mu, d : float
+        The risk, the smoothed risk, and the plane's constant. Global, the same on all ranks.
+    coefficients : (n_local,) float64
+        c, one coefficient for each local row.
+    """
 
     R: float
     R_mu: float
@@ -30,7 +39,17 @@ class LossValue(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Bytes sent and received, and steps: looking up, comparing or adding one number; and bytes held for it."""
+    """The cost of one evaluation on the busiest rank.
+
+    Attributes
+    ----------
+    bytes : float
+        Bytes sent and received.
+    steps : float
+        Elementary steps: looking up, comparing or adding one number.
+    held_by_root, held_by_each : float
+        Bytes of memory needed on the root only, and on every rank.
+    """
 
     bytes: float
     steps: float
@@ -39,19 +58,40 @@ class Cost(NamedTuple):
 
 
 class Loss(ABC):
-    """A convex risk R of the margins and its smoothing R_mu of width nu, in units of the margins.
+    """A convex risk R of the margins, and its smoothing R_mu of width nu, in units of the margins.
 
-    labels : (n_local,) int8, +1 or -1.  weights : (n_local,) float64 or None; a row of weight 0 is left out of n, of
-    the risk and of the gradient (a fold held out); other weights than 0 and 1 are refused.  Building it is collective.
+    Parameters
+    ----------
+    labels : (n_local,) int8
+        +1 or -1.
+    weights : (n_local,) float64 or None
+        0 or 1. A row of weight 0 (in a fold that is held out, say) counts neither in n nor in the risk and the
+        gradient.
+    comm : Communicator
+        The ranks. Construction is **collective**.
+
+    Attributes
+    ----------
+    positive, negative : (n_local,) bool
+        This rank's rows of each class that are not left out.
+    n_pos, n_neg, n : int
+        The number of such rows over all ranks, and their sum.
+
+    Raises
+    ------
+    InputError
+        If a weight is neither 0 nor 1, or if a class has no rows.
     """
 
     name: ClassVar[str]
     nonnegative: ClassVar[bool]
-    """Whether R >= 0 everywhere, so that the zero plane (r = 0, d = 0) is one more lower bound."""
+    """Whether R >= 0 everywhere; the zero plane (r = 0, d = 0) is then one more lower bound."""
     smooth: ClassVar[bool] = True
-    """Whether there is an R_mu; a loss without is evaluated at nu = 0 only, by solvers of the exact risk."""
+    """Whether there is an R_mu. A loss without it is evaluated at nu = 0 only, by solvers for the exact risk."""
     calls_positive: int | None
-    """How many rows, those of highest score, it calls positive; None: all with a score >= 0. By default n+."""
+    """How many of the rows with the highest scores are predicted positive; None: all rows with a score >= 0. By default
+    n+.
+    """
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         if comm.sum(np.array([0 if weights is None else np.count_nonzero((weights != 0) & (weights != 1))]))[0]:
@@ -67,23 +107,33 @@ class Loss(ABC):
         if not (self.n_pos and self.n_neg):
             present = "none" if not self.n else "positive" if self.n_pos else "negative"
             raise InputError(
-                f"the measure needs rows of both classes, and these data have {self.n_pos} positive and {self.n_neg} "
+                f"the measure needs rows of both classes, but these data have {self.n_pos} positive and {self.n_neg} "
                 f"negative rows (only class present: {present}). Was the right value declared positive (--positive)?",
                 everywhere=True,
             )
 
     @abstractmethod
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """R, R_mu, d and the coefficients at this rank's margins.
+        """Compute R, R_mu, d and the coefficients at this rank's margins. **Collective.**
 
-        scores : (n_local,), s_i = <w, x_i>; nu : width >= 0. At nu = 0 this is the exact separation that cutting planes
-        need: R_mu = R, and the coefficients are a subgradient whose plane touches R here, sum_i c_i s_i + d = R.
-        Collective. If a margin of any rank is not finite, the three numbers are NaN on every rank and the coefficients
-        zero.
+        Parameters
+        ----------
+        scores : (n_local,) float64
+            The margins s_i = <w, x_i>.
+        nu : float
+            The width >= 0. At nu = 0 this is the exact separation that cutting planes need: R_mu = R, and the
+            coefficients are a subgradient whose plane touches R here, sum_i c_i s_i + d = R.
+
+        Returns
+        -------
+        LossValue
+            If a margin of any rank is not finite, the three numbers are NaN on every rank, and the coefficients are
+            zero.
         """
 
     def smoothing_cost(self) -> float:
-        """kappa with 0 <= R - R_mu <= kappa nu everywhere: mu times the largest prox value that is attained.
+        """Return kappa with 0 <= R - R_mu <= kappa nu everywhere: mu times the largest value that the prox term
+        attains, over nu.
 
         Every smooth loss has one.
         """
@@ -91,27 +141,32 @@ class Loss(ABC):
 
     @abstractmethod
     def at_zero(self) -> float:
-        """R(0), the risk where all scores are equal: what a model must get below to say anything."""
+        """Return R(0), the risk where all scores are equal. A model says something only if its risk is below this."""
 
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smooth loss has one."""
+        """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smooth loss has one."""
         raise NotImplementedError
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """What an evaluation takes with `size` ranks, on the rank that has most to do, rows being dealt out evenly."""
+        """Return the cost of an evaluation with `size` ranks on the busiest rank, with rows evenly distributed."""
         raise NotImplementedError
 
 
 def ramp(t: Any, nu: float) -> Any:
-    """beta = clip(t / nu, 0, 1), the derivative of the Huber hinge; at nu = 0 [t > 0], of the hinge. Any shape."""
+    """Return beta = clip(t / nu, 0, 1), the derivative of the Huber hinge; at nu = 0 [t > 0], that of the hinge. Any
+    shape.
+    """
     if nu == 0:
         return np.where(t > 0, 1.0, 0.0)
-    with np.errstate(over="ignore"):  # t / nu may pass the largest float where nu is tiny: beta is 1 there
+    with np.errstate(over="ignore"):  # t / nu may overflow where nu is tiny: beta is 1 there
         return np.clip(t / nu, 0.0, 1.0)
 
 
 def huber(t: Any, beta: Any, nu: float) -> Any:
-    """The Huber hinge beta t - nu beta^2 / 2 with beta = ramp(t, nu): 0, t^2 / (2 nu) or t - nu / 2. Any shape."""
+    """Return the Huber hinge beta t - nu beta^2 / 2 with beta = ramp(t, nu): 0, t^2 / (2 nu) or t - nu / 2.
+
+    Any shape.
+    """
     return beta * (t - 0.5 * nu * beta)

@@ -2,19 +2,22 @@
 
     R(w) = max(0, max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ])
 
-Delta depends on b, the positives that z calls negative, and c, the negatives that it calls positive, alone. For given b
-and c the best z takes the b smallest scores of P and the c largest of N, so with B_b and C_c their sums
+Delta depends only on b, the number of positives that z calls negative, and c, the number of negatives that z calls
+positive. For given b and c the best z takes the b smallest scores of P and the c largest of N. With B_b and C_c their
+sums,
 
     R = max(0, max over (b, c) of  Delta(b, c) + 2/n (C_c - B_b))
     coefficients  c_i = -2/n on those of P,  c_j = 2/n on those of N,      d = Delta.
 
-The outer 0 stands for z = y. It is among the z of F-beta, but not of precision@k and recall@k with k != n+: without it
-these would be negative somewhere. It is their weak point, too: y calls n+ rows positive, so shifting all scores up (k <
-n+) or down (k > n+) takes R to 0, whatever their order is. Only features that allow no such shift keep them honest.
+The outer 0 stands for z = y. For F-beta, y is one of the z. For precision@k and recall@k with k != n+ it is not:
+without the 0 these risks would be negative somewhere. The 0 is also their weak point. y calls n+ rows positive, so
+shifting all scores up (k < n+) or down (k > n+) brings R to 0, whatever their order is. They are useful only with
+features that allow no such shift.
 
-There is no R_mu here. It is a maximum over the convex hull of these z, with Delta made concave on it. F-beta's Delta is
-neither linear nor concave in z. With k != n+ the hull is that of the z with k positives *and y*: Theorem 7's set scaled
-by a weight that is a second unknown next to the root, so that neither its algorithm nor PRBEP's D applies.
+There is no R_mu here. It would be a maximum over the convex hull of these z, with Delta made concave on it. F-beta's
+Delta is neither linear nor concave in z. With k != n+ the hull is that of the z with k positives *and y*: the set of
+Theorem 7 scaled by a weight, which is a second unknown beside the root. So neither the theorem's algorithm nor PRBEP's
+D applies.
 """
 
 from __future__ import annotations
@@ -32,9 +35,15 @@ from distsms.utils.typing import Floats
 
 
 class FBeta(GatheringLoss):
-    """F-beta, Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c) with tp = n+ - b; 1 where tp = 0.
+    """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c) with tp = n+ - b; 1 where tp =
+    0.
 
-    beta : above 1 weighs recall, below 1 precision.
+    Parameters
+    ----------
+    labels, weights, comm
+        See `Loss`.
+    beta : float
+        Above 1, recall counts for more; below 1, precision does.
     """
 
     name = "f-beta"
@@ -45,15 +54,15 @@ class FBeta(GatheringLoss):
         super().__init__(labels, weights, comm)
         self.calls_positive = None
         self._beta2 = beta * beta
-        if comm.is_root:  # compiles the kernel, or loads it, now
+        if comm.is_root:  # compile the kernel, or load it, before the first evaluation
             worst_table(np.zeros(1), np.zeros(1), self._beta2)
 
     def at_zero(self) -> float:
-        """Delta alone, with no true positive."""
+        """Return 1: Delta alone, with no true positive."""
         return 1.0
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """The worst table by `worst_table`. O(n log n)."""
+        """Find the worst contingency table with `worst_table`. O(n log n)."""
         assert nu == 0, "there is no smoothing"
         scale = 2.0 / self.n
         low, high = np.argsort(positive), np.argsort(-negative)
@@ -65,20 +74,37 @@ class FBeta(GatheringLoss):
 
 @njit()
 def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, int, int]:
-    """R, Delta, b and c of F-beta, exactly, in O(n- + n+ log n-) and 8 n- bytes.
+    """Find the contingency table (b, c) at which F-beta's risk is attained, exactly.
 
-    low : (n+,) 2/n times the positive scores, ascending.  high : (n-,) 2/n times the negative ones, descending.
+    Parameters
+    ----------
+    low : (n+,) float64
+        2/n times the positive scores, ascending.
+    high : (n-,) float64
+        2/n times the negative scores, descending.
+    beta2 : float
+        beta^2.
 
-    For fixed b, with tp = n+ - b and D = beta^2 n+ + tp + c, F = (1 + beta^2) tp / D, and one more negative changes the
-    bracket by
+    Returns
+    -------
+    R, Delta : float
+        The risk, and Delta of this table.
+    b, c : int
+        The missed positives and the false positives.
+
+    Notes
+    -----
+    O(n- + n+ log n-) time and 8 n- bytes. For fixed b, with tp = n+ - b and D = beta^2 n+ + tp + c, F = (1 + beta^2) tp
+    / D, and one more false positive changes the bracket by
 
         high_c + (1 + beta^2) tp / (D (D + 1))
 
-    Both terms fall as c grows, in floats as well: the bracket is concave in c, and the best c is the number of positive
-    changes, found by bisection. So no b needs a look at all c.
+    Both terms decrease as c grows, in floats as well. So the bracket is concave in c, and the best c is the number of
+    positive changes, which bisection finds without looking at all c.
 
-    Nothing large cancels in the winner: without its negatives of score < 0, or its positives of score > 0, it would
-    lose at most 1 of Delta, so these terms add up to at most 2, and the sizes of all terms to at most R + 4.
+    Nothing large cancels in the maximum. Without its negatives of score < 0, or its positives of score > 0, the best
+    table would lose at most 1 of Delta. So these terms add up to at most 2, and the absolute values of all terms to at
+    most R + 4.
     """
     n_pos, n_neg = len(low), len(high)
     tops = np.zeros(n_neg + 1)
@@ -106,16 +132,26 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
 
 
 class AtK(GatheringLoss):
-    """Delta = 1 - tp / full of the k rows that z calls positive: b = n+ - tp, c = k - tp.
+    """The risk of a measure of the k rows that z calls positive: Delta = 1 - tp / full, with b = n+ - tp and c = k -
+    tp.
 
-    Delta is linear in z, so the best z calls the k rows of largest q, q_i = s_i - a on P and q_j = s_j on N, a = n / (2
-    full). With tau the k-th largest q the terms in the sums below are positive, and only the shift by tau can cancel:
+    Delta is linear in z, so the best z calls the k rows of largest q positive, with q_i = s_i - a on P, q_j = s_j on N
+    and a = n / (2 full). With tau the k-th largest q, the terms in the sums below are positive, and only the shift by
+    tau can cancel:
 
         Delta + 2/n (C - B) = 1 - n+ / full + 2/n [ sum over N of beta_j (q_j - tau) + sum over P of beta_i (tau - q_i)
                                                     + (k - n+) tau ]
 
-    with beta_j = 1 on called negatives, beta_i = 1 on missed positives. Rows tied at tau are called in equal parts, a
-    convex mixture of labelings: the plane does not depend on the order of the rows.
+    with beta_j = 1 on negatives that are called positive, and beta_i = 1 on missed positives. Rows tied at tau are
+    called positive in equal parts, a convex mixture of labelings, so the plane does not depend on the order of the
+    rows.
+
+    Parameters
+    ----------
+    labels, weights, comm
+        See `Loss`.
+    k : int
+        At most n; else InputError.
     """
 
     nonnegative = True
@@ -124,20 +160,20 @@ class AtK(GatheringLoss):
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, k: int) -> None:
         super().__init__(labels, weights, comm)
         if k > self.n:
-            raise InputError(f"{self.name} with k = {k}: the data have {self.n} rows, and k can be no more", True)
+            raise InputError(f"{self.name} with k = {k}: the data have {self.n} rows, and k cannot be larger", True)
         self.calls_positive = self._k = k
 
     @property
     @abstractmethod
     def full(self) -> int:
-        """So many true positives are full marks."""
+        """The number of true positives for which Delta is 0."""
 
     def at_zero(self) -> float:
-        """Delta alone, with no true positive that can be avoided."""
+        """Return Delta alone, with as few true positives as possible."""
         return 1.0 - max(0, self._k - self.n_neg) / self.full
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """A selection for tau. O(n)."""
+        """Select tau and sum. O(n)."""
         assert nu == 0, "there is no smoothing"
         k, scale = self._k, 2.0 / self.n
         q = np.concatenate([positive - self.n / (2.0 * self.full), negative])
@@ -145,7 +181,7 @@ class AtK(GatheringLoss):
         called = np.where(q > tau, 1.0, 0.0)
         tied = q == tau
         called[tied] = (k - np.count_nonzero(called)) / np.count_nonzero(tied)
-        # In extended precision, where there is one: (k - n+) tau may take away most of the sum.
+        # In extended precision, if there is one, since (k - n+) tau may cancel most of the sum.
         total = float(np.sum(np.maximum(q[self.n_pos :] - tau, 0.0), dtype=np.longdouble))
         total += float(np.sum(np.maximum(tau - q[: self.n_pos], 0.0), dtype=np.longdouble))
         R = 1.0 - self.n_pos / self.full + scale * (total + (k - self.n_pos) * float(tau))
@@ -157,22 +193,22 @@ class AtK(GatheringLoss):
 
 
 class PrecisionAtK(AtK):
-    """1 - precision among the k rows called positive; where k > n+, it cannot become 0."""
+    """1 - precision among the k rows called positive; if k > n+ it cannot become 0."""
 
     name = "precision@k"
 
     @property
     def full(self) -> int:
-        """All that are called."""
+        """k."""
         return self._k
 
 
 class RecallAtK(AtK):
-    """1 - recall of the k rows called positive; where k < n+, it cannot become 0."""
+    """1 - recall of the k rows called positive; if k < n+ it cannot become 0."""
 
     name = "recall@k"
 
     @property
     def full(self) -> int:
-        """All positives."""
+        """n+."""
         return self.n_pos

@@ -1,13 +1,13 @@
 """Error rate, Delta = (b + c) / n over the contingency table: the loss that separates row by row.
 
-Each row may be called either way whatever becomes of the others (Joachims 2005, section 5), so the maximum over all
-labelings is taken term by term, and nothing has to be brought into order:
+Each row may be labeled either way, independently of the others (Joachims 2005, section 5). So the maximum over all
+labelings is taken term by term, and nothing has to be sorted:
 
     R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ] = 2/n sum_i max(0, t_i),   t_i = 1/2 - y_i s_i
 
-the linear SVM's hinge: J with weight lambda and w is J of 1/n sum_i max(0, 1 - y_i <u, x_i>) with weight lambda / 4 and
-u = 2 w. The hull of the labelings is the whole box [0, 1]^n and Delta is linear on it, so the smoothing with the prox
-1/2 ||beta||^2 is the Huber hinge of width nu = mu n / 2: PRBEP's without its constraint.
+This is the linear SVM's hinge: J with lambda and w equals J of 1/n sum_i max(0, 1 - y_i <u, x_i>) with lambda / 4 and u
+= 2 w. The hull of the labelings is the whole box [0, 1]^n, and Delta is linear on it, so smoothing with the prox 1/2
+||beta||^2 gives the Huber hinge of width nu = mu n / 2. It is PRBEP's smoothing without its constraint.
 
     beta_i = clip(t_i / nu, 0, 1),   coefficients c_i = -2/n y_i beta_i,   d = 1/n sum_i beta_i.
 """
@@ -23,7 +23,9 @@ from distsms.utils.typing import Floats
 
 
 class ErrorRate(Loss):
-    """The error rate's risk; see the module's docstring. One sum of three numbers over ranks, O(n_local)."""
+    """The risk of the error rate; see the module's docstring. An evaluation sums three numbers over ranks and takes
+    O(n_local).
+    """
 
     name = "error-rate"
     nonnegative = True
@@ -31,29 +33,29 @@ class ErrorRate(Loss):
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         self.calls_positive = None
-        self._y: Floats = self.positive.astype(float) - self.negative  # (n_local,), 0 in rows that are left out
+        self._y: Floats = self.positive.astype(float) - self.negative  # (n_local,), 0 for rows that are left out
 
     def smoothing_cost(self) -> float:
-        """mu D = 2 nu / n * n / 2."""
+        """Return mu D / nu = 2/n * n/2 = 1."""
         return 1.0
 
     def at_zero(self) -> float:
-        """Every row has t = 1/2."""
+        """Return 1: every row has t = 1/2."""
         return 1.0
 
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """D = n / 2, so nu = mu n / 2 = c_mu epsilon."""
+        """Return nu = mu n / 2 = c_mu epsilon, since D = n / 2."""
         return c_mu * epsilon
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Each rank its own rows; three numbers are summed."""
+        """Return the cost of a pass over each rank's own rows and of a sum of three numbers."""
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 48.0, 5.0 * n_local, held_by_each=40.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. Collective."""
+        """See `Loss.evaluate`. **Collective.**"""
         sums, coefficients = np.full(3, np.nan), np.zeros(len(scores))
         if np.isfinite(scores).all():
             t = np.where(self._y, 0.5 - self._y * scores, 0.0)  # at t = 0 a row adds nothing

@@ -1,7 +1,9 @@
-"""Ordering by gathering: the n margins on the root, sorted, theta and gamma exact (JMLR, Algorithms 2, 3 and 4).
+"""The ordering "gather": all n margins are sorted on the root, which finds theta and gamma exactly (JMLR, Algorithms 2,
+3, 4).
 
-The reference for every other way of ordering. Cost of one evaluation: n float64 to the root and n back, O(n log n)
-there; 8 n bytes on each wire of the root and about 60 n bytes of its memory, whatever the number of ranks.
+This is the reference for every other ordering. Cost of one evaluation: n float64 numbers go to the root and n come
+back, and the root needs O(n log n) time. Whatever the number of ranks, 8 n bytes pass through the root's network link
+in each direction, and about 60 n bytes of its memory are used.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from distsms.utils.typing import Floats
 
 
 class Solution(NamedTuple):
-    """What the root finds: R, R_mu, d, and the coefficients (n_pos,) and (n_neg,) in the order of the scores given."""
+    """What the root finds.
+
+    Attributes
+    ----------
+    R, R_mu, d : float
+        See `LossValue`.
+    positive, negative : (n_pos,) and (n_neg,) float64
+        The coefficients of each class, in the order of the scores given.
+    """
 
     R: float
     R_mu: float
@@ -29,30 +39,38 @@ class Solution(NamedTuple):
 
 
 class GatheringLoss(Loss):
-    """Brings margins to the root, has `solve` called there, and brings each row's coefficient back to its rank."""
+    """A loss that gathers margins on the root, calls `solve` there, and scatters the coefficients back to the ranks."""
 
     def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
-        # The labels never change: they travel once. None on the other ranks.
+        # The labels never change, so they are gathered once. None on the other ranks.
         self._all_positive = comm.gather_rows(self.positive)
         self._all_negative = comm.gather_rows(self.negative)
-        if comm.is_root:  # compiles the kernels, or loads them, now: not in the first evaluation
-            one = np.zeros(1)
-            pair_sums(one, one, 1.0, one.copy())
-            root_of_ramps(one, 1.0, 0.5)
+        if comm.is_root:  # compile the kernels, or load them, before the first evaluation
+            score = np.zeros(1)
+            pair_sums(score, score, 1.0, score.copy())
+            root_of_ramps(score, 1.0, 0.5)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """On the root."""
+        """Return the root's cost."""
         n = n_pos + n_neg
         return Cost(16.0 * n * (size - 1) / size, n * (math.log2(n) + 10.0), held_by_root=60.0 * n)
 
     @abstractmethod
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """The exact solution from all (finite) scores of the classes, (n_pos,) and (n_neg,), in any order. Local."""
+        """Compute the exact solution from all scores. Local, called on the root only.
+
+        Parameters
+        ----------
+        positive, negative : (n_pos,) and (n_neg,) float64
+            The finite scores of the classes, in any order.
+        nu : float
+            The width >= 0.
+        """
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. Collective."""
+        """See `Loss.evaluate`. **Collective.**"""
         whole = self.comm.gather_rows(scores)
         numbers, coefficients = np.full(3, np.nan), None
         if whole is not None:
@@ -69,19 +87,31 @@ class GatheringLoss(Loss):
 
 @njit()
 def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, float]:
-    """Algorithm 4: for each q_i, sums over all x_j of functions of t_ij = x_j - q_i, by one walk down both.
+    """Sum functions of t_ij = x_j - q_i over all j for each i, by one simultaneous pass down both arrays (Algorithm 4).
 
-    q : (n_q,), x : (n_x,), both sorted decreasingly; nu : the width >= 0; at 0 the window is always empty.
-    gamma : (n_q,), set to sum_j clip(t_ij / nu, 0, 1), at nu = 0 to the count of t_ij > 0.
-    Returns sum_ij max(0, t_ij) and sum_ij h(t_ij), h the Huber hinge. O(n_q + n_x).
+    Parameters
+    ----------
+    q, x : (n_q,) and (n_x,) float64
+        Both sorted in decreasing order.
+    nu : float
+        The width >= 0; at 0 the window is always empty.
+    gamma : (n_q,) float64
+        Is set to sum_j clip(t_ij / nu, 0, 1); at nu = 0 to the number of t_ij > 0.
 
-    Where the paper keeps sums of a_j and a_j^2 and subtracts, this keeps the sums of t itself, moved along with q: they
-    stay as small as what they stand for, so scores of size 1e8 lose nothing.
+    Returns
+    -------
+    total, total_mu : float
+        sum_ij max(0, t_ij) and sum_ij h(t_ij), with h the Huber hinge.
+
+    Notes
+    -----
+    O(n_q + n_x). Where the paper keeps sums of a_j and a_j^2 and subtracts, this function keeps the sums of t itself,
+    shifted along with q. These never grow beyond what they stand for, so scores of size 1e8 lose no precision.
     """
     n_x = len(x)
     inside = 0  # x[:inside] have t > 0
-    full = 0  # x[:full] have t >= nu; those between are the window, the paper's M_i
-    hinge_full = 0.0  # sum of t - nu/2 over the full ones
+    full = 0  # x[:full] have t >= nu; x[full:inside] are the window, the paper's M_i
+    hinge_full = 0.0  # sum of t - nu/2 over x[:full]
     t_sum = 0.0  # sums of t and t^2 over the window, the paper's s_i and t_i
     t2_sum = 0.0
     total = 0.0
@@ -98,11 +128,11 @@ def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, fl
                 t2_sum -= t * t
                 hinge_full += t - 0.5 * nu
                 full += 1
-        else:  # every x of the old window is full now
+        else:  # every x of the old window has t >= nu now
             while full < inside:
                 hinge_full += x[full] - q[i] - 0.5 * nu
                 full += 1
-        if full == inside:  # an empty window has no rounding errors either
+        if full == inside:  # the window is empty: remove its rounding errors
             t_sum = 0.0
             t2_sum = 0.0
         while inside < n_x and x[inside] > q[i]:
@@ -125,18 +155,27 @@ def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, fl
 
 @njit()
 def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
-    """Algorithms 2 and 3: the tau at which sum_i clip((tau - h_i) / nu, 0, 1) = target.
+    """Find the smallest tau at which sum_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3).
 
-    heads : (n,) sorted increasingly, each the kink h_i where a ramp starts (the paper's heads); its tail is h_i + nu.
-    target : in (0, n). Of several roots the smallest. O(n).
+    Parameters
+    ----------
+    heads : (n,) float64
+        The kinks h_i where the ramps start (the paper's heads), ascending; the tails are h_i + nu.
+    nu : float
+        The width > 0.
+    target : float
+        In (0, n).
 
-    The walk goes from kink to kink with the paper's anchor, slope and intercept (Algorithm 3) until the sum switches
-    sides (Algorithm 2), and solves the linear equation (32) there. The two stages of Algorithm 2, first among the kinks
-    of one class and then of the other, are one walk here, since the kinks of both classes were sorted together.
+    Notes
+    -----
+    O(n). The walk goes from kink to kink with the paper's anchor, slope and intercept (Algorithm 3) until the sum
+    passes the target (Algorithm 2), and solves the linear equation (32) there. Algorithm 2 has two stages, first among
+    the kinks of one class and then of the other. Here they are one walk, since the kinks of both classes were sorted
+    together.
     """
     n = len(heads)
     head = 0
-    tail = 0  # ramps begun and ended; the slope is their difference
+    tail = 0  # head ramps have begun and tail ramps have ended; the slope is the difference
     anchor = heads[0]
     value = 0.0
     while tail < n:
@@ -153,7 +192,7 @@ def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
             head += 1
         else:
             tail += 1
-            if tail == head:  # no ramp is under way: the count is exact
+            if tail == head:  # no ramp is under way, so the sum is the exact count
                 value = float(tail)
                 if value >= target:
                     return anchor

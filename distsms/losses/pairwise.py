@@ -1,19 +1,22 @@
-"""Sums over all pairs of two classes with only one of them sorted (JMLR, section 4.2, otherwise than by Algorithm 4).
+"""Sums over all pairs of two classes with only one of them sorted (JMLR, section 4.2, but not by Algorithm 4).
 
-q (k,) is one class, sorted; the points b of the other come in any order, and t = b - q. For each b, let f be how many q
-have t >= nu (beta = 1) and c how many have t > 0; the q between are its window, where beta = t / nu. Then
+q (k,) is one class, sorted. The points b of the other class come in any order, and t = b - q. For each b, let f be the
+number of q with t >= nu (where beta = 1), and c the number of q with t > 0. The q between them are b's window, where
+beta = t / nu. Then
 
     gamma_b = f + 1/nu (sum of t over the window), from prefix sums of q;
-    gamma_q = how many b have q below their f, + 1/nu (sum of t over the b with q in their window), by a walk down the
-    sorted q, which b enters at its c and leaves at its f: only how many do there, and the sum of their t, is kept.
+    gamma_q = (number of b with q below their f) + 1/nu (sum of t over the b with q in their window).
 
-The places f and c come from a table of buckets over the range of q: O(1) expected, O(log k) at worst.
+gamma_q comes from a walk down the sorted q, during which each b enters at its c and leaves at its f. Only their number
+and the sum of their t is kept.
 
-Nothing cancels, however large the scores are, as in `pair_sums`: sums are of distances, and only added, where they may
-be long. Windows are differences of prefix sums that start anew in blocks no wider than nu: a window (it is narrower)
-lies in two of them at most, and no term is larger than 2 nu.
+The places f and c are looked up in a table of buckets over the range of q: O(1) expected, O(log k) in the worst case.
 
-Cost: O(k) for sorted q, O(1) expected for each b; about 150 bytes of memory for each different q and none for b.
+As in `pair_sums`, nothing cancels, however large the scores are: the sums are of distances, and long sums are only
+added to. Windows are differences of prefix sums that start anew in blocks no wider than nu. A window is narrower than
+nu, so it lies in at most two blocks, and no term exceeds 2 nu.
+
+Cost: O(k) for sorted q, O(1) expected for each b; about 150 bytes of memory for each different q, and none for b.
 """
 
 from __future__ import annotations
@@ -27,38 +30,48 @@ from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
 TINY = 5e-324
-"""As a width: t >= TINY means t > 0, since the difference of two unlike floats is never zero."""
+"""Used as a width: t >= TINY means t > 0, since the difference of two different floats is never zero."""
 
-BUCKETS = 8  # for each different q: few have to share one
-CHUNK = 1024  # points that are looked at together
-ONE = np.uint64(1)  # unsigned indices, since numba tests signed ones for being negative
+BUCKETS = 8  # for each different q, so that few of them share a bucket
+CHUNK = 1024  # number of points that are processed together
+ONE = np.uint64(1)  # indices are unsigned, since Numba tests signed ones for being negative
 
 
 N_BELOW, HINGE, T, T2, BLOCK, ORIGIN, CLOSED_T, CLOSED_T2 = range(8)
-"""Columns of `Table.sums`, for the i-th value: how many q are below it; the sum of value - q over these; the same sums
-of t and t^2, t = q - origin, over those of its block; where its block starts, and the value there, the origin; and at a
-block's start, sums of t and t^2 over the whole block before."""
+"""Columns of `Table.sums`, for the i-th value:
+
+- N_BELOW: the number of q below it; HINGE: the sum of (value - q) over these.
+- T, T2: the sums of t and t^2, with t = q - origin, over the q below it in its block.
+- BLOCK, ORIGIN: the index at which its block starts, and the value there.
+- CLOSED_T, CLOSED_T2: at the start of a block, the sums of t and t^2 over the whole previous block.
+"""
 ENTER, ENTER_T, LEAVE, LEAVE_T, PASS = range(5)
-"""Columns of `Table.moves`: how many points have their c here, and a window; sum of t with the value below; how many
-have their f here, and a window; sum of t with the value above; how many have both here, and so no window."""
+"""Columns of `Table.moves`, at the i-th place:
+
+- ENTER: the number of points with a window whose c is here; ENTER_T: their sum of t with the value below.
+- LEAVE: the number of points with a window whose f is here; LEAVE_T: their sum of t with the value above.
+- PASS: the number of points without a window, whose c and f are both here.
+"""
 
 
 class Table(NamedTuple):
-    """What is kept for the d different values of q, in increasing order; room for more.
+    """What is stored for the d different values of q, in increasing order; the arrays may have room for more.
 
-    What is read together lies together: a point looks at four places that no cache knows beforehand.
+    What is read together is stored together, since a point looks at four unpredictable places, which no cache holds.
     """
 
     value: Floats  # value[i + 1] is the i-th, between -inf and inf
-    sums: Floats  # (., 8); the row after the last value has the number of all q, too
-    first: NDArray[np.uint32]  # how many values are in lower buckets; BUCKETS d + 1 of them
-    grid: Floats  # (3,): where the second bucket of eight begins, buckets per unit below and above: see `_bucket`
+    sums: Floats  # (., 8); the row after the last value also has N_BELOW, the number of all q
+    first: NDArray[np.uint32]  # (BUCKETS d + 1,): how many values are in lower buckets
+    grid: (
+        Floats  # (3,): the value where the first d buckets end, and the buckets per unit below and above: see `_bucket`
+    )
     moves: Floats  # (., 5)
     gamma: Floats
 
     @staticmethod
     def room(k: int) -> Table:
-        """For k different values."""
+        """Allocate a table for k different values."""
         places = np.empty(BUCKETS * k + 1, np.uint32)
         return Table(np.empty(k + 2), np.empty((k + 1, 8)), places, np.empty(3), np.empty((k + 1, 5)), np.empty(k))
 
@@ -72,10 +85,16 @@ class Sums(NamedTuple):
 
 
 class SmallerClass:
-    """The sorted class of one evaluation after the other; buffers are made once. Local."""
+    """The sorted class of successive evaluations, with buffers that are reused. Local.
+
+    Parameters
+    ----------
+    capacity : int
+        Expected number of values of q; larger buffers are allocated when needed. The kernels are compiled or loaded
+        here.
+    """
 
     def __init__(self, capacity: int) -> None:
-        """Room for `capacity` values of q (more is made when needed); the kernels are compiled or loaded here."""
         self._table = Table.room(1)
         self.sort(np.zeros(1), 1.0)
         self.meet(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1))
@@ -83,35 +102,68 @@ class SmallerClass:
         self._table = Table.room(capacity)
 
     def sort(self, q: Floats, nu: float) -> None:
-        """Take in another class, q (k,) increasing and finite, and a width nu >= 0. O(k)."""
+        """Start with another class.
+
+        Parameters
+        ----------
+        q : (k,) float64
+            Increasing and finite.
+        nu : float
+            The width >= 0.
+
+        Notes
+        -----
+        O(k).
+        """
         if len(q) + 2 > len(self._table.value):
             self._table = Table.room(len(q))
         self._nu, self._d, self.sums = nu, _tabulate(q, nu, self._table), Sums(0.0, 0.0, 0.0)
 
     def meet(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float, factor: float, out: Floats) -> None:
-        """Meet the points b = offset + sign scores[row] of all rows: out[row] = factor gamma_b. O(1) each."""
+        """Pair q with the points b = offset + sign scores[row] of the rows given, and set out[row] = factor gamma_b.
+
+        Also adds these pairs to `sums`. O(1) for each point.
+        """
         full, hinge, t, t2 = _meet(scores, rows, sign, offset, self._nu, self._d, self._table, factor, out)
         beta, huber = (t / self._nu, 0.5 * t2 / self._nu) if self._nu > 0 else (0.0, 0.0)
         added = hinge + t, hinge - 0.5 * self._nu * full + huber, full + beta
         self.sums = Sums(*(old + new for old, new in zip(self.sums, added, strict=True)))
 
     def gamma(self) -> Floats:
-        """gamma of each different q over all points met, (d,) in increasing order: a view. O(d)."""
+        """Return gamma of each different q over all points so far, (d,) in increasing order of q, a view. O(d)."""
         _walk(self._nu, self._d, self._table)
         return self._table.gamma[: self._d]
 
     def give(self, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats) -> None:
-        """out[row] = factor gamma of its q, for some of the q in increasing order. gamma : (d,). O(d + len(q))."""
+        """Set out[row] = factor gamma of the row's q.
+
+        Parameters
+        ----------
+        gamma : (d,)
+            As `gamma` returns it, perhaps summed over ranks.
+        q : (m,)
+            Some of the q, in increasing order.
+        rows : (m,)
+            The row of each of them.
+        factor : float
+            Multiplies each gamma.
+        out : (n_local,)
+            Where to write.
+
+        Notes
+        -----
+        O(d + m).
+        """
         _give(self._table.value, gamma, q, rows, factor, out)
 
 
 @njit()
 def _tabulate(q: Floats, nu: float, table: Table) -> int:
-    """Fill the table for sorted q, no points met yet; returns d."""
+    """Fill the table for sorted q and no points so far; return d."""
     value, sums = table.value, table.sums
     value[0] = -np.inf
     d = 0
-    for i in range(len(q)):  # what is not yet the last of equal q is written over
+    for i in range(len(q)):  # of equal q, each overwrites the one before
         sums[d, N_BELOW] = i
         value[d + 1] = q[i]
         d += q[i] != value[d]
@@ -119,8 +171,8 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
     value[d + 1] = np.inf
     table.moves[: d + 1] = 0.0
 
-    # The lowest values have buckets of their own, since most b are there; the highest share the last one. So outliers
-    # do not widen the others.
+    # The lowest values have buckets of their own, since most b are there, and the highest share the last bucket. So
+    # outliers do not widen the other buckets.
     trim = d >> 7
     base, end = value[trim + 1], value[d - trim]
     buckets = BUCKETS * d
@@ -151,9 +203,9 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
 
 @njit(inline="always")
 def _bucket(x: float, d: int, below: float, above: float) -> int:
-    """The bucket at a distance x from where the first d buckets end, so many per unit below it and above it.
+    """Return the bucket at the distance x from where the first d buckets end, with different widths below and above it.
 
-    What is beyond an end is in the last bucket there, 0 inf in the first.
+    Values beyond an end belong to the last bucket there; 0 times inf belongs to the first.
     """
     x = d + x * (below if x < 0.0 else above)
     x = x if x > 0.0 else 0.0
@@ -172,9 +224,9 @@ def _place(
     below: float,
     above: float,
 ) -> Any:
-    """How many different q have b - q >= width > 0, as an unsigned integer.
+    """Return how many different q have b - q >= width > 0, as an unsigned integer.
 
-    No branch where the bucket holds one value at most: what cannot be predicted would cost more than all the rest.
+    No branch is taken if the bucket holds at most one value: mispredicted branches would cost more than all the rest.
     """
     bucket = np.uint64(_bucket(b - base - width, d, below, above))
     low, high = np.uint64(first[bucket]), np.uint64(first[bucket + ONE])
@@ -185,7 +237,7 @@ def _place(
 
 @njit()
 def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) -> Any:
-    """`_place` by bisection, in a bucket or, where rounding missed it by one, beside it."""
+    """Do the same as `_place` by bisection, in a bucket or, where rounding missed it by one, beside it."""
     if b - value[low] < width:
         low, high = np.uint64(0), low - ONE
     elif b - value[high + ONE] >= width:
@@ -199,7 +251,7 @@ def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) 
     return low
 
 
-@njit(error_model="numpy")  # where it divides, nu > 0: no test for that
+@njit(error_model="numpy")  # it divides only where nu > 0, so Numba need not test for division by zero
 def _meet(
     scores: Floats,
     rows: NDArray[Any],
@@ -211,12 +263,14 @@ def _meet(
     factor: float,
     out: Floats,
 ) -> tuple[float, float, float, float]:
-    """See `SmallerClass.meet`. Returns the number of pairs with beta = 1 and the sum of their t; for those with beta
-    in (0, 1), the sums of t and of t^2.
+    """Pair the points with the table; see `SmallerClass.meet`.
 
-    Two loops over a chunk, one that looks up places and one that adds up: together they would want more registers than
-    there are, and a wrong guess in the one would cost the other's work. No functions, since numba counts references to
-    every array that is handed to one.
+    Returns the number of pairs with beta = 1 and the sum of their t; and for the pairs with beta in (0, 1), the sums of
+    t and of t^2.
+
+    There are two loops over a chunk, one that looks up places and one that adds up. A single loop would need more
+    registers than there are, and a misprediction in one half would cost the other's work. There are no helper
+    functions, since Numba counts references to every array that is passed to one.
     """
     value, sums, first, grid, moves = table[:5]
     base, below, above = grid[0], grid[1], grid[2]
@@ -226,7 +280,7 @@ def _meet(
     above_zero, above_width = np.empty((2, CHUNK), np.uint64)
     for begin in range(0, len(rows), CHUNK):
         n = 0
-        for i in range(begin, min(begin + CHUNK, len(rows))):  # leave out without a branch what is below all q
+        for i in range(begin, min(begin + CHUNK, len(rows))):  # drop, without a branch, the points below all q
             row = rows[i]
             b = offset + sign * scores[row]
             points[n], places[n] = b, row
@@ -245,9 +299,10 @@ def _meet(
                 moves[f, PASS] += 1.0
                 out[places[j]] = factor * full
                 continue
-            # The window, places f to c - 1: what of it is in the block before (if it begins there), then the rest but
-            # for the last value, which is added by itself, so that what is only a little above it keeps its digits.
-            # Whether there is one, `two`, is a factor rather than a branch, which could not be predicted.
+            # The window, places f to c - 1, is added up in three steps: its part in the previous block, if it begins
+            # there; the rest without the last value; and the last value separately, so that points only slightly above
+            # it keep their digits. `two`, whether there is a previous block, is a factor, since a branch would be
+            # unpredictable.
             last = c - ONE
             start = sums[last, BLOCK]
             two = 1.0 if np.float64(f) < start else 0.0
@@ -276,15 +331,15 @@ def _meet(
 
 @njit()
 def _walk(nu: float, d: int, table: Table) -> None:
-    """gamma of each value, from the highest down, as in `pair_sums`: the sum of t moves with q."""
+    """Compute gamma of each value, from the highest down; as in `pair_sums`, the sum of t is shifted along with q."""
     full = inside = t_sum = 0.0
     value, moves = table.value, table.moves
     for i in range(d - 1, -1, -1):
-        if i < d - 1:  # first the points leave that have this value in their window no more, then the others move
+        if i < d - 1:  # first remove the points whose window ends above this value, then shift the others
             full += moves[i + 1, LEAVE]
             inside -= moves[i + 1, LEAVE]
             t_sum -= moves[i + 1, LEAVE_T]
-            if inside == 0:  # an empty window has no rounding errors either
+            if inside == 0:  # the window is empty: remove its rounding errors
                 t_sum = 0.0
             t_sum += inside * (value[i + 2] - value[i + 1])
         full += moves[i + 1, PASS]

@@ -1,17 +1,19 @@
 """Sums over pairs where the sorted class is too large for one rank: each rank has a range of it (sample sort).
 
-Splitters are quantiles of a sample of q, b and b - nu, the scores where something has to be looked up, so that ranges
-are alike in q and in questions together. Each q goes to the rank of its range; q that tie at a splitter are shared out
-among the ranks between the equal splitters, so equal scores do not meet on one rank.
+The splitters of the ranges are quantiles of a sample of q, b and b - nu, the scores at which something is looked up. So
+the ranges are balanced in q and in questions together. Each q goes to the rank of its range. The q that equal a
+splitter are shared among the ranks between the equal splitters, so equal scores do not all go to one rank.
 
-To a point b most ranges are one thing: all their q have beta = 1, or all beta = 0, or all are in b's window. Such a
-range takes part by its totals alone (number of q, sums of their distances to its top), which every rank has from an
-Allgather. Only the two ranges where beta changes its piece, those around b and b - nu, must see b itself: it is sent
-there, met by `SmallerClass` and answered. As there, nothing cancels: no sum over one range is subtracted from another.
+For a point b, most ranges are uniform: all their q have beta = 1, or all have beta = 0, or all are in b's window. Such
+a range contributes by its totals alone (the number of q, and the sums of their distances to its top), which every rank
+has from an Allgather. Only the two ranges in which beta changes its form, those around b and around b - nu, need b
+itself. b is sent there as a question, paired with q by `SmallerClass`, and the answer is sent back. As there, nothing
+cancels: no sum over one range is subtracted from another.
 
-Cost with P ranks, for each, in the mean: 8 bytes sent for each q and at most 16 for each b, as much received, and the
-answers the same way back; 40 P bytes of totals; O((n/P) log n + P^2) time. Where the sample misjudged (many unlike
-scores in one place), questions are sent in several rounds: a rank holds some 4 n_b/P of them at a time.
+Cost with P ranks, for each rank on average: it sends 8 bytes for each q and at most 16 for each b, receives as much,
+and the answers travel the same way back; 40 P bytes of totals; O((n/P) log n + P^2) time. If the sample was misleading
+(many different scores in one place), questions are sent in several rounds, so that a rank holds about 4 n_b/P of them
+at a time.
 """
 
 from __future__ import annotations
@@ -27,15 +29,22 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
-SAMPLE = 512  # of each kind of score, from each rank
-ROOM = 4  # how many times its even share of questions a rank takes at a time, at most
+SAMPLE = 512  # number of scores of each kind that each rank contributes to the sample
+ROOM = 4  # at most this many times its even share of the questions goes to a rank at a time
 
 
 class KeyRanges:
-    """The sums of `SmallerClass` over all ranks' q and b, with nothing held whole anywhere."""
+    """The sums of `SmallerClass` over all ranks' q and b; no rank holds either class as a whole.
+
+    Parameters
+    ----------
+    n_q, n_b : int
+        This rank's number of rows in the two classes.
+    comm : Communicator
+        The ranks. Construction is **collective**.
+    """
 
     def __init__(self, n_q: int, n_b: int, comm: Communicator) -> None:
-        """n_q, n_b : this rank's numbers of rows in the two classes. Collective."""
         self.comm = comm
         rng = np.random.default_rng(comm.rank)
         self._picks = [rng.integers(0, n, min(SAMPLE, n)) for n in (n_q, n_b, n_b)]
@@ -46,13 +55,27 @@ class KeyRanges:
         self._weights = comm.allgather_rows(np.concatenate([[0.0], *weights]), self._counts)
         self._share = -(-int(comm.sum(np.array([n_b]))[0]) // comm.size)
         self._range = SmallerClass(1)
-        Ranges(np.ones((1, 5)), 1.0).meet(np.zeros(1))  # compiles its kernels, or loads them, now
+        Ranges(np.ones((1, 5)), 1.0).meet(np.zeros(1))  # compile the kernels, or load them, now
 
-    @np.errstate(over="ignore", invalid="ignore")  # sums may pass the largest float, and say so by what they are
+    @np.errstate(over="ignore", invalid="ignore")  # sums may overflow, which shows in the result
     def evaluate(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, Floats, Sums]:
-        """gamma of this rank's q and b, and the sums over all pairs; zeros and NaN if not `finite` on every rank.
+        """Compute gamma of this rank's q and b, and the sums over all pairs. **Collective.**
 
-        q, b : this rank's rows of either class in any order. Collective.
+        Parameters
+        ----------
+        q, b : (n_q,) and (n_b,) float64
+            This rank's rows of the two classes, in any order.
+        nu : float
+            The width >= 0.
+        finite : bool
+            Whether all scores of this rank are finite.
+
+        Returns
+        -------
+        gamma_q, gamma_b : (n_q,) and (n_b,) float64
+            Zeros unless all ranks' scores are finite.
+        sums : Sums
+            NaN unless all ranks' scores are finite.
         """
         splitters = self._splitters(q, b, nu, finite)
         if splitters is None:
@@ -75,9 +98,10 @@ class KeyRanges:
         return gamma_q, gamma_b, Sums(*self.comm.sum(np.add(self._range.sums, ranges.sums)))
 
     def _splitters(self, q: Floats, b: Floats, nu: float, finite: bool) -> Floats | None:
-        """(P - 1,), increasing; None if not `finite` on every rank. Collective."""
+        """Choose the splitters, (P - 1,), increasing; None if scores of any rank are not finite. Collective."""
         q_pick, b_pick, f_pick = self._picks
-        # Where b itself is a splitter, no q is on the wrong side; likewise for b - nu, if what equals it is below.
+        # If b itself is a splitter, every q is on the right side of it. For b - nu the splitter is the next larger
+        # float, since q = b - nu has to lie below it.
         values = [np.array([0.0 if finite else np.nan]), q[q_pick], b[b_pick], np.nextafter(b[f_pick] - nu, np.inf)]
         sample = self.comm.allgather_rows(np.concatenate(values), self._counts)
         if np.isnan(sample).any():
@@ -88,7 +112,9 @@ class KeyRanges:
         return sample[order[np.searchsorted(reached, ends)]]
 
     def _totals(self, held: Floats) -> Floats:
-        """(P, 5): of each rank's range the number of q, the lowest and highest, sums of distances to that, squared."""
+        """Gather, for each rank's range, the number of q, the lowest, the highest, and the sums of distances to that
+        and of their squares: (P, 5). Collective.
+        """
         mine = np.zeros(5)
         if len(held):
             below = held[-1] - held
@@ -96,30 +122,45 @@ class KeyRanges:
         return self.comm.allgather_rows(mine, [5] * self.comm.size).reshape(-1, 5)
 
     def _ask(self, b: Floats, questions: tuple[NDArray[Any], NDArray[Any]], gamma_b: Floats) -> None:
-        """Add to gamma_b what the ranges find that must see their points: (rank, row) of each question. Collective."""
+        """Send each question's point to the rank of its range, and add the answers to gamma_b. Collective.
+
+        questions : the rank and the row in b of each question.
+        """
         to, row = questions
         order = np.argsort(to, kind="stable")
         to, row = to[order], row[order]
         load = self.comm.sum(np.bincount(to, minlength=self.comm.size))
         rounds = max(1, math.ceil(load.max() / (ROOM * self._share)))
         for turn in range(rounds):
-            some, rows = to[turn::rounds], row[turn::rounds]
-            points, origin = self.comm.alltoall_rows(b[rows], np.bincount(some, minlength=self.comm.size))
+            ranks, rows = to[turn::rounds], row[turn::rounds]
+            points, origin = self.comm.alltoall_rows(b[rows], np.bincount(ranks, minlength=self.comm.size))
             answers = np.empty(len(points))
             self._range.meet(points, np.arange(len(points), dtype=np.uint32), 1.0, 0.0, 1.0, answers)
             np.add.at(gamma_b, rows, self.comm.alltoall_rows(answers, origin)[0])
 
 
 class Ranges:
-    """What all ranks know of all ranges that hold some q, B of them, and what this rank's points do to these."""
+    """What every rank knows of the B ranges that contain any q, and what this rank's points contribute to them.
+
+    Parameters
+    ----------
+    totals : (P, 5) float64
+        See `KeyRanges._totals`.
+    nu : float
+        The width >= 0.
+
+    Notes
+    -----
+    O(B^2) time and memory.
+    """
 
     def __init__(self, totals: Floats, nu: float) -> None:
-        """totals : (P, 5), as `KeyRanges._totals` has them. O(B^2) time and memory."""
         self.nu = nu
         self.rank = np.flatnonzero(totals[:, 0])
         self._count, self._low, self._high, t, t2 = np.ascontiguousarray(totals[self.rank].T)
         B = len(self.rank)
-        # t, t2[i, j]: sums of distances, and of squares, of the q of the ranges i to j - 1 to the top of the last
+        # _t[i, j] and _t2[i, j]: the sums of distances, and of their squares, of the q in the ranges i to j - 1 to the
+        # top of range j - 1.
         self._t, self._t2 = np.zeros((2, B + 1, B + 1))
         for j in range(1, B + 1):
             x = self._high[j - 1] - self._high[:j]
@@ -127,15 +168,21 @@ class Ranges:
             self._t[:j, j] = _sums_from(t[:j] + n * x)
             self._t2[:j, j] = _sums_from(t2[:j] + 2 * x * t[:j] + n * x * x)
         self._below = np.concatenate([[0.0], np.cumsum(self._count)])
-        self._full = np.zeros(B + 1)  # how many points have exactly so many ranges full
-        # how many points have just the ranges i to j - 1 in their window, and the sum of their t with the top of these
+        self._full = np.zeros(B + 1)  # [f]: the number of points that have beta = 1 with exactly the first f ranges
+        # [0, i, j]: the number of points with exactly the ranges i to j - 1 in their window; [1, i, j]: the sum of
+        # their t with the top of range j - 1.
         self._window = np.zeros((2, B + 1, B + 1))
         self.sums = Sums(0.0, 0.0, 0.0)
 
     def meet(self, b: Floats) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
-        """gamma of each point from whole ranges, and the questions: the ranks that must see it, and the rows of b.
+        """Compute the points' gamma from uniform ranges, and the questions for the others. O(log B) for each point.
 
-        O(log B) for each point.
+        Returns
+        -------
+        gamma : (n_b,) float64
+            The contribution of the uniform ranges.
+        questions : (ranks, rows)
+            For each question, the rank of the range and the row in b.
         """
         gamma, ask = np.empty(len(b)), np.empty((2, len(b)), np.int64)
         found = _meet_ranges(
@@ -144,19 +191,20 @@ class Ranges:
         full, hinge, t, t2 = found
         beta, huber = (t / self.nu, 0.5 * t2 / self.nu) if self.nu > 0 else (0.0, 0.0)
         self.sums = Sums(hinge + t, hinge - 0.5 * self.nu * full + huber, full + beta)
-        rows = [np.flatnonzero(one >= 0) for one in ask]
-        return gamma, (
-            np.concatenate([self.rank[one[r]] for one, r in zip(ask, rows, strict=True)]),
-            np.concatenate(rows),
-        )
+        rows = [np.flatnonzero(ranges >= 0) for ranges in ask]
+        ranks = [self.rank[ranges[asking]] for ranges, asking in zip(ask, rows, strict=True)]
+        return gamma, (np.concatenate(ranks), np.concatenate(rows))
 
     def shares(self, size: int) -> Floats:
-        """(3, P): for each rank, how many of this rank's points have beta = 1 with its whole range, how many have it in
-        their window, and the sum of their t with its top."""
+        """Return, for each rank, what this rank's points contribute to its whole range: (3, P).
+
+        The rows are the number of points that have beta = 1 with the whole range, the number of points that have all of
+        it in their window, and the sum of the latter's t with its top.
+        """
         B = len(self.rank)
         found = np.zeros((3, size))
         found[0, self.rank] = np.cumsum(self._full[::-1])[::-1][1:]
-        # Points with window i..j-1 hold range r where i <= r < j.
+        # The window i..j-1 contains range r if i <= r < j.
         count, t = np.cumsum(self._window, axis=1)
         for r in range(B):
             ends = slice(r + 1, B + 1)
@@ -166,19 +214,21 @@ class Ranges:
 
 
 def _range_of(q: Floats, splitters: Floats) -> NDArray[np.int64]:
-    """The rank for each q: how many splitters are <= q; of several ranks between equal splitters, each in turn."""
+    """Return the rank for each q: the number of splitters <= q; among several ranks between equal splitters, each in
+    turn.
+    """
     first, last = np.searchsorted(splitters, q, "left"), np.searchsorted(splitters, q, "right")
     return last - np.arange(len(q)) % np.maximum(last - first, 1)
 
 
 def _sums_from(terms: Floats) -> Floats:
-    """sum of terms[i:], for each i."""
+    """Return the sum of terms[i:] for each i."""
     return np.cumsum(terms[::-1])[::-1]
 
 
 @njit()
 def _ranges_with(b: float, width: float, edge: Floats) -> int:
-    """How many of the increasing edges have b - edge >= width."""
+    """Return how many of the increasing edges have b - edge >= width."""
     low, high = 0, len(edge)
     while low < high:
         middle = (low + high) >> 1
@@ -203,7 +253,9 @@ def _meet_ranges(
     gamma: Floats,
     ask: NDArray[np.int64],
 ) -> tuple[float, float, float, float]:
-    """See `Ranges.meet`; ask : (2, n), the ranges around b - nu and around b, or -1. Returns what `_meet` does."""
+    """See `Ranges.meet`. ask : (2, n) is set to the ranges around b - nu and around b, or -1. Returns the same as
+    `pairwise._meet`.
+    """
     full_sum = hinge_sum = t_sum = t2_sum = 0.0
     for row in range(len(b)):
         point = b[row]

@@ -5,12 +5,12 @@
 In units of the margins, with tau = -n theta+ / 2 (Theorem 7), nu = mu n / 2 and a = n / (2 n+):
 
     t_i = tau - s_i on P,  t_j = s_j + a - tau on N,  beta = clip(t / nu, 0, 1),  tau such that sum_P beta = sum_N beta
-    R_mu = 2/n sum of the Huber hinges of t,    R = the least such sum over tau at nu = 0
-    At nu = 0, beta = [t > 0], and the rows tied at tau share what keeps the sums equal.
+    R_mu = 2/n (sum of the Huber hinges of t),    R = the minimum over tau of the same sum at nu = 0
+    At nu = 0, beta = [t > 0], and the rows tied at tau share the difference, so that the two sums are equal.
 
     coefficients  c_i = -2/n beta_i on P,  c_j = 2/n beta_j on N,      d = 1/n+ sum_P beta.
 
-Every term of R and R_mu is positive here, so nothing cancels however large the margins are.
+Every term of R and R_mu is positive here, so nothing cancels, however large the margins are.
 """
 
 from __future__ import annotations
@@ -27,37 +27,48 @@ from distsms.utils.typing import Floats
 
 
 class PrbepRisk(Loss):
-    """The PRBEP risk, however tau is found; see the module's docstring."""
+    """The PRBEP risk, independent of how tau is found; see the module's docstring."""
 
     name = "prbep"
     nonnegative = True
 
     @property
     def shift(self) -> float:
-        """a: what a swap of two rows gains, in units of the margins."""
+        """a: what swapping two rows gains, in units of the margins."""
         return self.n / (2.0 * self.n_pos)
 
     def smoothing_cost(self) -> float:
-        """sum_P beta = sum_N beta <= min(n+, n-), so the prox 1/2 ||beta||^2 is at most that, and mu = 2 nu / n."""
+        """Return mu D / nu = 2/n min(n+, n-).
+
+        On the feasible set sum_P beta = sum_N beta <= min(n+, n-), so the prox term 1/2 ||beta||^2 is at most that.
+        """
         return 2.0 * min(self.n_pos, self.n_neg) / self.n
 
     def at_zero(self) -> float:
-        """Delta alone, with as many rows swapped as can be."""
+        """Return Delta alone, with as many rows swapped as possible."""
         return min(self.n_pos, self.n_neg) / self.n_pos
 
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """D = n / 2, so nu = mu n / 2 = c_mu epsilon."""
+        """Return nu = mu n / 2 = c_mu epsilon, since D = n / 2."""
         return c_mu * epsilon
 
     def risks(self, found: Balance, rules: tuple[Rule, Rule], nu: float) -> tuple[float, float, float]:
-        """R, R_mu and d. Settling beta changes R_mu less than rounding does."""
+        """Return R, R_mu and d. The rules of `settlement` change R_mu by less than rounding does."""
         R, R_mu = (2.0 / self.n * total for total in (found.hinge, found.huber))
         return R, R_mu if nu > 0 else R, rules[0].total(found.pos) / self.n_pos
 
 
 class Side(NamedTuple):
-    """Sums over all of P or all of N: of beta, of the rows near the kink (see `near_kink`), and of their beta."""
+    """Sums over all of P or all of N.
+
+    Attributes
+    ----------
+    total : float
+        The sum of beta.
+    near, near_total : float
+        The number of rows near the kink (see `near_kink`), and the sum of their beta.
+    """
 
     total: float
     near: float
@@ -65,8 +76,19 @@ class Side(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """Both sides at a tau, how many ramps are under way there (0 < beta < 1), and the sums of hinges: Huber's at tau,
-    and plain ones at tau0."""
+    """Both classes at a tau.
+
+    Attributes
+    ----------
+    pos, neg : Side
+        The sums over P and over N.
+    under_way : float
+        The number of rows with 0 < beta < 1.
+    huber : float
+        The sum of the Huber hinges at tau.
+    hinge : float
+        The sum of the plain hinges at tau0, the tau of the exact R.
+    """
 
     pos: Side
     neg: Side
@@ -76,33 +98,43 @@ class Balance(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """What should be 0."""
+        """sum_P beta - sum_N beta, which should be 0."""
         return self.pos.total - self.neg.total
 
 
 class Rule(NamedTuple):
-    """How beta changes on one side: to scale * (beta + share * (goal - beta)), with share = 0 for rows not near."""
+    """How beta changes on one side: to scale * (beta + share * (goal - beta)), with share = 0 for rows not near the
+    kink.
+    """
 
     share: float
     goal: float
     scale: float
 
     def total(self, side: Side) -> float:
-        """The sum of beta by this rule."""
+        """Return the sum of beta after the change."""
         return self.scale * (side.total + self.share * (self.goal * side.near - side.near_total))
 
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
-        """beta (rows of this side,) by this rule; near: which of them are."""
+        """Return beta after the change. beta : of the rows of this side; near : which of them are near the kink."""
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
 
 
 def near_kink(tau: float, nu: float) -> float:
-    """Rows with |t| up to this are near the kink: those that change when tau moves within its rounding."""
+    """Return the largest |t| of rows near the kink, whose beta may change when tau moves within its rounding error."""
     return nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
 
 
 def polish(tau: float, nu: float, balance: Callable[[float], Balance]) -> tuple[float, Balance]:
-    """tau after a few Newton steps, and the balance there: they take away what finding tau has rounded."""
+    """Improve tau by up to three Newton steps, which remove the rounding errors of finding it.
+
+    Returns
+    -------
+    tau : float
+        The improved root.
+    best : Balance
+        The balance there.
+    """
     best = balance(tau)
     for _ in range(3):
         if abs(best.excess) <= 1e-12 * best.pos.total or best.under_way == 0:
@@ -116,20 +148,19 @@ def polish(tau: float, nu: float, balance: Callable[[float], Balance]) -> tuple[
 
 
 def settlement(pos: Side, neg: Side) -> tuple[Rule, Rule]:
-    """What makes sum_P beta = sum_N beta: the plane is valid only if beta is feasible, whatever rounding did to tau.
+    """Return the rules for P and N that make sum_P beta = sum_N beta exactly, whatever rounding did to tau.
 
-    Only rows near the kink change: J_mu hardly does. Where nu is below the resolution of the scores these are the rows
-    tied at tau, and no tau would do.
+    The plane is valid only if beta is feasible. Only rows near the kink change, which hardly changes J_mu. If nu is
+    below the resolution of the scores, these are the rows tied at tau, and no tau alone would balance the sums.
     """
     excess = pos.total - neg.total
     falling, rising = (pos, neg) if excess > 0 else (neg, pos)
     room = falling.near_total + (rising.near - rising.near_total)
     share = min(1.0, abs(excess) / room) if room > 0 else 0.0
     fall, rise = Rule(share, 0.0, 1.0), Rule(share, 1.0, 1.0)
-    if rise.total(rising) < fall.total(
-        falling
-    ):  # by more than rounding: not met in practice; less beta is feasible, too
-        fall = fall._replace(scale=rise.total(rising) / fall.total(falling))
+    total, limit = fall.total(falling), rise.total(rising)
+    if limit < total:  # by more than rounding this does not happen in practice; a smaller beta is feasible, too
+        fall = fall._replace(scale=limit / total)
     return (fall, rise) if excess > 0 else (rise, fall)
 
 
@@ -137,9 +168,9 @@ class Prbep(PrbepRisk, GatheringLoss):
     """The PRBEP risk with all margins on the root: the reference."""
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Algorithms 2 and 3 for tau; a selection for the exact R. O(n log n)."""
+        """Find tau by Algorithms 2 and 3, and the exact R by a selection. O(n log n)."""
         shifted = negative + self.shift  # t_j = shifted_j - tau
-        # At nu = 0 the balance holds where n- of all places lie below or at tau.
+        # At nu = 0 the sums balance where n- of all positions (s_i and s_j + a) are at most tau.
         tau = tau0 = np.partition(np.concatenate([positive, shifted]), self.n_neg - 1)[self.n_neg - 1]
         if nu > 0:  # a negative's 1 - beta_j is a ramp of tau with its head at shifted_j - nu
             tau = root_of_ramps(np.sort(np.concatenate([positive, shifted - nu])), nu, float(self.n_neg))

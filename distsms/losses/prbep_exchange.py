@@ -1,13 +1,14 @@
-"""PRBEP without gathering or sorting: tau by `rootfinding`, then sums over ranks at tau (JMLR, section 4.1).
+"""PRBEP without gathering or sorting: tau by `order_statistics`, then sums over ranks at tau (JMLR, section 4.1).
 
-With ramps that rise from 0 to 1 from s_i on (P) and, as 1 - beta_j, up to s_j + a (N), sum_P beta = sum_N beta says
-that all ramps together reach n-. At nu = 0 the same ramps are steps, and the root is the tau0 of the exact R. Both are
-searched at once, first near the last evaluation's, since margins move little from one evaluation to the next.
+On P, beta_i is a ramp that rises from 0 to 1 from s_i on. On N, 1 - beta_j is a ramp that rises up to s_j + a. So sum_P
+beta = sum_N beta says that all ramps together reach n-. At nu = 0 the same ramps are steps, and the root is tau0, the
+tau of the exact R. Both roots are searched for at once, first near those of the last evaluation, since margins change
+little from one evaluation to the next.
 
 Cost of an evaluation, whatever n: two Allreduces for the roots (28 KiB, and less for the second) and one of 72 bytes
-for the sums; some three more after a jump, at nu = 0 one of 16 bytes more, and one of 72 for a Newton step where
-rounding asks for it. Passes over the local rows: one for each root, one for the sums, one that writes the coefficients.
-Memory beyond these: 5 n_local bytes and 64 KiB on every rank.
+for the sums; about three more after a jump, one more of 16 bytes at nu = 0, and one of 72 bytes for each Newton step,
+if rounding requires any. Passes over the local rows: one for each root, one for the sums, and one that writes the
+coefficients. Memory beyond the scores and coefficients: 5 n_local bytes and 64 KiB on every rank.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITI
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
-SLACK = 1e-13  # what a root may be off: in the sum of beta, and in R
-LEAST = sys.float_info.min  # in place of nu = 0: t / LEAST is at least 1 or not above 0
+SLACK = 1e-13  # the tolerance of a root: its effect on the sum of beta, and on R
+LEAST = sys.float_info.min  # used instead of nu = 0: t / LEAST is at least 1, or at most 0
 
 
 class PrbepExchange(PrbepRisk):
-    """The PRBEP risk; every rank keeps its margins."""
+    """The PRBEP risk, with the margins staying on their ranks."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         self._kinds = np.full(len(labels), LEFT_OUT, np.uint8)
         self._kinds[self.positive], self._kinds[self.negative] = POSITIVE, NEGATIVE
         self._smooth, self._exact = RootSearch(self._kinds, self.n_neg), RootSearch(self._kinds, self.n_neg)
-        select(np.zeros(1), 1, Communicator())  # compiles or loads the kernels now, not in the first evaluation
+        select(np.zeros(1), 1, Communicator())  # compile or load the kernels now, before the first evaluation
         _sums(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, 0.0)
         _coefficients(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Two Allreduces of 28 KiB, four passes; see the module's docstring."""
+        """Return the cost of two Allreduces of 28 KiB and four passes; see the module's docstring."""
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 4 * 28 * 2**10, 10.0 * n_local, held_by_each=5.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. Collective: some three to five small Allreduces; see the module's docstring."""
+        """See `Loss.evaluate`. **Collective**, about three to five small Allreduces; see the module's docstring."""
         scores = np.ascontiguousarray(scores, np.float64)
         tau, tau0 = self._roots(scores, nu)
         if math.isnan(tau):
@@ -68,7 +69,7 @@ class PrbepExchange(PrbepRisk):
         return LossValue(*self.risks(found, rules, nu), coefficients)
 
     def _roots(self, scores: Floats, nu: float) -> tuple[float, float]:
-        """tau and tau0; NaN if a margin of any rank is not finite. Collective."""
+        """Find tau and tau0; NaN if a margin of any rank is not finite. Collective."""
         a, smooth, exact = self.shift, self._smooth, self._exact
         if nu == 0:
             tau0 = find_place(exact, scores, a, self.comm)
@@ -82,15 +83,15 @@ class PrbepExchange(PrbepRisk):
         return smooth.root, exact.root
 
 
-@njit(fastmath=False)  # said aloud: else the caller's is taken over, and ties are lost
+@njit(fastmath=False)  # explicit, since Numba would otherwise inline it with the caller's setting and lose ties
 def _above(tau, score, kind, shift):  # type: ignore[no-untyped-def]
-    """t of a row: tau - s on P, s + shift - tau on N."""
+    """Return t of a row: tau - s on P, s + shift - tau on N."""
     return score + shift - tau if kind == NEGATIVE else tau - score
 
 
 @njit(error_model="numpy", fastmath=False)
 def _ramp(t, nu):  # type: ignore[no-untyped-def]
-    """beta of a row."""
+    """Return beta of a row."""
     beta = t / (nu if nu > 0.0 else LEAST)
     beta = beta if beta > 0.0 else 0.0
     return beta if beta < 1.0 else 1.0
@@ -98,7 +99,7 @@ def _ramp(t, nu):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped-def]
-    """This rank's `Balance`, as an array: Side of P, Side of N, the ramps under way, Huber's hinges, plain hinges."""
+    """Return this rank's contribution to a `Balance` as an array: Side of P, Side of N, under_way, huber, hinge."""
     pos = pos_near = pos_near_total = neg = neg_near = neg_near_total = under_way = huber = hinge = 0.0
     for i in range(len(scores)):
         kind = kinds[i]
@@ -122,7 +123,9 @@ def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped
 
 @njit(error_model="numpy")
 def _coefficients(scores, kinds, shift, tau, nu, near, rules, out):  # type: ignore[no-untyped-def]
-    """out (n_local,): beta by the rule of its row's side, [share, goal, scale] in rules (2, 3): P, N."""
+    """Set out (n_local,) to beta after the rule of each row's side; rules (2, 3) are [share, goal, scale] of P and of
+    N.
+    """
     for i in range(len(scores)):
         kind = kinds[i]
         t = _above(tau, scores[i], kind, shift)

@@ -1,5 +1,7 @@
-"""The risks that can be minimized, one module each. A new one is a module and a line in `MEASURES`,
-and a name in `distsms.measures`."""
+"""The table of all losses, by measure and ordering.
+
+A new loss is a module, a line in `MEASURES` and a name in `distsms.measures`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.losses.base import Cost, Loss, LossValue
+from distsms.losses.base import Loss, LossValue
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
 from distsms.losses.error_rate import ErrorRate
 from distsms.losses.prbep import Prbep
@@ -20,7 +22,7 @@ from distsms.utils.typing import Floats
 
 __all__ = ["MEASURES", "Loss", "LossValue", "choose_ordering", "loss_class", "make_loss"]
 
-# (family of measures, ordering) -> class; what follows the family in a measure's name goes to its constructor
+# (family of measures, ordering) -> class; the parameters in a measure's name are passed to its constructor
 MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("rocarea", "gather"): RocArea,
     ("rocarea", "exchange"): RocAreaExchange,
@@ -34,29 +36,63 @@ MEASURES: dict[tuple[str, str], type[Loss]] = {
 
 
 def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
-    """Return the class of a measure's loss for an ordering. Raises InputError if there is none."""
+    """Return the class for a measure, such as "precision@100", and an ordering.
+
+    Raises
+    ------
+    InputError
+        If there is no such measure, or it is not offered with this ordering.
+    """
     family = Measure.parse(measure).family
     if (family, ordering) not in MEASURES:
-        there = ", ".join(other for one, other in MEASURES if one == family)
-        raise InputError(f"{measure} is not offered with the ordering {ordering!r}, only with: {there}")
+        offered = ", ".join(key_ordering for key_family, key_ordering in MEASURES if key_family == family)
+        raise InputError(f"{measure} is not offered with the ordering {ordering!r}, only with: {offered}")
     return MEASURES[family, ordering]
 
 
 def make_loss(
     measure: str | Measure, ordering: str, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator
 ) -> Loss:
-    """The loss of this rank's rows; see `Loss`. Collective. Raises InputError where a class is missing, or k rows.
+    """Build the loss of this rank's rows. **Collective.**
 
-    ordering : a key of `MEASURES`, not "auto": see `choose_ordering`.
+    Parameters
+    ----------
+    measure : str or Measure
+        Such as "precision@100".
+    ordering : str
+        As in the keys of `MEASURES`; not "auto", see `choose_ordering`.
+    labels, weights, comm
+        See `Loss`.
+
+    Raises
+    ------
+    InputError
+        If a class has no rows, or there are fewer than k rows.
     """
     return loss_class(measure, ordering)(labels, weights, comm, *Measure.parse(measure).parameters)
 
 
 def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
-    """The ordering asked for, or for "auto" the one that costs least on so many ranks; and why, in words.
+    """Choose the ordering, and say why. Local.
 
-    By the counts of `Loss.cost`, a byte and a step being one nanosecond each: about right for a network of 10 Gbit/s
-    and for a kernel, and orders of magnitude are what differs. Local.
+    Parameters
+    ----------
+    asked : str
+        The ordering, or "auto" for the cheapest one on so many ranks.
+    measure : str or Measure
+        Such as "rocarea".
+    n_pos, n_neg, size : int
+        The number of positives, negatives and ranks.
+
+    Returns
+    -------
+    ordering, why : str
+        A key of `MEASURES`, and the reason, for people.
+
+    Notes
+    -----
+    The costs are those of `Loss.cost`, at one nanosecond for each byte and each step. That is about right for a network
+    of 10 Gbit/s and for a kernel, and the orderings' costs differ by orders of magnitude.
     """
     if asked != "auto":
         return asked, "as asked for"
@@ -65,9 +101,8 @@ def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, 
     best, *others = sorted(costs, key=lambda ordering: costs[ordering].bytes + costs[ordering].steps)
     if not others:
         return best, "the only one for this measure"
-    said = "; ".join(f"{ordering} {_said(costs[ordering])}" for ordering in [best, *others])
-    return best, f"the cheapest by count on {size} rank{'s' * (size > 1)} ({said}; an evaluation, on the busiest)"
-
-
-def _said(cost: Cost) -> str:
-    return f"{cost.bytes:.2g} bytes, {cost.steps:.2g} steps"
+    listed = "; ".join(
+        f"{ordering} {costs[ordering].bytes:.2g} bytes, {costs[ordering].steps:.2g} steps"
+        for ordering in [best, *others]
+    )
+    return best, f"the cheapest by count on {size} rank{'s' * (size > 1)} ({listed}; an evaluation, on the busiest)"

@@ -1,10 +1,10 @@
-"""ROCArea, the share of pairs in the right order (JMLR, equation (5), sections 3.2 and 4.2).
+"""ROCArea, the share of correctly ordered pairs (JMLR, equation (5), sections 3.2 and 4.2).
 
     R(w) = 1/m sum_{i in P, j in N} max(0, t_ij),   t_ij = 1 - (s_i - s_j),   m = n+ n-
 
-In units of the margins the smoothed risk replaces max(0, t) by the Huber hinge of width nu = mu m, whose derivative is
-the paper's beta_ij = clip(t_ij / nu, 0, 1). Only its row sums are needed: gamma_i = sum_j beta_ij, gamma_j = sum_i
-beta_ij (at nu = 0 they count the pairs with t_ij > 0),
+In units of the margins, the smoothed risk replaces max(0, t) by the Huber hinge of width nu = mu m, whose derivative is
+the paper's beta_ij = clip(t_ij / nu, 0, 1). Only its row sums are needed, gamma_i = sum_j beta_ij and gamma_j = sum_i
+beta_ij (at nu = 0 they count the pairs with t_ij > 0):
 
     coefficients  c_i = -gamma_i / m on P,  c_j = gamma_j / m on N,      d = 1/m sum_ij beta_ij.
 """
@@ -19,36 +19,36 @@ from distsms.utils.typing import Floats
 
 
 class RocAreaRisk(Loss):
-    """What is so however the pairs are summed; see the module's docstring."""
+    """The ROCArea risk, independent of how the pairs are summed; see the module's docstring."""
 
     name = "rocarea"
     nonnegative = True
 
     def smoothing_cost(self) -> float:
-        """mu D = nu / m * m / 2."""
+        """Return mu D / nu = 1/m * m/2 = 1/2."""
         return 0.5
 
     def at_zero(self) -> float:
-        """Every pair has t = 1."""
+        """Return 1: every pair has t = 1."""
         return 1.0
 
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """D = m / 2, so nu = mu m = 2 c_mu epsilon."""
+        """Return nu = mu m = 2 c_mu epsilon, since D = m / 2."""
         return 2.0 * c_mu * epsilon
 
 
 class RocArea(RocAreaRisk, GatheringLoss):
-    """The sums by Algorithm 4, on the root."""
+    """The ROCArea risk with all margins on the root: the reference."""
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Algorithm 4, once for each class. O(n log n)."""
+        """Run Algorithm 4 once for each class. O(n log n)."""
         order_pos, order_neg = np.argsort(positive), np.argsort(negative)
         q, x = positive[order_pos] - 1.0, negative[order_neg]  # t_ij = x_j - q_i; both increase
-        # m = n+ n- may pass 2^53: divide by one count after the other.
+        # m = n+ n- may exceed 2^53, so divide by the two counts one after the other.
         gamma_pos, gamma_neg = np.empty_like(q), np.empty_like(x)
         total, total_mu = pair_sums(q[::-1].copy(), x[::-1].copy(), nu, gamma_pos)
-        pair_sums(-x, -q, nu, gamma_neg)  # the classes' roles exchanged: t_ij = (-q_i) - (-x_j)
+        pair_sums(-x, -q, nu, gamma_neg)  # with the classes' roles exchanged: t_ij = (-q_i) - (-x_j)
         gamma_pos /= self.n_neg  # now the mean of beta over the other class
         gamma_neg /= self.n_pos
         coef_pos, coef_neg = np.empty_like(q), np.empty_like(x)

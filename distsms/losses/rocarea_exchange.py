@@ -1,14 +1,15 @@
 """ROCArea's risk without gathering: only the smaller class is sorted, by every rank or by ranges of scores.
 
-With q = s_i - 1 and b = s_j where positives are fewer, q = -s_j and b = 1 - s_i where negatives are, t_ij = b - q: see
-`distsms.losses.pairwise` for the sums. P ranks, n_min and n_max rows in the classes, n_min <= n_max:
+With q = s_i - 1 and b = s_j if positives are fewer, and q = -s_j and b = 1 - s_i if negatives are, t_ij = b - q; see
+`distsms.losses.pairwise` for the sums. With P ranks, and n_min <= n_max rows in the two classes, there are two ways:
 
-- *everywhere*: each rank sends its q to all, and all sort them; each meets its own b's; sums are then added up over
-  ranks. A rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min; O(n_min log P + n/P) time, 200 n_min bytes.
-- *by ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends, and receives, at most
-  (16 n_min + 32 n_max)/P bytes in the mean; O((n/P) log n) time, memory in proportion to n/P.
+- *everywhere*: each rank sends its q to all ranks, every rank sorts all q and pairs them with its own b, and the sums
+  are added over ranks. A rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min. O(n_min log P + n/P) time, 200 n_min
+  bytes of memory.
+- *by ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends and receives at most (16
+  n_min + 32 n_max)/P bytes on average. O((n/P) log n) time, memory in proportion to n/P.
 
-By neither a rank holds an array of the length n, and by ranges none of the length n_min.
+In neither way does a rank hold an array of length n, and by ranges none of length n_min.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 EVERYWHERE = 2**20
-"""Rows of a class that any rank can afford to sort: 0.2 GB."""
+"""Number of rows of a class that every rank can afford to sort: 0.2 GB."""
 NOT_FINITE = Sums(np.nan, np.nan, np.nan)
 
 
@@ -33,8 +34,9 @@ class RocAreaExchange(RocAreaRisk):
     """The ROCArea risk; see the module's docstring."""
 
     by_ranges: bool | None = None
-    """Whether the smaller class is sorted by ranges. None: where it has more than `EVERYWHERE` rows and that moves
-    fewer bytes; two collectives are quicker than ten as long as there is little to send."""
+    """Whether the smaller class is sorted by ranges. None: if it has more than `EVERYWHERE` rows and ranges move fewer
+    bytes. With little to send, the two collectives of "everywhere" are faster than the ten of "by ranges".
+    """
 
     def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -53,7 +55,7 @@ class RocAreaExchange(RocAreaRisk):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """The way that is taken; see the module's docstring."""
+        """Return the cost of the way that is taken; see the module's docstring."""
         (n_min, n_max), (everywhere, ranges) = sorted((n_pos, n_neg)), _bytes(n_pos, n_neg, size)
         n_local = (n_min + n_max) / size
         if by_ranges(n_pos, n_neg, size):
@@ -62,9 +64,9 @@ class RocAreaExchange(RocAreaRisk):
         return Cost(everywhere, steps, held_by_each=200.0 * n_min + 12.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. Collective."""
+        """See `Loss.evaluate`. **Collective.**"""
         coefficients = np.zeros(len(scores))
-        factor = self._sign / self.n_pos / self.n_neg  # n+ n- may pass 2^53: divide by one after the other
+        factor = self._sign / self.n_pos / self.n_neg  # n+ n- may exceed 2^53, so divide one after the other
         if isinstance(self._sums, KeyRanges):
             sums = self._by_ranges(self._sums, scores, nu, factor, coefficients)
         else:
@@ -73,17 +75,19 @@ class RocAreaExchange(RocAreaRisk):
         return LossValue(R, R_mu, d, coefficients)
 
     def _everywhere(self, table: SmallerClass, scores: Floats, nu: float, factor: float, out: Floats) -> Sums:
-        """All ranks sort all of the smaller class. Collective."""
-        # Its rows are kept in the order of the last evaluation: at the next one that is nearly right, and a stable
-        # sort, which merges runs, is quick. t = 1 - (s_i - s_j) is rounded as by gathering, first 1 - s_i.
+        """Sort the whole smaller class on every rank. Collective."""
+        # The rows stay in the order of the last evaluation. It is nearly right for the next one, and then a stable
+        # sort,
+        # which merges runs, is fast. t = 1 - (s_i - s_j) is rounded as in the ordering "gather": first 1 - s_i.
         run = self._run
         run[1:] = self._sign * scores[self._smaller] - (1.0 - self._offset)
         order = np.argsort(run[1:], kind="stable")
         self._smaller, run[1:] = self._smaller[order], run[1:][order]
-        # One more number from each rank says whether all its margins are finite, and is sorted out of the way.
+        # One more number from each rank says whether all its margins are finite: -inf, which is sorted to the front, or
+        # NaN, which is sorted to the end.
         run[0] = -np.inf if np.isfinite(scores).all() else np.nan
         q = self.comm.allgather_rows(run, self._counts)
-        q.sort(kind="stable")  # one rank alone has `run` itself here, which is in order
+        q.sort(kind="stable")  # a single rank has `run` itself here, which is sorted already
         if not np.isfinite(q[-1]):
             return NOT_FINITE
         table.sort(q[self.comm.size :], nu)
@@ -93,7 +97,7 @@ class RocAreaExchange(RocAreaRisk):
         return Sums(*total[-3:])
 
     def _by_ranges(self, ranges: KeyRanges, scores: Floats, nu: float, factor: float, out: Floats) -> Sums:
-        """Each rank sorts a range of the smaller class. Collective."""
+        """Sort one range of the smaller class on each rank. Collective."""
         q, b = (
             self._sign * scores[self._smaller] - (1.0 - self._offset),
             self._offset + self._sign * scores[self._larger],
@@ -104,7 +108,9 @@ class RocAreaExchange(RocAreaRisk):
 
 
 def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
-    """Bytes that a rank sends and receives in an evaluation: everywhere, and by ranges. See the module's docstring."""
+    """Return the bytes that a rank sends and receives in an evaluation: everywhere, and by ranges. See the module's
+    docstring.
+    """
     n_min, n_max = sorted((n_pos, n_neg))
     if size == 1:
         return 0.0, 0.0
@@ -112,6 +118,6 @@ def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
 
 
 def by_ranges(n_pos: int, n_neg: int, size: int) -> bool:
-    """Whether the smaller class is too large for every rank, and ranges move fewer bytes."""
+    """Decide whether the smaller class is too large for every rank, and ranges move fewer bytes."""
     everywhere, ranges = _bytes(n_pos, n_neg, size)
     return min(n_pos, n_neg) > EVERYWHERE and ranges < everywhere

@@ -1,0 +1,1 @@
+"""The rows of one rank as a matrix: products with X, threads, a constant column, normalization."""

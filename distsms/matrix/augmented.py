@@ -1,22 +1,42 @@
-"""A constant feature beside those that the data have: its weight is the model's bias (JMLR, section 5.1).
+"""Features that wrap others without copying them: with a constant column (the bias), or with repeated rows (weights).
 
-It is regularized like every other weight, so a larger value makes a bias cheaper. ROCArea and PRBEP do not see it.
+`WithBias` adds the constant feature of JMLR, section 5.1. Its weight is the model's bias. It is regularized like every
+other weight, so a larger constant makes a bias cheaper. ROCArea and PRBEP do not depend on it.
+
+`RepeatedRows` counts each row as often as its weight says, a whole number. For every measure, the risk of a row of
+weight k is the risk of k equal rows, so the losses need to know nothing of weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
 from distsms.matrix.base import Features
+from distsms.matrix.local import as_features
 from distsms.utils.typing import Floats
 
+BLOCK = 2**12
+"""Number of rows whose squares are held in memory at a time."""
 
-class WithConstant:
-    """The rows [x_i, value] of features with rows x_i, which are not copied; the constant is the last column.
 
-    value : above 0.  See `distsms.matrix.local` for the methods. Local.
+class WithBias:
+    """The rows [x_i, value] for the rows x_i of other features; the constant is the last column.
+
+    Parameters
+    ----------
+    features : Features
+        This rank's rows, with p columns.
+    value : float
+        The constant, above 0.
+
+    Notes
+    -----
+    `distsms.matrix.base.Features` describes the methods; here they have p + 1 columns.
     """
 
     def __init__(self, features: Features, value: float) -> None:
@@ -28,13 +48,13 @@ class WithConstant:
         return self._features.shape[0], self._features.shape[1] + 1
 
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
-        """[X, value] W: W (p + 1,) or (k, p + 1) -> (n_local,) or (k, n_local), into `out` if given."""
+        """Compute [X, value] W; see `Features.margins`."""
         out = self._features.margins(W[..., :-1], out)
         out += self._value * W[..., -1:]
         return out
 
     def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
-        """[X, value]' C: C (n_local,) or k of them -> (p + 1,) or (k, p + 1), to be summed over ranks."""
+        """Compute this rank's contribution to [X, value]' C; see `Features.transposed_times`."""
         inner = self._features.transposed_times(C)
         out = np.empty((*inner.shape[:-1], inner.shape[-1] + 1)) if out is None else out
         out[..., :-1] = inner
@@ -42,20 +62,77 @@ class WithConstant:
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """As for features: eps/2 of it bounds what rounding does to a margin.
+        """Return an upper bound as described in `Features.largest_terms`.
 
-        With S = sum_j |x_ij w_j| and B the constant's term, rounding B and adding it to X w come to at most eps/2
-        (S + 2 B), to first order, and S is at most half of what the features answer, (entries + 2) S.
+        Notes
+        -----
+        Let S = sum_j |x_ij w_j| over the wrapped columns, and B the constant's term. Rounding B and adding it to X w
+        costs at most eps/2 (S + 2 B), to first order, and S is at most half of (entries + 2) S, which the wrapped
+        features return.
         """
         return 1.5 * self._features.largest_terms(w[:-1]) + 3.0 * self._value * abs(float(w[-1]))
 
     def columns(self) -> tuple[Floats, Floats]:
-        """The largest |x_ij| of each column and its count of entries: (p + 1,) each."""
+        """Return max_i |x_ij| and the number of stored entries of each column, (p + 1,) each."""
         largest, counts = self._features.columns()
         rows = self.shape[0]
         return np.append(largest, self._value if rows else 0.0), np.append(counts, float(rows))
 
     def second_moments(self) -> Floats:
-        """sum_i x_ij^2 of each column: (p + 1,), to be summed over ranks."""
+        """Return sum_i x_ij^2 for each column, (p + 1,), which the caller sums over ranks."""
         with np.errstate(over="ignore"):
             return np.append(self._features.second_moments(), self.shape[0] * np.square(self._value))
+
+
+class RepeatedRows:
+    """The rows x_i of X, each repeated weights_i times in succession; a row of weight 0 is left out.
+
+    Parameters
+    ----------
+    X : (n_local, p) SciPy sparse matrix or array-like
+        See `as_features`.
+    weights : (n_local,) int64
+        Whole numbers >= 0.
+
+    Notes
+    -----
+    `distsms.matrix.base.Features` describes the methods; here n_local is the sum of the weights. Beyond the features'
+    own cost, each product takes O(sum of weights) time, and 8 bytes are held for each repeated row.
+    """
+
+    def __init__(self, X: Any, weights: NDArray[np.int64]) -> None:
+        self._X, self._weights, self._features = X, weights, as_features(X)
+        self._row = np.repeat(np.arange(len(weights)), weights)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(sum of weights, p)."""
+        return len(self._row), self._features.shape[1]
+
+    def margins(self, W: Floats, out: Floats | None = None) -> Floats:
+        """Compute X W of the repeated rows; see `Features.margins`."""
+        return np.take(self._features.margins(W), self._row, axis=-1, out=out)
+
+    def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
+        """Compute X' C of the repeated rows; see `Features.transposed_times`."""
+        single = isinstance(C, np.ndarray) and C.ndim == 1
+        sums: list[Any] = [np.bincount(self._row, c, len(self._weights)) for c in ([C] if single else C)]
+        return self._features.transposed_times(sums[0] if single else sums, out)
+
+    def largest_terms(self, w: Floats) -> float:
+        """Return the bound of `Features.largest_terms` over all rows of X, those of weight 0 included."""
+        return self._features.largest_terms(w)
+
+    def columns(self) -> tuple[Floats, Floats]:
+        """Return upper bounds on max_i |x_ij| and on the number of entries of each column, (p,) each."""
+        largest, counts = self._features.columns()
+        return largest, counts * self._weights.max(initial=0)
+
+    def second_moments(self) -> Floats:
+        """Return sum_i weights_i x_ij^2 for each column, (p,)."""
+        total = np.zeros(self.shape[1])
+        for start in range(0, len(self._weights), BLOCK):
+            rows = self._X[start : start + BLOCK].astype(np.float64)
+            squares = rows.multiply(rows) if sparse.issparse(rows) else np.square(rows, out=rows)
+            total += squares.T @ self._weights[start : start + BLOCK]
+        return total

@@ -1,4 +1,8 @@
-"""The rows of one rank, as the objective sees them: the protocol that every kind of features implements."""
+"""The interface of a rank's feature matrix, as the objective uses it.
+
+Each rank holds n_local rows x_i of the global matrix X, with p columns. `distsms.matrix.local` has the implementations
+that store entries, and `distsms.matrix.augmented` those that wrap other features.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,55 @@ from distsms.utils.typing import Floats
 
 
 class Features(Protocol):
-    """What the objective needs of the rows that a rank holds; see `distsms.matrix.local`."""
+    """The products and column statistics that the objective needs of this rank's rows.
+
+    Everything is local: no method communicates, and the caller sums over ranks where the description says so. All
+    vectors are float64. k vectors are the rows of a C-contiguous array, and they share one pass over the data. A rank
+    without rows (n_local = 0) is an ordinary case.
+    """
 
     @property
-    def shape(self) -> tuple[int, int]: ...
-    def margins(self, W: Floats, out: Floats | None = None) -> Floats: ...
-    def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats: ...
-    def largest_terms(self, w: Floats) -> float: ...
-    def columns(self) -> tuple[Floats, Floats]: ...
-    def second_moments(self) -> Floats: ...
+    def shape(self) -> tuple[int, int]:
+        """(n_local, p)."""
+
+    def margins(self, W: Floats, out: Floats | None = None) -> Floats:
+        """Compute the margins s = X w of this rank's rows.
+
+        Parameters
+        ----------
+        W : (p,) or (k, p) float64
+            One weight vector, or k of them.
+        out : (n_local,) or (k, n_local) float64, optional
+            A C-contiguous array to write the result to.
+
+        Returns
+        -------
+        (n_local,) or (k, n_local) float64
+        """
+
+    def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
+        """Compute this rank's contribution to X'c, which the caller sums over ranks.
+
+        Parameters
+        ----------
+        C : (n_local,) or (k, n_local) float64, or a sequence of k arrays (n_local,)
+            One coefficient for each local row.
+        out : (p,) or (k, p) float64, optional
+            A C-contiguous array to write the result to.
+
+        Returns
+        -------
+        (p,) or (k, p) float64
+        """
+
+    def largest_terms(self, w: Floats) -> float:
+        """Return the maximum over this rank's rows of (entries + 2) sum_j |x_ij w_j|, or an upper bound of it.
+
+        eps/2 times this number bounds the rounding error of the margins X w (eps: the machine epsilon of float64).
+        """
+
+    def columns(self) -> tuple[Floats, Floats]:
+        """Return max_i |x_ij| and the number of stored entries of each column: two (p,) arrays of this rank's rows."""
+
+    def second_moments(self) -> Floats:
+        """Return sum_i x_ij^2 for each column: a (p,) array of this rank's rows, which the caller sums over ranks."""

@@ -1,13 +1,16 @@
-"""Local rows cut into parts, and passes over them on threads.
+"""Local rows divided into parts, and multithreaded passes over the parts.
 
-The rows are cut into parts of nearly equal work. Each thread takes a run of parts, and all but the first need a vector
-of length p of their own for X'c, summed in a fixed order: results depend on the number of threads in the last digits,
-and not on chance. Threads are OMP_NUM_THREADS, or 1.
+The rows are divided into parts of nearly equal work, and each thread processes a run of consecutive parts. For X'c,
+every thread but the first needs a vector of length p of its own. These vectors are added up in a fixed order, so
+results depend on the number of threads in the last digits, but never on timing. The number of threads is
+OMP_NUM_THREADS, or 1.
 
-Where not all entries are in memory, a `Source` brings those of one part after the other; sums are the same to the bit.
+Where the entries do not all fit into memory, an `EntrySource` loads those of one part after the other. The sums are
+then the same to the bit.
 
-Normalized rows are x_ij a_i b_j, with a factor for each row or each column. Entries stay as they were read: the factors
-are multiplied into the vectors, in float64, so that a row has one score, whatever type its entries are held in.
+Normalized rows are x_ij a_i b_j, with a factor a_i for each row or b_j for each column. The stored entries stay as they
+were read, and the factors are multiplied into the vectors, in float64. So the score of a row does not depend on the
+type in which its entries are stored.
 """
 
 from __future__ import annotations
@@ -25,20 +28,27 @@ from distsms.utils.typing import Floats
 
 Vectors = Floats | Sequence[Floats]
 Entries = tuple[Any, ...]
-"""The arrays that hold entries: columns, and values or None, of sparse rows; the rows themselves of dense ones."""
+"""The arrays that hold entries: (columns, values or None) of sparse rows, or (the rows themselves,) of dense ones."""
 T = TypeVar("T")
 
 
 def threads_wanted() -> int:
-    """OMP_NUM_THREADS (its first number, if several are given), or 1."""
+    """Return the number of threads: the first number in OMP_NUM_THREADS, or 1 if there is none."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return max(1, int(first)) if first.isdecimal() else 1
 
 
 class Part(NamedTuple):
-    """Local rows first..last. In the arrays that hold them they are start..stop: entries, or rows of dense ones.
+    """A part: the local rows first..last - 1, and where the arrays hold them.
 
-    run : the first run of sparse rows.
+    Attributes
+    ----------
+    first, last : int
+        The part holds the local rows first <= i < last.
+    start, stop : int
+        The same range in the arrays: of entries where rows are sparse, of array rows where they are dense.
+    run : int
+        The index of the part's first run of equally long sparse rows; see `distsms.matrix.kernels.Runs`.
     """
 
     first: int
@@ -48,38 +58,57 @@ class Part(NamedTuple):
     run: int = 0
 
 
-class Source(Protocol):
-    """Where entries are that are not all in memory; see `distsms.data.shards.streaming`."""
+class EntrySource(Protocol):
+    """Where entries come from that do not all fit into memory; see `distsms.data.shards.streaming`."""
 
     @property
     def bytes_per_pass(self) -> int:
-        """Bytes read from files on each pass over all parts."""
+        """Bytes that one pass over all parts reads from files."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held."""
+        """Bytes of memory that this source occupies."""
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Each part of a thread's run, and arrays that hold it until the next one is asked for."""
+        """Yield each part of a thread's run with arrays that hold it; the arrays are valid until the next part is
+        requested.
+        """
 
 
-class Rows(ABC):
-    """Local rows cut into parts; what sparse and dense ones have in common."""
+class LocalRows(ABC):
+    """What sparse and dense local rows have in common: parts, threads, normalization and the products.
+
+    See `distsms.matrix.base.Features` for the interface.
+    """
 
     def __init__(
-        self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: Source | None
+        self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: EntrySource | None
     ) -> None:
-        """entries : where the parts are; with a source, arrays of their types alone."""
+        """Divide the parts among the threads, and compile the kernels or load them from their cache.
+
+        Parameters
+        ----------
+        shape : (int, int)
+            (n_local, p).
+        parts : list of Part
+            All parts, in the order of their rows.
+        threads : int
+            How many threads share the parts.
+        entries : tuple of arrays
+            The arrays that hold the parts. With a source these are empty arrays of the right types.
+        source : EntrySource or None
+            Where the entries come from if they are not in memory.
+        """
         self.shape = shape  # (n_local, p)
         self.source = source
         self._entries = entries
         share = -(-len(parts) // threads)
-        self.column_factors, self.row_factors = np.empty(0), np.empty(0)  # see `normalize`; empty: all are 1
-        self._weighted = np.empty((0, 0))  # w or c times factors
+        self.column_factors, self.row_factors = np.empty(0), np.empty(0)  # see `normalize`; empty if all are 1
+        self._weighted = np.empty((0, 0))  # w or c multiplied by the factors
         self.runs = [parts[i : i + share] for i in range(0, len(parts), share)]
         self._pool = ThreadPoolExecutor(threads) if len(self.runs) > 1 else None
         self._sums = np.empty((len(self.runs) - 1, 1, shape[1]))  # X'c of all threads but the first
-        # Compiles the kernels, or loads them from their cache, now and not in the first evaluation.
+        # These calls compile the kernels, or load them from their cache, before the first evaluation needs them.
         no_rows, nothing = Part(0, 0), np.empty(0)
         self._dot(no_rows, entries, nothing, nothing)
         self._add(no_rows, entries, nothing, nothing)
@@ -91,29 +120,37 @@ class Rows(ABC):
     @property
     @abstractmethod
     def nnz(self) -> int:
-        """Stored entries."""
+        """The number of stored entries."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held."""
+        """Bytes of memory that these rows occupy."""
         held = [*self._entries, self.column_factors, self.row_factors, self._weighted]
         return sum(array.nbytes for array in held if array is not None) + (self.source.nbytes if self.source else 0)
 
-    def normalize(self, how: Normalization) -> None:
-        """Take the rows as `how` has them from now on. Local. Columns beyond the scale stay as they are.
+    def normalize(self, normalization: Normalization) -> None:
+        """Use normalized rows from now on. Local.
 
-        Cost: 8 bytes for each column (standard, maxabs) or row (l2), and 8 more for each vector of a product, in which
-        these are multiplied; and for l2 a pass.
+        Parameters
+        ----------
+        normalization : Normalization
+            Columns beyond its scale stay as they are.
+
+        Notes
+        -----
+        Cost: 8 bytes for each column (standard, maxabs) or row (l2), and as much again for each vector of a product,
+        since the factors are multiplied into a copy of it; l2 takes one more pass over the rows.
         """
         p = self.shape[1]
-        if how.scale is not None:
-            more = max(p - len(how.scale), 0)
-            self.column_factors = np.append(how.scale, np.ones(more)) if more else how.scale[:p]
-        if how.kind == "l2":
+        scale = normalization.scale
+        if scale is not None:
+            missing = max(p - len(scale), 0)
+            self.column_factors = np.append(scale, np.ones(missing)) if missing else scale[:p]
+        if normalization.kind == "l2":
             self.row_factors = inverse(self.lengths())
 
     def lengths(self) -> Floats:
-        """sqrt(sum_j x_ij^2) of each row as it is held, (n_local,)."""
+        """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
         found = np.empty(self.shape[0])
 
         def run(thread: int) -> None:
@@ -124,12 +161,12 @@ class Rows(ABC):
         return found
 
     def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
-        """X W, into `out` if given (C-contiguous, of the shape of the result)."""
+        """Compute X W; see `Features.margins`. W may also be a sequence of k arrays (p,)."""
         vectors, out, rows = self._prepared(W, out, self.shape[1], self.shape[0])
         vectors = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> None:
-            # Backward: it begins with what the last pass, forward for its sums, has left in buffers and caches.
+            # X'c passes forward, so this pass goes backward: it begins with the parts that are still in the caches.
             for part, entries in self._passing(thread, backward=True):
                 for w, s in zip(vectors, rows, strict=True):
                     self._dot(part, entries, w, s)
@@ -140,7 +177,7 @@ class Rows(ABC):
         return out
 
     def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
-        """X' C, to be summed over ranks; into `out` if given. C may also be a sequence of k arrays (n_local,)."""
+        """Compute this rank's contribution to X' C; see `Features.transposed_times`."""
         vectors, out, first = self._prepared(C, out, self.shape[0], self.shape[1])
         vectors = self._times(vectors, self.row_factors)
         if self._sums.shape[1] != len(vectors):
@@ -164,20 +201,21 @@ class Rows(ABC):
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """The largest over rows of (entries + 2) sum_j |x_ij w_j|: eps/2 of it bounds what rounding does to X w.
+        """Return the maximum over rows of (entries + 2) sum_j |x_ij w_j|; see `Features.largest_terms`.
 
-        Each product and sum of a row rounds, and so does its factor's product; the factors themselves are as they are.
+        Each product and each sum of a row is rounded, and so is the product with the row's factor. The factors
+        themselves count as exact.
         """
         vectors, _, _ = self._prepared(w, None, self.shape[1], 0)
         (vector,) = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> float:
-            return max((self._largest(*one, vector) for one in self._passing(thread)), default=0.0)
+            return max((self._largest(*part, vector) for part in self._passing(thread)), default=0.0)
 
         return float(max(self._on_threads(run)))
 
     def columns(self) -> tuple[Floats, Floats]:
-        """The largest |x_ij| of each column, and how many entries it has; both (p,), local. One pass on one thread."""
+        """Return max_i |x_ij| and the number of entries of each column, (p,) each. One pass on one thread. Local."""
         largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
@@ -187,7 +225,7 @@ class Rows(ABC):
         return largest, counts
 
     def second_moments(self) -> Floats:
-        """sum_i x_ij^2, (p,), to be summed over ranks. One pass on one thread."""
+        """Return sum_i x_ij^2 for each column, (p,), which the caller sums over ranks. One pass on one thread."""
         squares = np.zeros(self.shape[1])
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
@@ -217,36 +255,43 @@ class Rows(ABC):
     def _length(self, part: Part, entries: Entries, out: Floats) -> None: ...
 
     def _passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Each part of a thread's run, and the arrays that hold it."""
+        """Yield each part of a thread's run with the arrays that hold it."""
         if self.source is not None:
             return self.source.passing(thread, backward)
         return ((part, self._entries) for part in self.runs[thread])
 
     def _on_threads(self, run: Callable[[int], T]) -> Iterable[T]:
-        """run(thread) for each thread."""
+        """Call run(thread) on each thread and return the results."""
         if self._pool is None:
             return [run(0)]
         return list(self._pool.map(run, range(len(self.runs))))
 
     def _times(self, vectors: list[Floats], factors: Floats) -> list[Floats]:
-        """The k vectors times the factors, until the next call; they themselves if all factors are 1."""
+        """Return the k vectors multiplied by the factors, valid until the next call; the vectors themselves if there
+        are no factors.
+        """
         if not len(factors):
             return vectors
         if self._weighted.shape != (shape := (len(vectors), len(factors))):
             self._weighted = np.empty(shape)
-        return [np.multiply(one, factors, out=room) for one, room in zip(vectors, self._weighted, strict=True)]
+        return [np.multiply(vector, factors, out=row) for vector, row in zip(vectors, self._weighted, strict=True)]
 
     @staticmethod
     def _prepared(
         given: Vectors, out: Floats | None, length: int, result: int
     ) -> tuple[list[Floats], Floats, list[Floats]]:
-        """The k vectors as the kernels want them, the result, and its rows; kernels check nothing, so this does."""
+        """Return the k vectors as the kernels want them, the result array, and its k rows.
+
+        The kernels check nothing, so the shapes and types are checked here.
+        """
         single = isinstance(given, np.ndarray) and given.ndim == 1
-        vectors = [np.ascontiguousarray(one, np.float64) for one in ([given] if single else given)]
+        vectors = [np.ascontiguousarray(vector, np.float64) for vector in ([given] if single else given)]
         shape = (result,) if single else (len(vectors), result)
         out = np.empty(shape) if out is None else out
-        if any(one.shape != (length,) for one in vectors):
-            raise ValueError(f"vectors of shape {vectors[0].shape} where ({length},) is wanted")
+        if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:
+            raise ValueError(f"a vector has the shape {wrong[0]}, but ({length},) is needed")
         if out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
-            raise ValueError(f"the result is C-contiguous float64 of shape {shape}, not {out.dtype} {out.shape}")
+            raise ValueError(
+                f"out must be a C-contiguous float64 array of shape {shape}; it is {out.dtype} of shape {out.shape}"
+            )
         return vectors, out, [out] if single else list(out)

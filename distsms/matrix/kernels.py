@@ -1,13 +1,13 @@
 """The compiled loops of `distsms.matrix.local`.
 
-Sparse rows, as `Sparse` holds them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None where all are 1:
-the compiler then drops them; `Runs`. Sums are float64 whatever the values are. A kernel works on the rows of a part,
-which begins with a block. Nothing is checked here.
+Sparse rows arrive as `Sparse` stores them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None if all
+are 1, and then the compiler removes them; and `Runs`. Sums are float64 whatever the type of the values. A kernel works
+on the rows of one part, which begins at the start of a block. Nothing is checked here.
 
-What is odd in these loops was measured. A processor guesses the end of a row badly unless the rows before it were as
-long, and a bad guess costs more than a short row: hence the runs. Two sums hide the latency of additions. And the
-compiler's unrolling defeats the processor's own prefetching where the entries of w miss the cache, so that in long rows
-it is told what to fetch.
+The unusual shape of these loops comes from measurements. A processor predicts the end of a row badly unless the rows
+before it had the same length, and a misprediction costs more than a short row: hence the runs. Two running sums hide
+the latency of additions. And the compiler's unrolling defeats the processor's own prefetching where the entries of w
+miss the cache, so long rows contain explicit prefetch instructions.
 """
 
 from __future__ import annotations
@@ -27,18 +27,25 @@ Array = NDArray[Any]
 Values = Array | None
 Order = Array | None
 
-AHEAD = np.uint64(256)  # entries
+AHEAD = np.uint64(256)  # how many entries ahead to prefetch
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
-_EIGHT, _SIXTY_FOUR = np.uint64(8), np.uint64(64)  # entries of a row that is worth an unrolled loop
+_EIGHT, _SIXTY_FOUR = np.uint64(8), np.uint64(64)  # rows of at least so many entries get an unrolled loop
 _ANY_ORDER = {"reassoc", "contract", "nsz"}  # lets the compiler split a sum over the lanes of a vector register
 
 
 class Runs(NamedTuple):
-    """Runs of equally long rows, inside of blocks.
+    """Runs of equally long rows, inside blocks.
 
-    lengths, counts : (runs,) unsigned, of rows, and how many there are of them, less 1.
-    order : (n_local,) uint8, from which place of its block each row came, or None: from its own.
-    block : rows of a block, a power of 2.
+    Attributes
+    ----------
+    lengths : (runs,) unsigned
+        The length of the rows of each run.
+    counts : (runs,) uint8
+        The number of rows of each run, minus 1.
+    order : (n_local,) uint8 or None
+        For each stored row, its original place in its block; None if the rows have not been reordered.
+    block : int
+        Rows of a block, a power of 2.
     """
 
     lengths: Array
@@ -49,7 +56,7 @@ class Runs(NamedTuple):
 
 @intrinsic  # type: ignore[misc]
 def _prefetch(_: Any, array: Any, i: Any) -> Any:
-    """Ask for array[i], in a cache line that is read soon; i may lie beyond the end."""
+    """Prefetch array[i] for reading into all cache levels; i may lie beyond the end."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -80,7 +87,7 @@ def _fetch(columns: Array, values: Values, k: Any) -> None:
 
 @njit()
 def _place(order: Order, block: int, q: Any) -> Any:
-    """Where the row comes from that is held in place q."""
+    """Return the original index of the row that is stored at place q."""
     if order is None:
         return q
     return (q & -block) + order[q]
@@ -90,9 +97,9 @@ def _place(order: Order, block: int, q: Any) -> Any:
 def arrange_rows(
     given: Array, given_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
 ) -> None:
-    """Copy the entries of a part, given in the order of the rows, to where they are held.
+    """Copy the entries of a part, given in the original order of the rows, to where they are stored.
 
-    begin : (block,) uint64, room for where each row of a block begins.
+    begin : (block,) uint64, working space for where each row of a block begins.
     """
     lengths, counts, order, block = runs.lengths, runs.counts, runs.order, runs.block
     source = target = np.uint64(0)
@@ -126,7 +133,7 @@ def arrange_rows(
 
 @njit()
 def checksum(words: Array) -> np.uint64:
-    """A number that another word in any one place, or two exchanged, would change; words uint32."""
+    """Return a number that changes if any one word changes, or if two words are exchanged. words : uint32."""
     total = np.uint64(0)
     for i in range(len(words)):
         total += np.uint64(words[i]) * (_TWO * np.uint64(i) + _ONE)
@@ -135,7 +142,7 @@ def checksum(words: Array) -> np.uint64:
 
 @njit()
 def dot_rows(columns: Array, values: Values, runs: Runs, part: Part, w: Array, out: Array) -> None:
-    """out[i] = <x_i, w> of the rows of a part; w (p,), out (n_local,)."""
+    """Set out[i] = <x_i, w> for the rows of a part. w : (p,); out : (n_local,)."""
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
@@ -167,8 +174,9 @@ def dot_rows(columns: Array, values: Values, runs: Runs, part: Part, w: Array, o
 def add_rows(
     columns: Array, values: Values, runs: Runs, part: Part, skip: bool, coefficients: Array, out: Array
 ) -> None:
-    """out += sum_i c_i x_i over the rows of a part; c (n_local,), out (p,). skip: pass over rows with c_i = 0."""
-    lengths, counts, order, block = runs  # from the tuple, each costs some percent here, and nothing in `dot_rows`
+    """Add sum_i c_i x_i over the rows of a part to out. c : (n_local,); out : (p,). skip : skip rows with c_i = 0."""
+    # Reading these from the tuple inside the loop costs some percent here, and nothing in `dot_rows`.
+    lengths, counts, order, block = runs
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:
         length, end = np.uint64(lengths[run]), q + counts[run] + 1
@@ -199,7 +207,7 @@ def add_rows(
 
 @njit()
 def _factor(factors: Array, i: Any) -> Any:
-    """Of row i; 1 where there are no factors."""
+    """Return the factor of row i; 1 if there are no factors."""
     if len(factors):
         return factors[i]
     return 1.0
@@ -207,7 +215,10 @@ def _factor(factors: Array, i: Any) -> Any:
 
 @njit()
 def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array, factors: Array) -> float:
-    """The largest over the rows of a part of (entries + 2) sum_j |x_ij w_j| times the row's factor; 0 without rows."""
+    """Return the maximum of (entries + 2) sum_j |x_ij w_j| times the row's factor over a part's rows.
+
+    0 without rows.
+    """
     best: Any = 0.0
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:
@@ -229,7 +240,7 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
 def describe_columns(
     columns: Array, values: Values, runs: Runs, part: Part, factors: Array, largest: Array, counts: Array
 ) -> None:
-    """Into the (p,) arrays, zero before: max |x_ij| and the number of entries, of a part's rows times their factors."""
+    """Update max |x_ij| and the number of entries of each column, (p,), with the rows of a part times their factors."""
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
@@ -248,7 +259,7 @@ def describe_columns(
 
 @njit()
 def add_squares(columns: Array, values: Values, runs: Runs, part: Part, factors: Array, squares: Array) -> None:
-    """squares += x_ij^2 of the entries of a part's rows times their factors; (p,)."""
+    """Add x_ij^2 of the rows of a part times their factors to squares, (p,)."""
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
@@ -265,7 +276,7 @@ def add_squares(columns: Array, values: Values, runs: Runs, part: Part, factors:
 
 @njit()
 def row_lengths(columns: Array, values: Values, runs: Runs, part: Part, out: Array) -> None:
-    """out_i = ||x_i|| of the rows of a part; (n_local,). No square overflows."""
+    """Set out_i = ||x_i|| for the rows of a part; (n_local,). No square overflows."""
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
@@ -289,7 +300,7 @@ def row_lengths(columns: Array, values: Values, runs: Runs, part: Part, out: Arr
 
 @njit(fastmath=_ANY_ORDER)
 def dot_dense(array: Array, w: Array, out: Array) -> None:
-    """As `dot_rows`, of all rows of an array (rows, p); out (rows,)."""
+    """Do what `dot_rows` does for all rows of an array (rows, p); out : (rows,)."""
     for i in range(len(array)):
         row = array[i]
         a = 0.0
@@ -300,7 +311,7 @@ def dot_dense(array: Array, w: Array, out: Array) -> None:
 
 @njit(fastmath=_ANY_ORDER)
 def add_dense(array: Array, c: Array, out: Array) -> None:
-    """As `add_rows`, of all rows of an array (rows, p), four rows for each visit of `out`; c (rows,)."""
+    """Do what `add_rows` does for all rows of an array (rows, p), four rows for each pass over `out`; c : (rows,)."""
     i, last = 0, len(array)
     while i + 4 <= last:
         row0, row1, row2, row3 = array[i], array[i + 1], array[i + 2], array[i + 3]
@@ -317,7 +328,7 @@ def add_dense(array: Array, c: Array, out: Array) -> None:
 
 @njit(fastmath=_ANY_ORDER)
 def largest_dense(array: Array, w: Array, factors: Array) -> float:
-    """As `largest_row`, of all rows of an array (rows, p)."""
+    """Do what `largest_row` does for all rows of an array (rows, p)."""
     best = 0.0
     for i in range(len(array)):
         row = array[i]
@@ -330,7 +341,7 @@ def largest_dense(array: Array, w: Array, factors: Array) -> float:
 
 @njit()
 def largest_dense_entries(array: Array, factors: Array, largest: Array) -> None:
-    """largest_j = max(largest_j, |x_ij|) of all rows times their factors; (p,)."""
+    """Set largest_j = max(largest_j, |x_ij|) over all rows times their factors; (p,)."""
     for i in range(len(array)):
         row, factor = array[i], _factor(factors, i)
         for j in range(len(largest)):
@@ -339,7 +350,7 @@ def largest_dense_entries(array: Array, factors: Array, largest: Array) -> None:
 
 @njit()
 def add_squares_dense(array: Array, factors: Array, squares: Array) -> None:
-    """squares_j += x_ij^2 of all rows times their factors; (p,)."""
+    """Add x_ij^2 of all rows times their factors to squares, (p,)."""
     for i in range(len(array)):
         row, factor = array[i], _factor(factors, i)
         for j in range(len(squares)):
@@ -348,7 +359,7 @@ def add_squares_dense(array: Array, factors: Array, squares: Array) -> None:
 
 @njit()
 def lengths_dense(array: Array, out: Array) -> None:
-    """As `row_lengths`, of all rows of an array (rows, p); out (rows,)."""
+    """Do what `row_lengths` does for all rows of an array (rows, p); out : (rows,)."""
     for i in range(len(array)):
         row = array[i]
         largest: Any = 0.0

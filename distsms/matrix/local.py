@@ -1,20 +1,12 @@
-"""What a rank holds of X (its local rows): products with w and with the per-row coefficients, and nothing else.
+"""The rows of X that a rank holds in memory: products with w and with one coefficient per row.
 
-Two classes with one interface, `Sparse` (with or without values) and `Dense`; no other module asks which one it has:
+`Sparse` (with or without values) and `Dense` have one interface, `distsms.matrix.base.Features`, and a few methods more
+(`nnz`, `nbytes`, `normalize`). No other module asks which of them it has. `distsms.matrix.blocks` divides the rows into
+parts and passes over these on threads.
 
-    shape, nnz, nbytes      (n_local, p), stored entries, bytes of memory held
-    margins(W)              s = X w      W (p,) or (k, p)              -> (n_local,) or (k, n_local)
-    transposed_times(C)     X' c         C (n_local,) or (k, n_local)  -> (p,) or (k, p): this rank's summand
-    second_moments()        sum_i x_ij^2                               -> (p,): this rank's summand
-    largest_terms(w)        what rounding can do to X w                -> a number
-    columns()               max_i |x_ij| and the count of entries      -> (p,) and (p,), of this rank's rows
-    normalize(how)          from now on, X is the normalized rows; what is held stays as it is
-
-All vectors are local and float64; k of them lie one below the other, each contiguous, and share one pass over memory.
-X is held as narrow as it is, float32 values as float32, and not copied where it is; sums are float64. Nothing
-communicates: the caller sums X'c and the second moments over ranks. n_local = 0 is an ordinary case: X'c is then zero.
-
-How rows are cut into parts, and passed over on threads: `distsms.matrix.blocks`.
+X is stored in its own precision: float32 values stay float32, and nothing is copied that has the right type already.
+Sums are float64. Nothing communicates: the caller sums X'c and the second moments over ranks. A rank without rows is an
+ordinary case; its X'c is zero.
 """
 
 from __future__ import annotations
@@ -27,41 +19,70 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.matrix import kernels as kernel
-from distsms.matrix.blocks import Entries, Part, Rows, Source, threads_wanted
+from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, threads_wanted
 from distsms.matrix.normalization import Normalization
 from distsms.utils.typing import Floats
 
 PART_ENTRIES = 2**20
-"""Entries of a part: few enough to stay in a cache for the next of k vectors, enough to forget what a call costs."""
+"""Entries of a part: few enough that they stay in a cache for the next of k vectors, and enough to make the cost of a
+call negligible.
+"""
 _SHORT, _FEW, _SAMPLE = 8, 8, 256
-"""Rows of fewer entries are never passed over; one in so many is few; coefficients that are looked at to tell."""
+"""For `_skips`: rows of fewer than _SHORT entries on average are never skipped; at most one coefficient in _FEW being
+nonzero counts as few; _SAMPLE is about how many coefficients are looked at.
+"""
 _SORTED = 2**10
-"""Blocks that are sorted at a time."""
+"""Number of blocks that are sorted at a time."""
 
 
 def index_dtype(nnz: int, p: int) -> Any:
-    """int32 if local entries and columns can be counted in it, else int64; SciPy wants one type for both."""
+    """Return int32 if it can count the local entries and the columns, else int64; SciPy wants one type for both."""
     return np.int32 if max(nnz, p) <= np.iinfo(np.int32).max else np.int64
 
 
 def unsigned(largest: int) -> Any:
-    """The smallest unsigned type that holds `largest`, in at least the 16 bits that column indices have."""
+    """Return the smallest unsigned type for numbers up to `largest`, with at least 16 bits, as for column indices."""
     return np.uint16 if largest < 2**16 else np.uint32 if largest < 2**32 else np.uint64
 
 
 def length_dtype(longest: int) -> Any:
-    """The smallest unsigned type for the numbers of entries of rows: 8 bits mostly."""
+    """Return the smallest unsigned type for the numbers of entries of rows; it mostly has 8 bits."""
     return np.uint8 if longest < 2**8 else unsigned(longest)
 
 
-class Sparse(Rows):
+class Sparse(LocalRows):
     """Local rows in compressed form. Products cost O(nnz k).
 
-    Blocks of up to 256 rows are held in the order of their lengths, where the arrays may be changed; what is given and
-    what is returned is in the order of the rows. Consecutive rows of one length, inside a block, make a run.
+    Where the arrays may be changed, rows are stored in the order of their lengths inside blocks of up to 256 rows. What
+    callers give and get is always in the original order of the rows. Consecutive rows of one length, inside a block,
+    form a run.
 
-    Bytes: for each entry 2 (p <= 65,536), 4 (p <= 2^32) or 8 for its column, and 4 or 8 for its value, if it has one;
-    for each row 1, if rows differ in length; for each run 2 (no row has more than 255 entries), 3, 5 or 9.
+    Parameters
+    ----------
+    values : (nnz,) float32 or float64, or None
+        The entries; None if all of them are 1. Other types are converted to float64.
+    indices : (nnz,) unsigned
+        Their columns, from 0, ascending in each row. Copied unless they are of the type `unsigned(p - 1)`.
+    lengths : (n_local,) unsigned
+        The number of entries of each row.
+    p : int
+        The number of columns.
+    threads : int, optional
+        The number of threads; by default `threads_wanted()`.
+    sort : bool, optional
+        Sort the rows of each block by length, inside the arrays given: the caller must not use these any more.
+    source : EntrySource, optional
+        Supplies the entries, brought into order by `arrange`. Values and indices are empty then.
+
+    Raises
+    ------
+    ValueError
+        If the lengths do not add up to the number of entries, or values and indices differ in length.
+
+    Notes
+    -----
+    Memory: for each entry 2 bytes (p <= 65,536), 4 (p <= 2^32) or 8 for its column, and 4 or 8 for its value, if it has
+    one; for each row 1, if rows differ in length; for each run 2 (if no row has more than 255 entries), 3, 5 or 9.
     """
 
     def __init__(
@@ -72,21 +93,15 @@ class Sparse(Rows):
         p: int,
         threads: int | None = None,
         sort: bool = False,
-        source: Source | None = None,
+        source: EntrySource | None = None,
     ) -> None:
-        """values (nnz,), or None: all are 1; indices (nnz,) from 0, ascending in each row; lengths (n_local,) of rows.
-
-        What is of its final type is not copied: values float32 or float64, indices `unsigned(p - 1)`, lengths unsigned.
-        sort : the arrays are given away, and rows are sorted inside them.
-        source : has the entries, `arrange`d; values and indices are empty then.
-        """
         if lengths.dtype.kind != "u":
             lengths = lengths.astype(length_dtype(int(lengths.max(initial=0))))
         self._nnz = int(np.sum(lengths, dtype=np.int64))
         if source is None and self._nnz != len(indices):
-            raise ValueError(f"row lengths that do not sum up to {len(indices)} entries")
+            raise ValueError(f"the row lengths add up to {self._nnz}, but there are {len(indices)} entries")
         if values is not None and values.shape != indices.shape:
-            raise ValueError(f"{len(values)} values of {len(indices)} entries")
+            raise ValueError(f"there are {len(values)} values, but {len(indices)} column indices")
         indices = np.ascontiguousarray(indices, unsigned(p - 1))
         if values is not None:
             values = np.ascontiguousarray(values, None if values.dtype == np.float32 else np.float64)
@@ -106,24 +121,35 @@ class Sparse(Rows):
 
     @classmethod
     def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> Sparse:
-        """A SciPy matrix in canonical CSR format."""
+        """Wrap a SciPy matrix in canonical CSR format."""
         return cls(X.data, X.indices.view(f"u{X.indices.itemsize}"), np.diff(X.indptr), X.shape[1], threads)
 
     @property
     def nnz(self) -> int:
+        """The number of stored entries."""
         return self._nnz
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory that these rows occupy."""
         return super().nbytes + sum(array.nbytes for array in self._runs[:3] if array is not None)
 
     def arrange(self, part: Part, given: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
-        """Bring a part's columns and values, given in the order of the rows, into the one that they are held in.
+        """Copy a part's entries from the original order of the rows into the order in which they are stored.
 
-        into : arrays of the final types, where they go to start..stop.
+        Parameters
+        ----------
+        part : Part
+            The part.
+        given : (entries of the part,)
+            Columns, in the order of the rows.
+        values : (entries of the part,) or None
+            Values in the same order.
+        *into : arrays
+            Columns and values, or None, of the final types. The entries go to start..stop - 1.
         """
         begin = np.empty(self._runs.block, np.uint64)
-        columns, held = (None if one is None else one[part.start : part.stop] for one in into)
+        columns, held = (None if array is None else array[part.start : part.stop] for array in into)
         kernel.arrange_rows(given, values, self._runs, part, begin, columns, held)
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
@@ -145,9 +171,10 @@ class Sparse(Rows):
         kernel.row_lengths(*entries, self._runs, part, out)
 
     def _skips(self, c: Floats) -> bool:
-        """Whether passing over rows with c_i = 0 is worth a branch: where reading them is dear, or few others are left.
+        """Decide whether skipping rows with c_i = 0 is worth a branch: if reading a row is expensive, or few c_i are
+        not 0.
 
-        With short rows in the cache a badly guessed branch costs more than the row.
+        With short rows in the cache, a mispredicted branch costs more than the row.
         """
         if self.nnz < _SHORT * len(c):
             return False
@@ -156,25 +183,42 @@ class Sparse(Rows):
 
 
 class Pattern(Sparse):
-    """Local rows of a 0/1 matrix: only the places of the ones are held."""
+    """Local rows of a 0/1 matrix: only the positions of the ones are stored.
+
+    Parameters
+    ----------
+    indices, lengths, p, threads, sort
+        As for `Sparse`.
+    """
 
     def __init__(
         self, indices: NDArray[Any], lengths: NDArray[Any], p: int, threads: int | None = None, sort: bool = False
     ) -> None:
-        """indices (nnz,) and lengths (n_local,) as for `Sparse`."""
         super().__init__(None, indices, lengths, p, threads, sort)
 
 
-class Dense(Rows):
-    """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k)."""
+class Dense(LocalRows):
+    """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k).
+
+    Parameters
+    ----------
+    array : (n_local, p)
+        Not copied if it is C-contiguous float32 or float64.
+    threads : int, optional
+        The number of threads; by default `threads_wanted()`.
+    source : EntrySource, optional
+        Supplies the rows. The array has none then.
+    rows : int, optional
+        n_local, if there is a source.
+    """
 
     def __init__(
-        self, array: NDArray[Any], threads: int | None = None, source: Source | None = None, rows: int | None = None
+        self,
+        array: NDArray[Any],
+        threads: int | None = None,
+        source: EntrySource | None = None,
+        rows: int | None = None,
     ) -> None:
-        """array (n_local, p); not copied if it is C-contiguous float32 or float64.
-
-        source : has the rows, so many; the array is without any then.
-        """
         array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
         n_local, p = len(array) if rows is None else rows, array.shape[1]
         threads = threads or threads_wanted()
@@ -185,6 +229,7 @@ class Dense(Rows):
 
     @property
     def nnz(self) -> int:
+        """The number of entries, n_local p."""
         return self.shape[0] * self.shape[1]
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
@@ -211,25 +256,27 @@ class Dense(Rows):
 
 
 def _block(nnz: int, n_local: int) -> int:
-    """Rows of a block: a power of 2, 256 of short rows, fewer of long ones, so that a part can be made of blocks."""
+    """Return the number of rows of a block: a power of 2, 256 for short rows, fewer for long ones so that a part can
+    consist of blocks.
+    """
     return int(2 ** np.clip(np.floor(np.log2(PART_ENTRIES / 64 * max(n_local, 1) / max(nnz, 1))), 0, 8))
 
 
 def _by_length(lengths: NDArray[Any], block: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """From which place of its block each row comes where those of each block are sorted by length; and the lengths."""
-    order, found = np.empty(len(lengths), np.uint8), np.empty_like(lengths)
+    """Sort each block's rows by length: return each row's original place in its block, and the sorted lengths."""
+    order, ordered = np.empty(len(lengths), np.uint8), np.empty_like(lengths)
     for start in range(0, len(lengths), _SORTED * block):
-        some = lengths[start : start + _SORTED * block]
-        blocks = np.full((-(-len(some) // block), block), np.iinfo(some.dtype).max, some.dtype)
-        blocks.ravel()[: len(some)] = some
+        batch = lengths[start : start + _SORTED * block]
+        blocks = np.full((-(-len(batch) // block), block), np.iinfo(batch.dtype).max, batch.dtype)
+        blocks.ravel()[: len(batch)] = batch
         places = np.argsort(blocks, axis=1, kind="stable")
-        order[start : start + len(some)] = places.ravel()[: len(some)]
-        found[start : start + len(some)] = np.take_along_axis(blocks, places, axis=1).ravel()[: len(some)]
-    return order, found
+        order[start : start + len(batch)] = places.ravel()[: len(batch)]
+        ordered[start : start + len(batch)] = np.take_along_axis(blocks, places, axis=1).ravel()[: len(batch)]
+    return order, ordered
 
 
 def _starts_of_runs(lengths: NDArray[Any], block: int) -> NDArray[np.int64]:
-    """The first row of each run."""
+    """Return the index of the first row of each run."""
     begins = np.ones(len(lengths), bool)
     np.not_equal(lengths[1:], lengths[:-1], out=begins[1:])
     begins[::block] = True
@@ -237,7 +284,9 @@ def _starts_of_runs(lengths: NDArray[Any], block: int) -> NDArray[np.int64]:
 
 
 def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: int, threads: int) -> list[Part]:
-    """Parts of at most about PART_ENTRIES rows and entries, whole blocks, as many as divide among the threads."""
+    """Divide rows into parts of whole blocks, about PART_ENTRIES rows and entries each, in a number that threads can
+    share equally.
+    """
     count = threads * max(1, -(-(nnz + len(lengths)) // (threads * PART_ENTRIES)))
     rows = np.append(np.arange(0, len(lengths), block), len(lengths))
     entries = np.zeros(len(rows), np.int64)
@@ -252,21 +301,33 @@ def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: in
 Features = Sparse | Dense
 
 
-def rows_of(X: Any) -> Features:
-    """The rows of X, a SciPy sparse matrix or array-like (n_local, p), copied only where their type is another."""
+def as_features(X: Any) -> Features:
+    """Return the rows of a matrix as features.
+
+    Parameters
+    ----------
+    X : (n_local, p) SciPy sparse matrix or array-like
+        Copied only if its type or order has to change; a CSR matrix that is not in canonical format is copied first.
+
+    Returns
+    -------
+    Sparse or Dense
+    """
     if not sparse.issparse(X):
         return Dense(np.asarray(X))
     X = sparse.csr_matrix(X)
-    if not X.has_canonical_format:  # sorted, nothing twice; not in the caller's own arrays
+    if not X.has_canonical_format:  # sort and merge duplicates, but not in the caller's own arrays
         X = X.copy()
         X.sum_duplicates()
     return Sparse.of(X)
 
 
-def normalize_matrix(X: Any, how: Normalization) -> None:
-    """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy, in place. Local."""
-    rows = rows_of(X)
-    rows.normalize(how)
+def normalize_matrix(X: Any, normalization: Normalization) -> None:
+    """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy by the factors of a normalization, in place.
+    Local.
+    """
+    rows = as_features(X)
+    rows.normalize(normalization)
     for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):
         if len(factors) and not sparse.issparse(X):
             X *= np.expand_dims(factors, 1 - axis)

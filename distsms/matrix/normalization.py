@@ -1,15 +1,16 @@
-"""Rows brought to a common size: by column (standard, maxabs) or by row (l2), without a zero becoming anything else.
+"""Normalization of rows to a common size, by column (standard, maxabs) or by row (l2), which keeps zeros zero.
 
-    standard    x_ij / s_j       s_j the standard deviation of column j, zeros counted
+    standard    x_ij / s_j       s_j the standard deviation of column j, with the zeros counted
     maxabs      x_ij / m_j       m_j = max_i |x_ij|
     l2          x_i / ||x_i||
 
-`standard` does not centre: that would shift the scores of all rows alike, which ROCArea and PRBEP do not see, and fill
-sparse rows. Columns without variance but for rounding (without a value, for maxabs) and empty rows stay as they are.
+`standard` does not centre the columns: that would make sparse rows dense, and shift the scores of all rows alike, which
+changes neither ROCArea nor PRBEP. Columns that are constant but for rounding (for maxabs: columns without a nonzero
+entry) and empty rows stay as they are.
 
-Data sets hold rows as they were, and so does memory. Training multiplies w by the factors of the columns, or scores by
-those of the rows (`parts.Rows.normalize`); the w of a model has the factors of the columns in it. So the score of a row
-is <w, x>, or <w, x> / ||x|| for l2, of the row as it was read, in float64, in training and everywhere else.
+Data sets hold the raw rows, and so does memory. Training multiplies w by the factors of the columns, or scores by those
+of the rows (`blocks.LocalRows.normalize`). The w of a saved model includes the factors of the columns. So the score of
+a row is <w, x>, or <w, x> / ||x|| for l2, of the raw row in float64, in training and everywhere else.
 """
 
 from __future__ import annotations
@@ -27,16 +28,23 @@ from distsms.utils.typing import Floats
 BY_COLUMN = ("standard", "maxabs")
 KINDS = ("none", *BY_COLUMN, "l2")
 CONSTANT = 8 * float(np.finfo(float).eps)
-"""A column whose deviation is at most this share of its largest entry is constant but for rounding."""
+"""A column counts as constant if its standard deviation is at most this share of its largest absolute entry."""
 _BITS = 26
-"""Sums are taken of whole numbers in two parts of so many bits, exactly: they do not depend on who has which rows."""
+"""Sums are taken exactly, of whole numbers in two parts of this many bits, so they do not depend on how rows are
+distributed.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """What is done to rows. scale : (p,) the factor of each column for standard and maxabs, else None.
+    """How rows are normalized; `blocks.LocalRows.normalize` applies it.
 
-    `parts.Rows.normalize` does it.
+    Attributes
+    ----------
+    kind : str
+        "none", "standard", "maxabs" or "l2".
+    scale : (p,) float64 or None
+        The factor of each column for standard and maxabs, else None.
     """
 
     kind: str = "none"
@@ -50,43 +58,49 @@ class Normalization:
 
     @property
     def by_row(self) -> Normalization:
-        """What is left to do to rows where the factors of columns are in w."""
+        """The normalization that remains to be applied to rows once the factors of the columns are included in w."""
         return self if self.kind == "l2" else Normalization()
 
     def fold(self, w: Floats) -> Floats:
-        """Coefficients (p,) for raw rows, from those for normalized ones."""
+        """Convert coefficients (p,) for normalized rows into those for raw rows."""
         return w if self.scale is None else w * self.scale
 
     def unfold(self, w: Floats) -> Floats:
-        """Coefficients (p,) for normalized rows, from those for raw ones."""
+        """Convert coefficients (p,) for raw rows into those for normalized rows."""
         return w if self.scale is None else w / self.scale
 
 
-def _numbers(one: Normalization) -> list[float] | None:
-    return None if one.scale is None else one.scale.tolist()
+def _numbers(normalization: Normalization) -> list[float] | None:
+    return None if normalization.scale is None else normalization.scale.tolist()
 
 
 class Extent:
-    """The least and the largest entry of each column, and how many there are, of rows as they come by."""
+    """The smallest and the largest entry of each column, and the number of entries, updated as rows are read."""
 
     def __init__(self) -> None:
         self.low, self.high, self.count = np.empty(0), np.empty(0), np.empty(0, np.int64)
 
     def add(self, indices: NDArray[Any], values: NDArray[Any]) -> None:
-        """Entries of some rows."""
+        """Include the entries of some rows: their columns and values, (entries,) each."""
         self._widen(int(indices.max(initial=-1)) + 1)
         np.minimum.at(self.low, indices, values)
         np.maximum.at(self.high, indices, values)
         self.count += np.bincount(indices, minlength=len(self.count))
 
     def _widen(self, p: int) -> None:
-        more = max(p - len(self.low), 0)
-        self.low = np.pad(self.low, (0, more), constant_values=np.inf)
-        self.high = np.pad(self.high, (0, more), constant_values=-np.inf)
-        self.count = np.pad(self.count, (0, more))
+        missing = max(p - len(self.low), 0)
+        self.low = np.pad(self.low, (0, missing), constant_values=np.inf)
+        self.high = np.pad(self.high, (0, missing), constant_values=-np.inf)
+        self.count = np.pad(self.count, (0, missing))
 
     def merge(self, p: int, n: int, comm: Communicator) -> None:
-        """Of the n rows of all ranks, with p columns and their zeros. Collective."""
+        """Combine the extents of all ranks. **Collective.**
+
+        Parameters
+        ----------
+        p, n : int
+            The numbers of columns and of rows over all ranks. A column with fewer than n entries also contains zeros.
+        """
         self._widen(p)
         self.low, self.high = -comm.maximum(-self.low), comm.maximum(self.high)
         self.count = comm.sum(self.count)
@@ -98,13 +112,24 @@ class Extent:
 def measure(
     kind: str, entries: Callable[[], Iterable[tuple[Any, Any]]], shape: tuple[int, int], comm: Communicator
 ) -> Normalization:
-    """The normalization of all ranks' rows, `shape` of them together. Collective; the same however they are dealt out.
+    """Compute the normalization of all ranks' rows. **Collective.**
 
-    entries : gives (columns, values) of this rank's rows, a part at a time, each column at most once in a row; asked
-    twice for `standard`, once for `maxabs`.
+    The result does not depend on how the rows are distributed over the ranks.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    entries : callable
+        Returns an iterable over (columns, values) of this rank's rows, one part at a time, with each column at most
+        once in a row. It is called twice for `standard`, once for `maxabs`.
+    shape : (int, int)
+        The numbers of rows and of columns over all ranks.
+    comm : Communicator
+        The ranks.
     """
     if kind not in BY_COLUMN:
-        return Normalization(kind)  # without a vector of length p
+        return Normalization(kind)  # needs no vector of length p
     (n, p), extent = shape, Extent()
     with comm.together():
         for indices, values in entries():
@@ -118,14 +143,18 @@ def measure(
 
 
 def inverse(sizes: Floats) -> Floats:
-    """The factors that bring columns or rows of these sizes to size 1; 1 where there is none."""
+    """Return the factors that scale columns or rows of these sizes to size 1; the factor is 1 where the size is 0 or
+    too small to invert.
+    """
     with np.errstate(over="ignore", divide="ignore"):
         scale = 1 / sizes
     return np.where((sizes > 0) & np.isfinite(scale), scale, 1.0)
 
 
 def _deviations(extent: Extent, entries: Iterable[tuple[Any, Any]], n: int, comm: Communicator) -> Floats:
-    """The standard deviation of each column, from t = (x - middle of its range) / half its range, in [-1, 1]."""
+    """Compute each column's standard deviation from t = (x - middle of the column's range) / half its range, in [-1,
+    1]. Collective.
+    """
     p = len(extent.low)
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
     size = np.where(half > 0, half, 1.0)
@@ -142,6 +171,6 @@ def _deviations(extent: Extent, entries: Iterable[tuple[Any, Any]], n: int, comm
 
 
 def _whole(t: Floats) -> tuple[Floats, Floats]:
-    """t in [-1, 1] as whole numbers a, b of at most 2^26 with t = (a + b / 2^26) / 2^26 to 2^-53."""
+    """Split t in [-1, 1] into whole numbers a and b of at most 2^26 with t = (a + b / 2^26) / 2^26, exact to 2^-53."""
     a = np.floor(np.ldexp(t, _BITS))
     return a, np.rint(np.ldexp(np.ldexp(t, _BITS) - a, _BITS))

@@ -1,0 +1,1 @@
+"""What is reported: measures over all ranks, curves, intervals, bootstrap."""

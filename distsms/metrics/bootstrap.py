@@ -1,17 +1,18 @@
-"""Bootstrap replicates of PRBEP over rows: the same on any number of ranks, and nothing of size n gathered.
+"""Bootstrap replicates of PRBEP over rows: the same on any number of ranks, without gathering anything of size n.
 
-In replicate b, row i counts K_bi times, independent Poisson numbers of mean 1: as drawing n rows out of n with
-replacement, but for their total. K_bi depends on (seed, b, global row number) alone: the b-th number of SplitMix64
-(Steele, Lea & Flood 2014), started at a hash of seed and row, through the inverse of the Poisson distribution. So no
-rank needs to know what others drew, and the replicates of two models are paired.
+In replicate b, row i counts K_bi times, with independent Poisson numbers of mean 1. This is like drawing n rows out of
+n with replacement, except that the total varies. K_bi depends on (seed, b, global row number) alone: it is the b-th
+number of SplitMix64 (Steele, Lea & Flood 2014), started at a hash of seed and row, mapped through the inverse of the
+Poisson distribution. So no rank needs to know the others' draws, and the replicates of two models are paired.
 
-A replicate's PRBEP is decided around its own n+-th place, which is near that of the data: within some sqrt(n+) places.
-So one pass over the rows adds up, for each replicate, the counts of all that lies above this window, of all positives
-below it, and at each different score in it; one Allreduce per block of replicates adds the ranks' tables. Negatives
-below the window are not even drawn. Replicates whose place lies outside are counted again with a wider window.
+A replicate's PRBEP is decided at its own n+-th place, which is within about sqrt(n+) places of that of the data. So one
+pass over the rows adds up, for each replicate, the counts of all rows above a window around this place, of all
+positives below the window, and at each different score in it. One Allreduce for each block of replicates adds the
+ranks' tables. Negatives below the window are not even drawn. Replicates whose place lies outside the window are counted
+again with a wider one.
 
-Cost: B draws for each positive and each row of the window or above, some 5 ns each; 16 B U bytes by Allreduce in all,
-U <= 41 + 17 sqrt(n+) different scores in the window; `BLOCK` numbers of memory.
+Cost: B draws for each positive, and for each row in the window or above it, about 5 ns each; 16 B U bytes by Allreduce
+in total, with U <= 41 + 17 sqrt(n+) different scores in the window; `BLOCK` numbers of memory.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
 BLOCK = 2**20
-"""Numbers in the table of a block of replicates; tests lower it."""
+"""Number of entries in the table of a block of replicates; tests lower it."""
 
-MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # places of the window to either side: MARGIN + SPREAD sqrt(n+)
+MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places to either side
 
 
 def _poisson() -> NDArray[np.uint64]:
-    """P(K <= k) of Poisson(1) in units of 2^-64; the last one is the largest number there is."""
+    """Return P(K <= k) of Poisson(1) in units of 2^-64, followed by the largest number of its type."""
     share = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(18)])
-    return np.array([min(int(one * 2.0**64), 2**64 - 1) for one in share] + [2**64 - 1], np.uint64)
+    return np.array([min(int(p * 2.0**64), 2**64 - 1) for p in share] + [2**64 - 1], np.uint64)
 
 
 UP_TO = _poisson()
@@ -46,9 +47,23 @@ UP_TO = _poisson()
 def prbep(
     scores: Floats, labels: NDArray[np.int8], rows: NDArray[np.int64], replicates: int, seed: int, comm: Communicator
 ) -> Floats:
-    """(replicates,) values of PRBEP, the same on every rank; NaN where no positive was drawn. Collective.
+    """Compute replicates of PRBEP, the same on every rank. **Collective.**
 
-    scores, labels, rows : (n_local,), rows their global numbers. Ties as in `measures`: the expected value.
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1. Ties count as in `ranking`: by their expected value.
+    rows : (n_local,) int64
+        The rows' global numbers.
+    replicates, seed : int
+        How many replicates to draw, and the seed.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    (replicates,) float64
+        NaN where no positive row was drawn.
     """
     n, n_pos = map(int, comm.sum(np.array([len(scores), np.count_nonzero(labels > 0)])))
     found = np.full(replicates, np.nan)
@@ -69,10 +84,11 @@ def prbep(
 
 
 class _Window(NamedTuple):
-    """The rows of this rank that are drawn: where each one's numbers begin, and the column that it is counted in.
+    """This rank's rows that are drawn: the key at which each row's random numbers start, and the column in which it is
+    counted.
 
-    Columns: negatives and positives above the window, then of each different score in it from above, then the
-    positives below.
+    The columns are the negatives and the positives above the window, then those of each different score in it from
+    above, then the positives below.
     """
 
     keys: NDArray[np.uint64]
@@ -88,12 +104,12 @@ def _window(
     places: tuple[int, int],
     comm: Communicator,
 ) -> _Window:
-    """The window between two places, counted from 1 for the highest score. Collective."""
+    """Return the window between two places, counted from 1 for the highest score. Collective."""
     high, low = (select(scores, k, comm) for k in places)
     own = np.unique(scores[(scores >= low) & (scores <= high)])
     values = np.unique(comm.allgather_rows(own, comm.allgather(len(own))))
     positive = labels > 0
-    # From above: 0 for what is higher than all values, k + 1 for the k-th highest value, U + 1 for what is below.
+    # Levels from above: 0 for scores higher than all values, k + 1 for the k-th highest value, U + 1 for scores below.
     level = len(values) - np.searchsorted(values, scores, "right") + (scores <= high)
     column = 2 * level + positive
     below = scores < low
@@ -103,7 +119,10 @@ def _window(
 
 
 def _of_tables(table: NDArray[np.int64]) -> Floats:
-    """PRBEP of each replicate from its summed table, (B, columns); infinite where its place is not in the window."""
+    """Return PRBEP of each replicate from the summed table (B, columns).
+
+    Infinite if its place is outside the window.
+    """
     n_pos = table[:, 1::2].sum(axis=1) + table[:, -1]
     all_rows, positive = table[:, 0:-1:2] + table[:, 1::2], table[:, 1::2]
     up_to = np.cumsum(all_rows, axis=1)
@@ -124,7 +143,7 @@ def _tabulate(keys, column, replicates, table):  # type: ignore[no-untyped-def]
         step = np.uint64(replicates[j] + 1) * GOLDEN
         for i in range(len(keys)):
             drawn = _mix(keys[i] + step)
-            # Four comparisons without a branch, since what cannot be predicted costs more; the rest is for 1 in 270.
+            # Four comparisons without a branch, since mispredictions cost more; one draw in 270 needs the loop.
             k = int(drawn > UP_TO[0]) + int(drawn > UP_TO[1]) + int(drawn > UP_TO[2]) + int(drawn > UP_TO[3])
             while drawn > UP_TO[k]:
                 k += 1

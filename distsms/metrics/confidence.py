@@ -1,32 +1,35 @@
-"""How sure a measure is, and whether one model, or one method, is better than another.
+"""Confidence intervals for a measure, and tests of whether one model, or one method, is better than another.
 
-Two kinds of statements (`Interval.of`): what *this model* would reach on new rows, and what *the method*, trained on
-new rows, would reach on new rows. New rows are drawn as these were, with class counts of their own.
+There are two kinds of statements (`Interval.of`): what *this model* would reach on new rows, and what *the method*,
+trained on new rows, would reach on new rows. New rows are drawn like the given ones, so their class counts vary, too.
 
-A measure is a mean over rows (`Spread`). ROCArea: of V10, the share of negatives below a positive, or of V01, the share
-of positives above a negative, ties counting one half (DeLong, DeLong & Clarke-Pearson 1988):
+A measure is treated as a mean over rows (`Spread`). ROCArea is the mean of V10, the share of negatives below a
+positive, or of V01, the share of positives above a negative, with ties counting one half (DeLong, DeLong &
+Clarke-Pearson 1988):
 
     variance = var(V10) / n+  +  var(V01) / n-      (sample variances, with n+ - 1 and n- - 1)
 
-PRBEP: of 1 for each positive among the n+ highest scores, 0 for the others. Its threshold moves with the rows; that
-makes it steadier than the binomial variance PRBEP (1 - PRBEP) / n+, unless rows at the threshold are positive more
-often than those above it, which bootstrap replicates (`distsms.metrics.bootstrap`) see: of both kinds of limits the
-wider hold.
+PRBEP is the mean over positives of 1 for those among the n+ highest scores, and 0 for the others. Its threshold moves
+with the rows. That makes PRBEP steadier than its binomial variance PRBEP (1 - PRBEP) / n+, unless rows at the threshold
+are positive more often than those above it. Bootstrap replicates (`distsms.metrics.bootstrap`) take account of that,
+and the wider of the two intervals is used.
 
-Limits of one mean (`limits`): quantiles of Beta distributions of the mean and variance that the rows have with one
-more, unseen row in each class, which lies at the worst end for the lower limit and at the best for the upper. Of zeros
-and ones they are Clopper & Pearson's (1934); the bound of Learned-Miller & Thomas (2019) is of this kind. There are
-such limits for few rows, and for a measure of 0 or 1, too.
+The limits of a single mean (`limits`) are quantiles of Beta distributions. Their mean and variance are those of the
+rows with one more, unseen row in each class, which is the worst possible for the lower limit and the best possible for
+the upper one. For zeros and ones these are the limits of Clopper & Pearson (1934); the bound of Learned-Miller & Thomas
+(2019) is of this kind. Such limits exist for few rows, and for a measure of 0 or 1, too.
 
-Differences are of the same rows, and paired: what two models have in common cancels row by row, before anything is
-squared. ROCArea: Student's t, with as many degrees of freedom as the rarer class has rows, less one. PRBEP:
-percentiles of the replicates' differences.
+Differences are between results on the same rows, and paired: what two models have in common cancels row by row, before
+anything is squared. ROCArea uses Student's t, with as many degrees of freedom as the rarer class has rows, less one.
+PRBEP uses percentiles of the replicates' differences.
 
-Folds: rows of all folds count as one sample, each about the mean of all. Their models share training rows, and other
-training rows would give others: the variance is enlarged by Nadeau & Bengio's (2003) n_test / n_train, 1 / (k - 1) of k
-folds, to 1/k. They estimate a fold's variance from the spread of k values; here it is of the rows, which are many.
+Folds: the rows of all folds count as one sample, each as a deviation from the mean of all. The folds' models share
+training rows, and other training rows would give other models. So the variance is enlarged as by Nadeau & Bengio
+(2003): their n_test / n_train, 1 / (k - 1) for k folds, is added to 1/k. They estimate a fold's variance from the
+spread of k values; here it is estimated from the rows, which are many.
 
-A p-value is two-sided, for "both are equally good". `scripts/coverage` simulates what all of this is worth.
+A p-value is two-sided, for the hypothesis "both are equally good". `scripts/coverage` simulates how reliable all of
+this is.
 """
 
 from __future__ import annotations
@@ -45,10 +48,12 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 LEVEL = 0.95
-"""Of the intervals of folds; those of a model are of any level."""
+"""The level of intervals over folds; intervals for a model may have any level."""
 
 FEWEST = 10
-"""Rows of the rarer class that a difference wants; what it is worth with fewer was not found to hold."""
+"""The number of rows of the rarer class that a difference needs: with fewer, the intervals were not found to be
+reliable.
+"""
 
 MODEL = "this model on new rows"
 METHOD = "the method, trained on new rows, on new rows"
@@ -56,7 +61,21 @@ METHOD = "the method, trained on new rows, on new rows"
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its interval; NaN where there is none, and then `why`. For a difference also the p-value."""
+    """A value with its confidence interval.
+
+    Attributes
+    ----------
+    value, standard_error, low, high : float
+        NaN where there is none.
+    method : str
+        How the interval was computed.
+    why : str
+        Why there is no interval; else "".
+    p : float or None
+        The p-value of a difference.
+    of : str
+        What the interval is about: `MODEL` or `METHOD`.
+    """
 
     value: float
     standard_error: float
@@ -68,15 +87,23 @@ class Interval:
     of: str = MODEL
 
     def as_json(self) -> dict[str, Any]:
-        """By name, without what does not apply."""
-        return {name: one for name, one in vars(self).items() if one not in ("", None)}
+        """Return the attributes by name, without those that do not apply."""
+        return {name: value for name, value in vars(self).items() if value not in ("", None)}
 
 
 class Spread(NamedTuple):
-    """A measure as a mean over rows; of several folds of the rows, the mean of theirs.
+    """A measure as a mean over rows; for several folds, the mean of the folds' measures.
 
-    squares : sums of squared deviations of positive and of negative rows; of PRBEP of positive rows alone.
-    counts : of positive and of negative rows.  folds : 0 for a model.
+    Attributes
+    ----------
+    value : float
+        The measure.
+    squares : tuple of float
+        The sums of squared deviations of the positive and of the negative rows; for PRBEP of the positive rows alone.
+    counts : (int, int)
+        The number of positive and of negative rows.
+    folds : int
+        The number of folds; 0 for a model.
     """
 
     value: float
@@ -86,12 +113,12 @@ class Spread(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """What the variance is enlarged by, for new training rows."""
+        """The factor by which new training rows enlarge the variance."""
         return 1 + self.folds / (self.folds - 1) if self.folds else 1.0
 
     @property
     def error(self) -> float:
-        """The standard error; NaN where a class has one row."""
+        """The standard error; NaN if a class has fewer than two rows."""
         parts = list(zip(self.squares, self.counts, strict=False))
         if min(n for _, n in parts) < 2:
             return math.nan
@@ -99,15 +126,27 @@ class Spread(NamedTuple):
 
     @property
     def of(self) -> str:
-        """What an interval is of."""
+        """What an interval is about: `MODEL` or `METHOD`."""
         return METHOD if self.folds else MODEL
 
 
 def delong(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: Communicator) -> Spread:
-    """ROCArea from this rank's (n_local,) placements; NaN where a class is missing.
+    """Compute ROCArea and its spread from placements. **Collective**, a few numbers.
 
-    twice : of `measures.placements`; a difference of two models' gives the difference of their ROCAreas. All sums are
-    of whole numbers and exact: nothing cancels, and any number of ranks gives the same bits. Collective, a few numbers.
+    Parameters
+    ----------
+    twice : (n_local,) int64
+        From `ranking.placements`. The difference of two models' placements gives the difference of their ROCAreas.
+    labels : (n_local,) int8
+        This rank's labels, +1 or -1.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    Spread
+        NaN if a class has no rows. All sums are of whole numbers and exact: nothing cancels, and the result has the
+        same bits on any number of ranks.
     """
     positive = labels > 0
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
@@ -122,16 +161,28 @@ def delong(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: Communicato
 
 
 def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
-    """The exact sum of all ranks' squares, of numbers below 2^46. Collective."""
+    """Return the exact sum of all ranks' squares of numbers below 2^46. Collective."""
     upper, lower = values >> 16, values & 0xFFFF
-    parts = (exact_sum(one, comm) for one in (upper * upper, upper * lower, lower * lower))
+    parts = (exact_sum(products, comm) for products in (upper * upper, upper * lower, lower * lower))
     return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
 
 
 def recall(share: Floats, labels: NDArray[np.int8], comm: Communicator) -> Spread:
-    """PRBEP from this rank's (n_local,) shares of `measures.among`; NaN without positives. Collective, a few numbers.
+    """Compute PRBEP and its spread from the rows' shares among the n+ highest scores. **Collective**, a few numbers.
 
-    A difference of two models' shares gives the difference of their PRBEP.
+    Parameters
+    ----------
+    share : (n_local,) float64
+        From `ranking.among`. The difference of two models' shares gives the difference of their PRBEP.
+    labels : (n_local,) int8
+        This rank's labels, +1 or -1.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    Spread
+        NaN without positive rows.
     """
     own = share[labels > 0]
     n_pos, n_neg = map(int, comm.sum(np.array([len(own), len(labels) - len(own)])))
@@ -142,7 +193,7 @@ def recall(share: Floats, labels: NDArray[np.int8], comm: Communicator) -> Sprea
 
 
 def spread_of(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Spread:
-    """ROCArea or PRBEP of this rank's (n_local,) scores and labels. Collective."""
+    """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores and labels. **Collective.**"""
     if measure == "rocarea":
         return delong(placements(scores, labels, comm), labels, comm)
     n_pos = int(comm.sum(np.array([np.count_nonzero(labels > 0)]))[0])
@@ -150,38 +201,38 @@ def spread_of(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Comm
 
 
 def of_folds(found: Sequence[Spread]) -> Spread:
-    """The mean of folds, which have no row in common, as a measure of the method. Local."""
-    values = np.array([one.value for one in found])
-    counts = np.array([one.counts for one in found])
-    squares = np.array([one.squares for one in found])
+    """Pool folds, which have no row in common, into the mean of their measures, as a measure of the method. Local."""
+    values = np.array([fold.value for fold in found])
+    counts = np.array([fold.counts for fold in found])
+    squares = np.array([fold.squares for fold in found])
     own = counts[:, : squares.shape[1]]
     about = values[:, None] - (own * values[:, None]).sum(0) / own.sum(0)
     n_pos, n_neg = counts.sum(0).tolist()
     return Spread(float(values.mean()), tuple((squares + own * about**2).sum(0).tolist()), (n_pos, n_neg), len(found))
 
 
-def limits(one: Spread, level: float) -> tuple[float, float]:
-    """Of a mean of values from 0 to 1. See the module. Local."""
-    low, high = (_limit(one, end, quantile) for end, quantile in ((0.0, 0.5 - level / 2), (1.0, 0.5 + level / 2)))
-    return min(low, one.value), max(high, one.value)
+def limits(found: Spread, level: float) -> tuple[float, float]:
+    """Return the confidence limits of a mean of values between 0 and 1; see the module's docstring. Local."""
+    low, high = (_limit(found, end, quantile) for end, quantile in ((0.0, 0.5 - level / 2), (1.0, 0.5 + level / 2)))
+    return min(low, found.value), max(high, found.value)
 
 
-def _limit(one: Spread, end: float, quantile: float) -> float:
-    """With one row more, at `end`, in each class."""
-    mean, variance, kept = one.value, 0.0, 1.0
-    for squares, n in zip(one.squares, one.counts, strict=False):
-        together = one.factor * squares + (end - mean) ** 2 * n / (n + 1)
-        variance += together / ((n + 1) * (n + 2))
+def _limit(found: Spread, end: float, quantile: float) -> float:
+    """Return one limit: a quantile with one more row at `end` in each class."""
+    mean, variance, kept = found.value, 0.0, 1.0
+    for squares, n in zip(found.squares, found.counts, strict=False):
+        total = found.factor * squares + (end - mean) ** 2 * n / (n + 1)
+        variance += total / ((n + 1) * (n + 2))
         kept *= n / (n + 1)
     mean = end + (mean - end) * kept
     if not 0 < mean < 1:
         return mean
-    weight = max(mean * (1 - mean) / variance - 1, 1e-3)  # what both parameters add up to
+    weight = max(mean * (1 - mean) / variance - 1, 1e-3)  # the sum of both parameters
     return float(special.betaincinv(mean * weight, (1 - mean) * weight, quantile))
 
 
 def of_rocarea(found: Spread, level: float) -> Interval:
-    """ROCArea, from what `delong` found of placements. Local."""
+    """Return the interval of ROCArea, from the result of `delong`. Local."""
     method = "DeLong, beta"
     if not min(found.counts):
         return Interval(found.value, math.nan, math.nan, math.nan, method, "a class is missing", of=found.of)
@@ -189,7 +240,7 @@ def of_rocarea(found: Spread, level: float) -> Interval:
 
 
 def of_rocarea_difference(found: Spread, level: float) -> Interval:
-    """How much larger one ROCArea is, from what `delong` found of placements less the other's. Local."""
+    """Return the interval of how much larger one ROCArea is, from `delong` of a difference of placements. Local."""
     value, error, method = found.value, found.error, "DeLong, paired"
     why = too_few(found.counts)
     if not why and error == 0:
@@ -205,7 +256,7 @@ def of_rocarea_difference(found: Spread, level: float) -> Interval:
 
 
 def of_prbep(found: Spread, replicates: Floats, level: float) -> Interval:
-    """PRBEP, from what `recall` found, and (B,) replicates, none with B = 0. Local."""
+    """Return the interval of PRBEP, from the result of `recall` and (B,) replicates; B may be 0. Local."""
     if not found.counts[0]:
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=found.of)
     low, high, method, drawn = *limits(found, level), "binomial", _enlarged(found, replicates)
@@ -216,10 +267,21 @@ def of_prbep(found: Spread, replicates: Floats, level: float) -> Interval:
 
 
 def of_prbep_difference(found: Spread, replicates: Floats, level: float) -> Interval:
-    """How much larger one PRBEP is, from `recall` of the difference of shares, and (B,) differences of replicates of
-    the same draws. Local.
+    """Return the interval of how much larger one PRBEP is. Local.
 
-    p : twice the smaller share of replicates on one side of 0, those at 0 on both, each share as (1 + count) / (1 + B).
+    Parameters
+    ----------
+    found : Spread
+        From `recall` of the difference of two models' shares.
+    replicates : (B,) float64
+        Differences of two models' replicates of the same draws.
+    level : float
+        The confidence level.
+
+    Notes
+    -----
+    The p-value is twice the smaller share of replicates on one side of 0. Replicates of 0 count on both sides, and a
+    share is (1 + count) / (1 + B).
     """
     method, drawn = "bootstrap, paired", _enlarged(found, replicates)
     if why := too_few(found.counts) or ("" if len(drawn) > 1 else "there are no replicates"):
@@ -232,7 +294,7 @@ def of_prbep_difference(found: Spread, replicates: Floats, level: float) -> Inte
 
 
 def _enlarged(found: Spread, replicates: Floats) -> Floats:
-    """Replicates that have a positive row, as far from the value as new training rows take them."""
+    """Return the replicates that have a positive row, with distances from the value enlarged for new training rows."""
     return found.value + math.sqrt(found.factor) * (replicates[np.isfinite(replicates)] - found.value)
 
 
@@ -241,7 +303,7 @@ def _quantile(drawn: Floats, level: float, side: int) -> float:
 
 
 def too_few(counts: Sequence[int]) -> str:
-    """Why there is no verdict on as many positive and negative rows; empty where there may be one. Local."""
+    """Say why there is no verdict with so many positive and negative rows; "" if there may be one. Local."""
     if min(counts) >= FEWEST:
         return ""
     which = ("positive", "negative")[counts.index(min(counts))]
@@ -249,7 +311,7 @@ def too_few(counts: Sequence[int]) -> str:
 
 
 def verdict(difference: Interval, first: str, other: str) -> str:
-    """In words, which model is better, or that this is not to be told."""
+    """Say which model is better, or that they are not distinguishable."""
     if difference.why:
         return f"no verdict: {difference.why}"
     if difference.low > 0 or difference.high < 0:

@@ -1,9 +1,9 @@
-"""ROC and precision-recall curves over all ranks, thinned for drawing, and histograms of scores.
+"""ROC and precision-recall curves over all ranks, thinned out for drawing, and histograms of scores.
 
-A curve is the counts (tp, fp) at descending thresholds; here exact counts, at thresholds of which there are enough for
-the eye. Each rank offers every s-th of its sorted scores of either class, and the 1st, 2nd, 4th, 8th, ... highest. One
-Allreduce counts all rows at the offers of all ranks; points that are within 1/`STEPS` of the one before, in both
-directions, are left out. Nothing of size n leaves a rank.
+A curve consists of the counts (tp, fp) at descending thresholds. Here the counts are exact, at as many thresholds as
+the eye needs. Each rank proposes every s-th of its sorted scores of either class, and the 1st, 2nd, 4th, 8th, ...
+highest. One Allreduce counts all rows at the thresholds that the ranks propose. Points within 1/`STEPS` of the previous
+one, in both directions, are left out. Nothing of size n leaves a rank.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 STEPS = 400
-"""Points of a curve for each class, about."""
+"""Approximate number of points of a curve for each class."""
 
 TAIL = 0.002
-"""Share of each class's rows, at the most about, that lie beyond either end of a histogram."""
+"""The share of each class's rows, approximately at most, that lie beyond either end of a histogram."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Counts of rows with a score of at least each threshold, (m,), from none (threshold infinite) to all of
-    them."""
+    """The numbers of rows with a score of at least each threshold, from none (threshold infinite) to all of them.
+
+    Attributes
+    ----------
+    thresholds : (m,) float64
+        Descending.
+    tp, fp : (m,) int64
+        The positive and the negative rows with at least this score.
+    """
 
     thresholds: Floats
     tp: NDArray[np.int64]
@@ -35,40 +42,51 @@ class Curve:
 
     @property
     def tpr(self) -> Floats:
-        """True positive rate, which is recall."""
+        """The true positive rate, which is the recall."""
         return self.tp / max(self.tp[-1], 1)
 
     @property
     def fpr(self) -> Floats:
-        """False positive rate."""
+        """The false positive rate."""
         return self.fp / max(self.fp[-1], 1)
 
     @property
     def precision(self) -> Floats:
-        """tp / (tp + fp), NaN at the first point, where nothing is called positive."""
+        """tp / (tp + fp); NaN at the first point, where no row is called positive."""
         return np.concatenate([[np.nan], self.tp[1:] / (self.tp[1:] + self.fp[1:])])
 
 
 def curve(scores: Floats, labels: NDArray[np.int8], comm: Communicator, also: Sequence[float] = ()) -> Curve:
-    """The curve of this rank's (n_local,) finite scores, on every rank; at the thresholds `also` in any case.
+    """Compute the curve of all ranks' scores, on every rank. **Collective.**
 
-    Between two neighbouring points lies at most some 3/`STEPS` of each class, unless their scores are neighbours too.
-    Collective: at most some 8 (2 STEPS + 128) P bytes gathered, twice as much reduced; O(n_local log n_local).
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, which must be finite, and labels +1 or -1.
+    comm : Communicator
+        The ranks.
+    also : sequence of float, optional
+        Thresholds at which the curve has points in any case.
+
+    Notes
+    -----
+    Between two neighbouring points lies at most about 3/`STEPS` of each class, unless their scores are neighbours, too.
+    At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log n_local) time.
     """
     classes = [np.sort(scores[labels > 0]), np.sort(scores[labels < 0])]
-    n = comm.sum(np.array([len(one) for one in classes]))
-    own = np.unique(np.concatenate([_offer(one, int(total), comm.size) for one, total in zip(classes, n, strict=True)]))
+    n = comm.sum(np.array([len(ordered) for ordered in classes]))
+    offered = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
+    own = np.unique(np.concatenate(offered))
     offers = np.unique(np.concatenate([comm.allgather_rows(own, comm.allgather(len(own))), also]))[::-1]
-    tp, fp = comm.sum(np.array([len(one) - np.searchsorted(one, offers, "left") for one in classes]))
+    tp, fp = comm.sum(np.array([len(ordered) - np.searchsorted(ordered, offers, "left") for ordered in classes]))
     kept = _spread(tp / max(n[0], 1), fp / max(n[1], 1), np.isin(offers, also))
-    thresholds, tp, fp = (np.concatenate([[none], one[kept]]) for none, one in ((np.inf, offers), (0, tp), (0, fp)))
-    return Curve(thresholds, tp, fp)
+    return Curve(*(np.concatenate([[first], points[kept]]) for first, points in ((np.inf, offers), (0, tp), (0, fp))))
 
 
 def _offer(ordered: Floats, total: int, size: int) -> Floats:
-    """Some of this rank's scores of a class, ascending, of which there are `total` over all ranks. Local.
+    """Choose thresholds from this rank's ascending scores of a class that has `total` rows over all ranks. Local.
 
-    With P ranks s is total / (P STEPS): what lies between two offers of its rank is less than s of each rank's rows.
+    With P ranks, s is total / (P STEPS): less than s of each rank's rows lie between two thresholds that it proposes.
     """
     from_above = ordered[::-1]
     step = max(1, total // (size * STEPS))
@@ -77,7 +95,7 @@ def _offer(ordered: Floats, total: int, size: int) -> Floats:
 
 
 def _spread(tpr: Floats, fpr: Floats, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which points to keep: those wanted, the first 32, the last, and each that is 1/STEPS from the one before."""
+    """Mark the points to keep: those wanted, the first 32, the last, and each that is 1/STEPS from the previous one."""
     kept = wanted.copy()
     kept[-1:] = True
     last_tpr = last_fpr = 0.0
@@ -90,7 +108,9 @@ def _spread(tpr: Floats, fpr: Floats, wanted: NDArray[np.bool_]) -> NDArray[np.b
 
 @dataclass(frozen=True)
 class Histogram:
-    """Rows of each class by score, in bins of equal width; the outermost also hold what lies beyond them."""
+    """The number of rows of each class by score, in bins of equal width; the outermost bins include the rows beyond
+    them.
+    """
 
     edges: Floats  # (m + 1,)
     positive: NDArray[np.int64]  # (m,)
@@ -98,8 +118,20 @@ class Histogram:
 
 
 def histogram(scores: Floats, labels: NDArray[np.int8], drawn: Curve, comm: Communicator, bins: int = 60) -> Histogram:
-    """The histogram of this rank's (n_local,) scores over all ranks, from `drawn`, their curve. Collective, 2 bins
-    numbers. Its ends leave out the last `TAIL` of each class, or else an outlier would make all the rest one bar."""
+    """Compute the histogram of all ranks' scores, on every rank. **Collective**, 2 bins numbers.
+
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    drawn : Curve
+        Their curve. The bins end where it leaves out the last `TAIL` of each class; otherwise an outlier would turn all
+        other rows into a single bar.
+    comm : Communicator
+        The ranks.
+    bins : int, optional
+        The number of bins.
+    """
     inner, ends = slice(1, -1), []
     for share in (drawn.tpr, drawn.fpr):
         within = drawn.thresholds[inner][(share[inner] >= TAIL) & (share[inner] <= 1 - TAIL)]

@@ -1,16 +1,17 @@
-"""What is reported to people: ROCArea, PRBEP and the contingency table, exact over all ranks, ties defined.
+"""The measures that are reported: ROCArea, PRBEP and the contingency table, exact over all ranks, with ties defined.
 
-ROCArea: the share of correctly ordered pairs, a tie counting one half (equal to scikit-learn's roc_auc_score).
-PRBEP: the precision among the n+ highest scores; where scores tie at that place, its expected value over random orders
-of the tied rows. Precision equals recall there, hence the name.
-Precision@k, recall@k: the same among the k highest scores, over k and over n+; PRBEP is their value at k = n+.
-Average precision: the mean over positives of the precision among the rows that score at least as high (equal to
-scikit-learn's average_precision_score; tied rows count together).
-Contingency table: a row is called positive where its score is at least the threshold.
+- ROCArea: the share of correctly ordered pairs, a tie counting one half (equal to scikit-learn's roc_auc_score).
+- PRBEP: the precision among the n+ highest scores. If scores tie at the n+-th place, it is the expected value over
+  random orders of the tied rows. Precision equals recall there, hence the name: precision/recall break-even point.
+- Precision@k and recall@k: the true positives among the k highest scores, divided by k and by n+; for k = n+ both are
+  PRBEP.
+- Average precision: the mean over positives of the precision among the rows that score at least as high (equal to
+  scikit-learn's average_precision_score; tied rows count together).
+- Contingency table: a row is called positive if its score is at least the threshold.
 
-All counts are integers; only the final divisions round. For ROCArea the smaller class goes to all ranks, in pieces; the
-k-th highest score needs some eight small Allreduces (`distsms.parallel.order_statistics`). For average precision the
-different scores are dealt out by ranges.
+All counts are integers, and only the final divisions round. For ROCArea the smaller class goes to all ranks, in pieces.
+The k-th highest score needs about eight small Allreduces (`distsms.parallel.order_statistics`). For average precision
+the different scores are distributed by ranges.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from distsms.utils.typing import Floats
 
 @dataclass(frozen=True)
 class Contingency:
-    """Counts at a threshold. Ratios without a denominator are NaN."""
+    """The contingency table at a threshold. Ratios with a denominator of 0 are NaN."""
 
     tp: int
     fp: int
@@ -48,7 +49,10 @@ class Contingency:
         return _ratio(self.tp, self.tp + self.fn)
 
     def f(self, beta: float) -> float:
-        """(1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp): above 1 recall counts for more, below 1 precision."""
+        """Return (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp).
+
+        Beta above 1 favours recall, below 1 precision.
+        """
         true = (1 + beta * beta) * self.tp
         return _ratio(true, true + beta * beta * self.fn + self.fp)
 
@@ -65,7 +69,7 @@ class Contingency:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The measures that depend on the order of the scores alone; NaN where a class is missing."""
+    """The measures that depend only on the order of the scores; NaN if a class has no rows."""
 
     n_pos: int
     n_neg: int
@@ -74,20 +78,25 @@ class Ranking:
 
 
 PIECE = 2**24
-"""Rows of the smaller class that all ranks hold at a time; tests lower it."""
+"""Maximum number of rows of the smaller class that all ranks hold at a time; tests lower it."""
 
 
 def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ranking:
-    """ROCArea and PRBEP of this rank's (n_local,) scores and labels, on every rank. Collective."""
+    """Compute ROCArea and PRBEP of all ranks' (n_local,) scores and labels, on every rank. **Collective.**"""
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
     return Ranking(n_pos, n_neg, rocarea(scores, labels, comm), at_k(scores, labels, n_pos, comm).recall)
 
 
 class Head(NamedTuple):
-    """The k highest scores: the expected values of both measures over random orders of the rows tied at the k-th.
+    """Measures of the k highest scores, as expected values over random orders of the rows tied at the k-th.
 
-    threshold : half-way between the k-th and the next score, so that about k rows are called positive.
-    All are NaN where there are less than k rows, or scores are not finite; recall also where no row is positive.
+    Attributes
+    ----------
+    precision, recall : float
+        Precision@k and recall@k. NaN if there are fewer than k rows or scores are not finite; recall also if no row is
+        positive.
+    threshold : float
+        Half-way between the k-th and the next score, so that about k rows are called positive; NaN like precision.
     """
 
     precision: float
@@ -96,9 +105,17 @@ class Head(NamedTuple):
 
 
 def at_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -> Head:
-    """Precision@k and recall@k of this rank's (n_local,) scores and labels, on every rank.
+    """Compute precision@k and recall@k of all ranks' scores, on every rank. **Collective**, about eight small
+    Allreduces.
 
-    PRBEP is their value at k = n+. Collective, some eight small Allreduces.
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    k : int
+        The number of rows called positive. PRBEP is both values at k = n+.
+    comm : Communicator
+        The ranks.
     """
     n = int(comm.sum(np.array([len(scores)]))[0])
     at = select(scores, k, comm) if 1 <= k <= n else np.nan
@@ -118,8 +135,22 @@ def at_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -
 
 
 def among(scores: Floats, k: int, comm: Communicator) -> Floats:
-    """How much of each of this rank's rows is among the k highest: 1 above the k-th score, 0 below, and of the rows
-    tied there as many as are wanted, in equal shares. (n_local,); all 0 where there are less than k rows. Collective.
+    """Return each row's share among the k highest scores. **Collective.**
+
+    Parameters
+    ----------
+    scores : (n_local,) float64
+        This rank's scores.
+    k : int
+        The number of highest scores over all ranks.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    (n_local,) float64
+        1 above the k-th score and 0 below it. The rows tied there share the remaining places equally. All 0 if there
+        are fewer than k rows.
     """
     n = int(comm.sum(np.array([len(scores)]))[0])
     at = select(scores, k, comm) if 1 <= k <= n else np.nan
@@ -131,9 +162,19 @@ def among(scores: Floats, k: int, comm: Communicator) -> Floats:
 def value(
     measure: str | Measure, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator
 ) -> float:
-    """The measure called `measure`, on every rank; NaN where it is not defined. Collective.
+    """Compute the measure of this name, on every rank; NaN where it is not defined. **Collective.**
 
-    What depends on a decision takes it at the threshold; precision@K and recall@K at the K highest scores.
+    Parameters
+    ----------
+    measure : str or Measure
+        Such as "rocarea" or "precision@100".
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    threshold : float
+        Error rate and F-beta call rows positive from this score on. Precision@K and recall@K use the K highest scores
+        instead.
+    comm : Communicator
+        The ranks.
     """
     measure = Measure.parse(measure)
     family = measure.family
@@ -147,26 +188,51 @@ def value(
 
 
 def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
-    """ROCArea of this rank's (n_local,) scores and labels, on every rank; NaN where a class is missing. Collective.
+    """Compute ROCArea of all ranks' scores, on every rank; NaN if a class has no rows. **Collective.**
 
-    The smaller class comes to every rank, at most `PIECE` rows of it at a time (but one from each rank), and each
-    counts its pairs with its own rows of the other: 8 n_min bytes received, O((n_min + n_max/P) log n_min).
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    comm : Communicator
+        The ranks.
+
+    Notes
+    -----
+    The smaller class goes to every rank, at most `PIECE` rows of it at a time (but at least one from each rank), and
+    each rank counts the pairs with its own rows of the other class. A rank receives 8 n_min bytes; O((n_min + n_max/P)
+    log n_min) time.
     """
     low, high, lengths = _classes(scores, labels, comm)
     n_low, n_high = map(int, lengths.sum(axis=0))
     if not (n_low and n_high):
         return float("nan")
     twice = sum(_twice_ordered(np.sort(piece), high.scores) for piece, _ in _pieces(low.scores, lengths[:, 0], comm))
-    # In two halves, since the sum may pass 64 bits.
+    # In two halves, since the sum may exceed 64 bits.
     upper, lower = map(int, comm.sum(np.array([twice >> 32, twice & 0xFFFFFFFF])))
     return ((upper << 32) + lower) / (2 * n_low * n_high)
 
 
 def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> NDArray[np.int64]:
-    """Twice the rows of the other class that each of this rank's rows is on the right side of, a tie counting one.
+    """Count, twice, the rows of the other class that each row is ordered correctly with; a tie counts once.
+    **Collective.**
 
-    (n_local,): over 2 n- these are DeLong's V10 for positives, over 2 n+ his V01 for negatives. All 0 where a class is
-    missing. Collective, as `rocarea`, and each piece is summed over ranks once more.
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    (n_local,) int64
+        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, his V01 of the negatives. All 0 if a
+        class has no rows.
+
+    Notes
+    -----
+    The cost is that of `rocarea`, and each piece is summed over ranks once more.
     """
     low, high, lengths = _classes(scores, labels, comm)
     found = np.zeros(len(scores), np.int64)
@@ -179,7 +245,7 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
             found[high.rows] += below
             met += np.bincount(below, minlength=len(met))
         of_piece = np.empty(len(piece), np.int64)
-        # What has more than k of the piece below it lies above its k-th place.
+        # A row with more than k rows of the piece below it lies above the piece's k-th place.
         of_piece[order] = comm.sum(np.cumsum(met[:0:-1])[::-1].copy())
         of_low.append(of_piece[own])
     found[low.rows] = np.concatenate(of_low) if of_low else 0
@@ -192,8 +258,11 @@ class _Class(NamedTuple):
 
 
 def _classes(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> tuple[_Class, _Class, NDArray[np.int64]]:
-    """The smaller class and the other one, in the order in which they should lie: where the smaller are the positives,
-    with all signs changed. And how many rows each rank has of the two, (P, 2). Collective."""
+    """Return the classes in the order low, high, the smaller one first, and the number of rows of each rank in both,
+    (P, 2). Collective.
+
+    If the positives are the smaller class, all scores change their sign, so that low should still lie below high.
+    """
     classes = [labels < 0, labels > 0]
     lengths = np.array(comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
     n_neg, n_pos = lengths.sum(axis=0)
@@ -204,8 +273,11 @@ def _classes(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> tu
 
 
 def _pieces(rows: Floats, lengths: NDArray[np.int64], comm: Communicator) -> Iterator[tuple[Floats, slice]]:
-    """All ranks' rows on every rank, at most `PIECE` at a time (but one from each rank), and where this rank's own are
-    among them. lengths : (P,), rows of each rank. Collective."""
+    """Yield all ranks' rows on every rank, at most `PIECE` at a time (but at least one from each rank). Collective.
+
+    Each piece comes with the slice of it that holds this rank's own rows. lengths : (P,), the number of rows of each
+    rank.
+    """
     step = max(1, PIECE // comm.size)
     for start in range(0, int(lengths.max()), step):
         counts = np.clip(lengths - start, 0, step)
@@ -215,41 +287,58 @@ def _pieces(rows: Floats, lengths: NDArray[np.int64], comm: Communicator) -> Ite
 
 
 def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:
-    """The sum of all ranks' (n_local,) whole numbers, which may pass 64 bits. Collective, two numbers."""
+    """Return the sum of all ranks' (n_local,) whole numbers, which may exceed 64 bits. **Collective**, two numbers."""
     upper, lower = map(int, comm.sum(np.array([np.sum(values >> 16), np.sum(values & 0xFFFF)])))
     return (upper << 16) + lower
 
 
 def _twice_ordered(low: Floats, high: Floats) -> int:
-    """Twice the pairs where low < high, each tie counting one; low sorted. Local. The sum may pass 64 bits."""
+    """Return twice the number of pairs with low < high, a tie counting once; low is sorted. Local. The sum may exceed
+    64 bits.
+    """
     twice = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
 
 
 SAMPLE = 512
-"""Different scores of each rank, in the mean, that the ranges of `average_precision` are cut by; tests lower it."""
+"""Number of different scores of each rank, on average, by which the ranges of `average_precision` are chosen; tests
+lower it.
+"""
 
 
 def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
-    """Average precision of this rank's (n_local,) scores and labels, on every rank; NaN without positives, or if a
-    score is NaN. Collective.
+    """Compute the average precision of all ranks' scores, on every rank. **Collective.**
 
-    A sample sort: each rank gets a range of the different scores, with how many rows of each class have them, and is
-    told how many lie above its range. A rank sends 16 bytes for each different score of a class that it has, and
-    holds at most about 1/P + 2/SAMPLE of all ranks'; O((n/P) log n).
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    float
+        NaN without positive rows, or if a score is NaN.
+
+    Notes
+    -----
+    By sample sort: each rank gets a range of the different scores, with the number of rows of each class that have
+    them, and learns how many rows lie above its range. A rank sends 16 bytes for each different score that it has in a
+    class, and holds at most about a share of 1/P + 2/SAMPLE of all ranks' scores. O((n/P) log n) time.
     """
-    classes = [np.unique(scores[one], return_counts=True) for one in (labels > 0, labels < 0)]
+    classes = [np.unique(scores[rows], return_counts=True) for rows in (labels > 0, labels < 0)]
     sizes = [np.count_nonzero(labels > 0), np.count_nonzero(np.isnan(scores)), *(len(values) for values, _ in classes)]
     n_pos, undefined, *different = map(int, comm.sum(np.array(sizes)))
     if undefined or not n_pos:
         return float("nan")
-    # Each of the sample stands for as many scores, so that its quantiles are those of all, but for 2 P steps.
+    # Each score in the sample represents equally many scores, so its quantiles are those of all but for 2 P steps.
     step = -(-sum(different) // (SAMPLE * comm.size))
     own = np.concatenate([values[::step] for values, _ in classes])
     sample = np.sort(comm.allgather_rows(own, comm.allgather(len(own))))
     splitters = sample[len(sample) * np.arange(1, comm.size) // comm.size]
     ranges = [_own_range(values, counts, splitters, comm) for values, counts in classes]
-    # How many rows of both classes have at least the score of each positive.
+    # For each positive, how many rows of either class have at least its score.
     positive, counts, _ = ranges[0]
     tp, fp = (reach[np.searchsorted(values, positive)] for values, _, reach in ranges)
     return float(comm.sum(np.array([np.sum(counts * (tp / (tp + fp)))]))[0] / n_pos)
@@ -258,10 +347,14 @@ def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicat
 def _own_range(
     values: Floats, counts: NDArray[np.int64], splitters: Floats, comm: Communicator
 ) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-    """This rank's range of a class, from all ranks' sorted scores and their counts: both, sorted, and how many rows of
-    all ranks lie at or above each place, (scores + 1,). Collective."""
+    """Return this rank's range of a class: the sorted scores, their counts, and how many rows lie at or above each
+    place. Collective.
+
+    values, counts : this rank's sorted different scores and how often they occur. The last result is (scores + 1,) and
+    counts the rows of all ranks.
+    """
     to = np.bincount(np.searchsorted(splitters, values, "right"), minlength=comm.size)
-    values, counts = (comm.alltoall_rows(one, to)[0] for one in (values, counts))
+    values, counts = (comm.alltoall_rows(array, to)[0] for array in (values, counts))
     order = np.argsort(values, kind="stable")
     values, counts = values[order], counts[order]
     reach = np.cumsum(np.append(counts, 0)[::-1])[::-1]
@@ -269,7 +362,9 @@ def _own_range(
 
 
 def contingency(scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> Contingency:
-    """The contingency table of this rank's (n_local,) scores and labels over all ranks. Collective, four numbers."""
+    """Compute the contingency table of all ranks' (n_local,) scores and labels, on every rank. **Collective**, four
+    numbers.
+    """
     called, positive = scores >= threshold, labels > 0
     counts = [called & positive, called & ~positive, ~called & positive, ~called & ~positive]
     return Contingency(*(int(c) for c in comm.sum(np.array([np.count_nonzero(c) for c in counts]))))

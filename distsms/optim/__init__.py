@@ -1,0 +1,1 @@
+"""The objective, the proof of the gap, the smoothing, and the run that conducts a solver."""

@@ -18,17 +18,45 @@ RUN, PAIR = 6, 3
 class Settings:
     """What a run is asked to do.
 
-    epsilon, relative : the gap to be proved, absolute on J and as a share of J; where both are given, either suffices.
-    c_mu : the paper's fixed smoothing width mu = c_mu epsilon / D; None lets the width shrink as the run goes on.
-    history, planes : at most so many pairs in the solver's memory and planes in the certificate; fewer where they would
-    take more than `vector_bytes` on a rank, half of it each.
-    scaling : a solver whose `traits` say so works on w_j m_j^scaling, m_j the mean of x_ij^2: at 1/2 columns of any
-    size and frequency are alike, at 0 they are what they are. The problem is the same.
-    checkpoint_every : seconds between two snapshots of the run; None takes none, and the solver remembers no more for
-    them than its own history.
-    zero_plane : whether R >= 0 counts among the planes, as in BMRM (2007); JMLR's Algorithm 1 goes without.
-    bundle_steps : whether the certificate's planes also say where to evaluate, where that pays or the solver is stuck;
-    see `distsms.optim.level_steps`.
+    Parameters
+    ----------
+    lam : float
+        Weight lambda of the regularizer.
+    epsilon : float, optional
+        The gap to prove, as a difference in J.
+    relative : float, optional
+        The gap to prove, as a share of J, below 1. Where both are given the larger gap is enough; one must be given.
+    c_mu : float, optional
+        Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width as the run goes on.
+    solver : str
+        A key of `SOLVERS`: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
+    history : int
+        The most pairs of vectors that the solver remembers.
+    planes : int
+        The most planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
+    scaling : float
+        A solver that gains from it works on w_j m_j^scaling, where m_j is the mean of x_ij^2 over the rows. From 0
+        (works on w itself) to 1. The problem is the same.
+    zero_plane : bool
+        Whether R >= 0 counts among the planes, as in BMRM (2007); Algorithm 1 of the paper goes without.
+    bundle_steps : bool
+        Whether the planes of the proof also suggest where to evaluate, if that pays or the solver is stuck.
+    vector_bytes : float
+        The most bytes that history and planes may take on a rank, half of it each; there are fewer of them where they
+        would take more.
+    max_evaluations : int
+        The most evaluations, of all starts of the run.
+    time_limit : float
+        The most seconds of training, of this start.
+    checkpoint_every : float, optional
+        Seconds between two snapshots of the run; None takes none.
+    solver_options : tuple of str
+        Options of PETSc, for "lmvm".
+
+    Raises
+    ------
+    InputError
+        If a value is not possible, or contradicts another one.
     """
 
     lam: float

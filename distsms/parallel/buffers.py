@@ -1,4 +1,6 @@
-"""Large arrays in messages that MPI can count, and the shares of ranks in an array: views, nothing is copied."""
+"""Split arrays into messages small enough for MPI's 32-bit counts, and into the shares of ranks. Views only: nothing is
+copied.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +11,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 COUNT_LIMIT = 2**30
-"""Elements per MPI message; tests lower it to see the pieces."""
+"""Maximum number of elements in one MPI message; tests lower it so that small arrays are split, too."""
 
 
 def own(whole: NDArray[Any], counts: Sequence[int], rank: int) -> NDArray[Any]:
-    """A rank's share of an array in rank order: a view."""
+    """Return a rank's share of an array that holds all ranks' shares in rank order: a view.
+
+    Parameters
+    ----------
+    whole : (sum(counts), ...)
+        All ranks' shares.
+    counts : (P,) ints
+        The number of elements (rows) of each rank.
+    rank : int
+        Whose share to return.
+    """
     start = sum(counts[:rank])
     return whole[start : start + counts[rank]]
 
 
 def complete(mpi: Any, comm: Any, whole: NDArray[Any], counts: Sequence[int]) -> None:
-    """Complete an array of which each rank of an mpi4py communicator has filled in its share. Collective, in place."""
+    """Fill in the other ranks' shares of an array in which each rank has filled in its own. **Collective**, in place.
+
+    Parameters
+    ----------
+    mpi : module
+        mpi4py's module MPI.
+    comm : mpi4py communicator
+        The ranks.
+    whole : (sum(counts),)
+        The array, C-contiguous, in rank order.
+    counts : (P,) ints
+        The number of elements of each rank.
+    """
     if len(whole) <= COUNT_LIMIT:
         comm.Allgatherv(mpi.IN_PLACE, [whole, counts])
         return
-    for rank, part in parts(whole, counts):  # counts and offsets are 32 bits wide: a broadcast from each rank in turn
+    # MPI's counts and offsets are 32 bits wide, so each rank in turn broadcasts its share in pieces.
+    for rank, part in parts(whole, counts):
         for piece in pieces(part):
             comm.Bcast(piece, root=rank)
 
 
 def pieces(array: NDArray[Any], most: int | None = None) -> Iterator[NDArray[Any]]:
-    """Views of at most so many elements (COUNT_LIMIT) that cover a C-contiguous array; none for an empty one."""
+    """Yield views of at most `most` elements that together cover a C-contiguous array; none for an empty one.
+
+    Parameters
+    ----------
+    array : C-contiguous array
+        Any shape; it is read in memory order.
+    most : int, optional
+        By default `COUNT_LIMIT`.
+    """
     flat, most = array.reshape(-1), most or COUNT_LIMIT
     assert np.shares_memory(flat, array) or not flat.size
     for start in range(0, flat.size, most):
@@ -37,6 +70,6 @@ def pieces(array: NDArray[Any], most: int | None = None) -> Iterator[NDArray[Any
 
 
 def parts(whole: NDArray[Any], counts: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Each rank's share of an array in rank order: (rank, view)."""
+    """Yield (rank, view) for each rank's share of an array that holds all shares in rank order."""
     for rank, (end, count) in enumerate(zip(np.cumsum(counts), counts, strict=True)):
         yield rank, whole[end - count : end]

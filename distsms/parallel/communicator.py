@@ -1,8 +1,9 @@
-"""Every collective of the program, over MPI or on one process. No other module imports mpi4py.
+"""All collective operations of the program, over MPI or on a single process. No module outside this package imports
+mpi4py.
 
-`Communicator` is one rank alone: its collectives are copies or nothing at all. `MPICommunicator` gives them their
-distributed meaning. What calls them never asks which one it has. Arrays are C-contiguous numpy arrays; buffers of more
-than `buffers.COUNT_LIMIT` elements travel in pieces, since MPI counts them in 32 bits.
+`Communicator` is a single rank: its collectives return their argument or do nothing. `MPICommunicator` implements them
+over MPI. Callers never ask which of them they have. Arrays are C-contiguous NumPy arrays. Buffers of more than
+`buffers.COUNT_LIMIT` elements are sent in pieces, since MPI counts elements in 32 bits.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ T = TypeVar("T")
 
 
 class Communicator:
-    """One rank alone.
+    """A single rank.
 
-    `sent` and `received` count bytes by name of the collective: what this rank hands to the transport, and what it gets
-    from it. What it keeps for itself is neither. A buffer that is reduced counts once each way and a broadcast one once
-    at the root and once at each other rank, by whatever tree the library passes it on. Counts of rows, and the Python
-    objects of set-up, are not counted.
+    Attributes
+    ----------
+    rank, size : int
+        This rank's number, from 0, and the number of ranks.
+    sent, received : Counter
+        Bytes by the name of the collective: what this rank passes to the transport, and what it gets from it. What a
+        rank keeps for itself counts as neither. A buffer that is reduced counts once in each direction. A broadcast
+        buffer counts once at the root and once at each other rank, by whatever tree the MPI library distributes it.
+        Counts of rows, and the Python objects of the set-up, are not included.
     """
 
     rank = 0
@@ -46,91 +52,150 @@ class Communicator:
         return self.rank == 0
 
     def moved(self) -> tuple[int, int]:
-        """Bytes sent and received so far."""
+        """Return the bytes sent and received so far."""
         return sum(self.sent.values()), sum(self.received.values())
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Fill every rank's `array` (same shape and dtype everywhere) with the root's. Collective, in place."""
+        """Copy the root's `array` to every rank's `array`. **Collective**, in place.
+
+        The arrays have the same shape and dtype on all ranks.
+        """
         return array
 
     def sum(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Replace `array` (same shape and dtype everywhere) by the sum over ranks. Collective, in place."""
+        """Replace `array` on every rank by its sum over ranks (Allreduce). **Collective**, in place.
+
+        The arrays have the same shape and dtype on all ranks.
+        """
         return array
 
     def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Replace `array` (same shape and dtype everywhere) by the largest over ranks. Collective, in place."""
+        """Replace `array` on every rank by its elementwise maximum over ranks (Allreduce). **Collective**, in place.
+
+        The arrays have the same shape and dtype on all ranks.
+        """
         return array
 
     def reduce(self, array: NDArray[Any], piece: int | None = None) -> NDArray[Any]:
-        """Replace the root's `array` by the sum over ranks, at most `piece` elements at a time. Collective, in place.
+        """Replace the root's `array` by its sum over ranks. **Collective**, in place.
 
-        The other ranks' arrays, of the same shape and dtype, stay what they are.
+        Parameters
+        ----------
+        array : array
+            The same shape and dtype on all ranks; the other ranks' arrays do not change.
+        piece : int, optional
+            The maximum number of elements that are reduced at a time.
         """
         return array
 
     def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
-        """Sum (n,) arrays over ranks and deal the sum out, counts[rank] to each in rank order. Collective.
+        """Sum (n,) arrays over ranks and give each rank its share of the sum. **Collective.**
 
-        in_turn : by a reduction to each rank in turn, rather than by the library's own collective.
-        One rank alone gets its own array back, not a copy.
+        Parameters
+        ----------
+        array : (n,)
+            This rank's summand.
+        counts : (P,) ints
+            The length of each rank's share; the shares follow one another in rank order.
+        in_turn : bool, optional
+            Reduce to one rank after the other rather than by MPI's Reduce_scatter.
+
+        Returns
+        -------
+        (counts[rank],)
+            This rank's share. A single rank gets its own array back, not a copy.
         """
         return array
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
-        """Room for k vectors that every rank reads. Collective.
+        """Return buffers for k vectors of the same length that every rank reads. **Collective.**
 
-        shared : whether ranks that share a node shall share one copy; where they cannot, each has its own.
+        Parameters
+        ----------
+        k, length : int
+            The number of vectors and their length.
+        shared : bool
+            Let the ranks of a node share one copy, where that is possible; else each rank has its own.
         """
         return Replica()
 
     @property
     def library(self) -> Any:
-        """mpi4py's communicator of all ranks, for libraries that want one; None without mpi4py."""
+        """mpi4py's communicator of all ranks, for libraries that need one; None without mpi4py."""
         return alone()
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
-        """Concatenate each rank's (n_local,) array in rank order on the root; None elsewhere. Collective."""
+        """Concatenate the ranks' (n_local,) arrays in rank order on the root; return None elsewhere. **Collective.**"""
         return local
 
     def scatter_rows(self, whole: NDArray[Any] | None, n_local: int, dtype: Any = np.float64) -> NDArray[Any]:
-        """The inverse of `gather_rows`: the root's (n,) array is dealt out, n_local to each rank. Collective."""
+        """Split the root's (n,) array among the ranks, n_local to each: the inverse of `gather_rows`. **Collective.**
+
+        Parameters
+        ----------
+        whole : (n,) on the root, None elsewhere
+            All rows in rank order.
+        n_local : int
+            The length of this rank's part.
+        dtype : optional
+            The type of the array.
+        """
         assert whole is not None
         return whole
 
     def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
-        """Concatenate each rank's (counts[rank],) array in rank order, on every rank. Collective.
+        """Concatenate the ranks' (counts[rank],) arrays in rank order, on every rank. **Collective.**
 
-        One rank alone gets its own array back, not a copy.
+        A single rank gets its own array back, not a copy.
         """
         return local
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Deal out an array to all ranks: the first counts[0] rows to rank 0, the next counts[1] to rank 1, and so on.
+        """Send the first counts[0] rows of an array to rank 0, the next counts[1] rows to rank 1, and so on.
+        **Collective.**
 
-        Returns what this rank got, in rank order, and how much of it from each rank, (size,): called with these, it
-        takes answers the same way back. Collective. One rank alone gets its own array back, not a copy.
+        Parameters
+        ----------
+        rows : (sum(counts),)
+            What this rank sends.
+        counts : (P,) int64
+            How many rows go to each rank.
+
+        Returns
+        -------
+        rows : (sum of the received counts,)
+            What this rank received, in rank order. A single rank gets its own array back, not a copy.
+        counts : (P,) int64
+            How many rows came from each rank. A second call with these counts sends answers back the same way.
         """
         return rows, counts
 
     def allgather(self, item: Any) -> list[Any]:
-        """Every rank's small Python object, in rank order. Collective; for set-up, never per evaluation."""
+        """Return every rank's Python object, in rank order. **Collective.** For small objects in the set-up, never per
+        evaluation.
+        """
         return [item]
 
     def bcast(self, item: Any) -> Any:
-        """The root's small Python object, on every rank. Collective; for set-up, never per evaluation."""
+        """Return the root's Python object on every rank. **Collective.** For small objects in the set-up, never per
+        evaluation.
+        """
         return item
 
     def node_ranks(self) -> list[int]:
-        """The ranks that share this rank's node and its memory, itself among them. Collective; for set-up."""
+        """Return the ranks on this rank's node, which can share memory, including this one. **Collective.** For the
+        set-up.
+        """
         return [self.rank]
 
     def barrier(self) -> None:
-        """Wait for all ranks. Collective."""
+        """Wait for all ranks. **Collective.**"""
 
     def root_first(self, make: Callable[[], T]) -> T:
-        """What `make` gives on each rank, called on the root before the others. Collective; `make` is local.
+        """Call `make` on the root and afterwards on the other ranks; return its result. **Collective.** `make` itself
+        is local.
 
-        For what needs compiled kernels: one rank compiles them, the others find them in the cache.
+        For work that compiles kernels: one rank compiles them, and the others find them in the cache.
         """
         made = make() if self.is_root else None
         self.barrier()
@@ -138,32 +203,32 @@ class Communicator:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Run local work that may fail (reading files, say) and let all ranks fail if one does. Collective at the end.
+        """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
+        the end.
 
-        The body must not communicate. An error that a user can mend (`DistsmsError`) on any rank is raised on every
-        rank, with the lowest failing rank's message, so that it is reported once and the job ends in order. Anything
-        else is a defect: it goes straight to the abort guard of `distsms.__main__`.
+        The body must not communicate. If it raises a `DistsmsError` on any rank, every rank raises the error of the
+        lowest failing rank. It is then reported once, and the job ends in order. Any other exception is a defect and
+        goes straight to the abort handler of `distsms.__main__`.
         """
         error: DistsmsError | None = None
         try:
             yield
         except DistsmsError as caught:
             error = caught
-        failures = [(rank, one) for rank, one in enumerate(self.allgather(error)) if one is not None]
-        if failures:
-            rank, first = failures[0]
-            note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
-            raise type(first)(f"{first}{note}", everywhere=True) from error
+        for rank, failure in enumerate(self.allgather(error)):
+            if failure is not None:
+                note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
+                raise type(failure)(f"{failure}{note}", everywhere=True) from error
 
     def abort(self, code: int) -> None:
-        """End the whole job at once with this exit code, whatever the other ranks are doing."""
+        """End the whole job immediately with this exit code, whatever the other ranks are doing."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
 class MPICommunicator(Communicator):
-    """All ranks of an mpi4py communicator."""
+    """All ranks of an mpi4py communicator. See `Communicator` for the methods."""
 
     def __init__(self, mpi_comm: Any) -> None:
         super().__init__()
@@ -173,7 +238,7 @@ class MPICommunicator(Communicator):
 
     @property
     def mpi(self) -> Any:
-        """mpi4py's module MPI, for `replicas` and `buffers`."""
+        """mpi4py's module MPI, for `shared_memory` and `buffers`."""
         from mpi4py import MPI
 
         return MPI
@@ -289,7 +354,8 @@ class MPICommunicator(Communicator):
         self._comm.Alltoall(counts, incoming)
         got = np.empty(int(incoming.sum()), rows.dtype)
         requests, mine = [], rows[:0]
-        # Message by message rather than Alltoallv: pieces of any number, and nothing between ranks that have nothing.
+        # Single messages rather than Alltoallv: they can be split into pieces, and ranks that have nothing for each
+        # other exchange nothing.
         for rank, part in buffers.parts(rows, counts):
             if rank == self.rank:
                 mine = part
@@ -329,7 +395,10 @@ class MPICommunicator(Communicator):
 
 
 def launched_size() -> int:
-    """How many ranks the launcher says it started, from the variables it sets; 0 if there was none."""
+    """Return how many ranks the launcher started, according to the variables that launchers set.
+
+    0 without a launcher.
+    """
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"):
         with contextlib.suppress(KeyError, ValueError):
             return int(os.environ[name])
@@ -337,10 +406,13 @@ def launched_size() -> int:
 
 
 def world() -> Communicator:
-    """All ranks of this job; one rank alone if mpi4py is not installed.
+    """Return the communicator of all ranks of this job; a single rank if mpi4py is not installed.
 
-    Raises LaunchError where the launcher started several processes but MPI sees each as "rank 0 of 1": two MPI
-    libraries are mixed, and 32 jobs would otherwise do the same work and overwrite each other's files.
+    Raises
+    ------
+    LaunchError
+        If the launcher started several processes but MPI sees each as "rank 0 of 1". Two MPI libraries are mixed then,
+        and without this check, each of 32 processes would do the whole job and overwrite the others' files.
     """
     launched = launched_size()
     try:
@@ -354,21 +426,27 @@ def world() -> Communicator:
         library = MPI.Get_library_version().split("\0")[0].strip().splitlines()[0]
         raise LaunchError(
             f"the launcher started {launched} processes, but MPI sees each as rank 0 of 1. The launcher belongs to "
-            f"another MPI than mpi4py, which uses {library}. Use that library's own mpirun (or `srun --mpi=` with a "
-            "type it knows), or reinstall mpi4py and petsc4py with the launcher's MPI."
+            f"another MPI library than mpi4py, which uses {library}. Use that library's own mpirun (or `srun --mpi=` "
+            "with a type that the library supports), or reinstall mpi4py and petsc4py with the launcher's MPI."
         )
     return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()
 
 
 def communicator(comm: Any) -> Communicator:
-    """All ranks of an mpi4py communicator; None is this process alone. A `Communicator` is returned as it is. Local."""
+    """Wrap an mpi4py communicator. Local.
+
+    Parameters
+    ----------
+    comm : mpi4py communicator, Communicator or None
+        None stands for this process alone; a `Communicator` is returned as it is.
+    """
     if isinstance(comm, Communicator):
         return comm
     return Communicator() if comm is None or comm.Get_size() == 1 else MPICommunicator(comm)
 
 
 def alone() -> Any:
-    """mpi4py's communicator of this process alone, for libraries that want one; None without mpi4py."""
+    """Return mpi4py's communicator of this process alone, for libraries that need one; None without mpi4py."""
     try:
         from mpi4py import MPI
     except ImportError:
@@ -377,7 +455,7 @@ def alone() -> Any:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of mpi4py and of the MPI library behind it, without initializing MPI."""
+    """Return the versions of mpi4py and of the MPI library, without initializing MPI."""
     try:
         import mpi4py
 

@@ -1,6 +1,6 @@
-"""The compiled loops of `distsms.parallel.order_statistics`; there it says what kinks, brackets and buckets are.
+"""The compiled loops of `distsms.parallel.order_statistics`, which explains kinks, brackets and buckets.
 
-The head and tail of a row lie at positions u = z scale lift - origin, `reach` apart; a round looks at those in
+The head and the tail of a row lie at positions u = z scale lift - origin, `reach` apart. A round looks at those in
 [left, right).
 """
 
@@ -11,13 +11,15 @@ import numpy as np
 from distsms.utils.jit import njit
 
 BUCKETS = 2**9
-BLOCK = 512  # rows that are looked at together
+BLOCK = 512  # number of rows that are processed together
 LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
 
 
-@njit(fastmath=False)  # said aloud: else the caller's is taken over
+@njit(fastmath=False)  # explicit, since Numba would otherwise inline it with the caller's setting
 def _kinks(score, kind, shift, reach, scale, lift, origin):  # type: ignore[no-untyped-def]
-    """Positions of a row's head and tail, on the grid: every ramp in sight has exactly the same length."""
+    """Return the positions of a row's head and tail on the grid, on which all ramps in the bracket have exactly the
+    same length.
+    """
     place = (score + (shift if kind == NEGATIVE else 0.0)) * scale * lift - origin
     place = place + 3 * BUCKETS - 3 * BUCKETS if kind != LEFT_OUT else np.inf  # rounded to the grid
     return place - (reach if kind == NEGATIVE else 0.0), place + (0.0 if kind == NEGATIVE else reach)
@@ -25,8 +27,11 @@ def _kinks(score, kind, shift, reach, scale, lift, origin):  # type: ignore[no-u
 
 @njit(fastmath={"reassoc", "nsz"})
 def _look(scores, kinds, shift, reach, scale, lift, origin, left, right, heads, tails, in_sight):  # type: ignore[no-untyped-def]
-    """Kinks of a block of rows, and whether one is in [left, right). Returns the count of rows whose ramp ends before
-    left, of those under way there, and the summed distance of these from their heads."""
+    """Compute the kinks of a block of rows, and mark the rows that have one in [left, right).
+
+    Returns how many ramps end before left, how many have begun but not ended there, and the sum of the latter's
+    distances from their heads to left.
+    """
     full = 0
     under_way = 0
     distance = 0.0
@@ -46,10 +51,11 @@ def _look(scores, kinds, shift, reach, scale, lift, origin, left, right, heads, 
 
 @njit()
 def collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
-    """Rows from `start` on with a kink in [left, right) into `found`, until it is full; the others into `base`.
+    """Collect the rows from `start` on with a kink in [left, right) in `found`, until it is full; add up the others in
+    `base`.
 
-    Returns the row to go on with, and how many were found. By blocks, and without a branch for each row: whether one is
-    in sight is as good as random.
+    Returns the row to continue with, and how many rows were found. The rows are processed in blocks and without a
+    branch for each row, since whether a row has a kink in the interval is unpredictable.
     """
     heads, tails, in_sight = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.uint8)
     m = 0
@@ -82,11 +88,12 @@ def collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start
 
 @njit()
 def tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
-    """Add rows to a table: what each bucket adds to G, apart from ramps that go right through it.
+    """Add rows to a table of what each bucket adds to G, apart from ramps that pass right through the bucket.
 
-    Columns for ramps (K, 4): rows with both kinks in the bucket; for those with one, the summed lengths of the ramps
-    in the bucket, in buckets; the heads, and the tails, among these. For steps (K, 3): rows, their positions in the
-    bucket, and the squares of these.
+    For ramps the table is (K, 4). Its columns are the number of rows with both kinks in the bucket; and for the rows
+    with one kink in it, the summed lengths of their ramps inside the bucket, in buckets, the number of heads, and the
+    number of tails. For steps it is (K, 3): the number of rows, the sum of their positions in the bucket, and the sum
+    of the squares of these.
     """
     K = len(table)
     for j in range(len(found)):
@@ -112,8 +119,26 @@ def tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
 
 @njit()
 def walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
-    """The first bucket at whose right edge G >= target (K: none); G - target and the ramps under way at its left edge;
-    G - target at its right edge. value, slope : these at the table's left end.  reach : a ramp's width in buckets."""
+    """Find the first bucket at whose right edge G >= target.
+
+    Parameters
+    ----------
+    table : (K, 3) or (K, 4)
+        See `tabulate`.
+    value, slope : float
+        G - target, and the number of ramps under way, at the table's left end.
+    reach : float
+        The width of a ramp in buckets, 0 for steps.
+
+    Returns
+    -------
+    k : int
+        The bucket; K if there is none.
+    value, slope : float
+        G - target and the number of ramps under way at the bucket's left edge.
+    grown : float
+        G - target at the bucket's right edge.
+    """
     for k in range(len(table)):
         grown = value + table[k, 0]
         if reach > 0.0:
@@ -128,7 +153,7 @@ def walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
 
 @njit()
 def extremes(scores, kinds, shift, reach, scale, lift, origin, left, right):  # type: ignore[no-untyped-def]
-    """The largest place at a position in [left, right), and the least with its sign turned."""
+    """Return the largest z with a position in [left, right), and minus the smallest."""
     high = -np.inf
     low = np.inf
     for i in range(len(scores)):

@@ -1,4 +1,4 @@
-"""The same vectors for every rank to read: a copy on each rank, or one in memory that the ranks of a node share."""
+"""Copies of the same vectors for every rank to read: one on each rank, or one in the shared memory of each node."""
 
 from __future__ import annotations
 
@@ -14,27 +14,62 @@ from distsms.parallel import buffers
 if TYPE_CHECKING:
     from distsms.parallel.communicator import MPICommunicator
 
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - not for files of ours: where Linux, and so MPI, keeps shared memory
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux, and so MPI, keeps shared memory; we create no files there
 
 
 class Replica:
-    """The same k vectors for every rank to read; of one rank alone, they are the ones that it gives."""
+    """The same k vectors for every rank to read; for a single rank, they are the vectors that it passes in."""
 
     def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
-        """The root's k vectors (m,), as (k, m), until the next call. None elsewhere. Collective."""
+        """Return the root's k vectors, on every rank. **Collective.**
+
+        Parameters
+        ----------
+        rows : sequence of k arrays (length,) on the root, None elsewhere
+            The vectors.
+
+        Returns
+        -------
+        (k, length) float64
+            Valid until the next call.
+        """
         assert rows is not None
         return rows[0][None, :] if len(rows) == 1 else np.array(rows)
 
     def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
-        """The k vectors of which each rank has a slice (counts[rank],), in rank order; as `broadcast`. Collective."""
+        """Return k vectors of which each rank holds a slice, on every rank. **Collective.**
+
+        Parameters
+        ----------
+        slices : sequence of k arrays (counts[rank],)
+            This rank's slices.
+        counts : (P,) ints
+            The lengths of the ranks' slices, which follow one another in rank order.
+
+        Returns
+        -------
+        (k, length) float64
+            Valid until the next call.
+        """
         return self.broadcast(slices)
 
     def close(self) -> None:
-        """Free the memory. Collective."""
+        """Free the memory. **Collective.**"""
 
 
 def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Replica:
-    """Room for k vectors (length,): shared by the ranks of each node, if wanted and there is memory. Collective."""
+    """Return buffers for k vectors (length,) on several ranks. **Collective.**
+
+    Parameters
+    ----------
+    comm : MPICommunicator
+        The ranks.
+    k, length : int
+        The number of vectors and their length.
+    shared : bool
+        Share one copy among the ranks of each node, if the ranks of each node are consecutive and there is enough
+        shared memory.
+    """
     node = comm.node_ranks() if shared else [comm.rank]
     nodes = comm.allgather(node)
     contiguous = all(ranks == list(range(ranks[0], ranks[-1] + 1)) for ranks in nodes)
@@ -44,48 +79,49 @@ def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Repl
 
 
 def _shared_memory(comm: MPICommunicator, node: list[int], wanted: int) -> bool:
-    """Whether every node has room for so many bytes where shared memory is kept on Linux. Collective."""
+    """Return whether every node has so many free bytes where Linux keeps shared memory. Collective."""
     try:
-        place = os.statvfs(SHARED_MEMORY)
-        room = place.f_bavail * place.f_frsize
+        status = os.statvfs(SHARED_MEMORY)
+        free = status.f_bavail * status.f_frsize
     except OSError:
-        room = 0
-    return bool(comm.maximum(np.array([comm.rank == node[0] and room < wanted + 2**24], np.int64))[0] == 0)
+        free = 0
+    return bool(comm.maximum(np.array([comm.rank == node[0] and free < wanted + 2**24], np.int64))[0] == 0)
 
 
 class OnePerRank(Replica):
-    """A copy on each rank; on the root a broadcast vector is its own."""
+    """One copy on each rank; the root uses a broadcast vector itself rather than a copy of it."""
 
     def __init__(self, comm: MPICommunicator, k: int, length: int) -> None:
         self._comm, self._shape = comm, (k, length)
         self._rows: NDArray[np.float64] | None = None
 
-    def _room(self) -> NDArray[np.float64]:
+    def _buffer(self) -> NDArray[np.float64]:
         if self._rows is None:
             self._rows = np.empty(self._shape)
         return self._rows
 
     def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
-        return self._comm.broadcast(self._room() if rows is None else super().broadcast(rows))
+        return self._comm.broadcast(self._buffer() if rows is None else super().broadcast(rows))
 
     def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
-        room, comm = self._room(), self._comm
-        for whole, mine in zip(room, slices, strict=True):
+        vectors, comm = self._buffer(), self._comm
+        for whole, mine in zip(vectors, slices, strict=True):
             buffers.own(whole, counts, comm.rank)[:] = mine
             buffers.complete(comm.mpi, comm.library, whole, counts)
             comm.sent["allgather"] += mine.nbytes
             comm.received["allgather"] += whole.nbytes - mine.nbytes
-        return room
+        return vectors
 
     def close(self) -> None:
         self._rows = None
 
 
 class OnePerNode(Replica):
-    """A copy in memory that the ranks of a node share; only the first rank of each, its leader, communicates.
+    """One copy per node, in shared memory. Only the first rank of each node, its leader, communicates.
 
-    The ranks of a node are consecutive. Before a rank writes, all others of its node have come here, so that none
-    still reads; before one reads, all have written (MPI 3.1, section 11.4: separate barriers and memory barriers).
+    The ranks of a node are consecutive. Before any rank writes, all ranks of its node have passed a barrier, so none
+    still reads. Before any rank reads, all have written (MPI 3.1, section 11.4: barriers between processes and memory
+    barriers are separate calls).
     """
 
     def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:
@@ -98,13 +134,13 @@ class OnePerNode(Replica):
         self._rows = np.frombuffer(memory, np.float64, k * length).reshape(k, length)
         self._window.Lock_all(comm.mpi.MODE_NOCHECK)
 
-    def _meet(self) -> None:
+    def _synchronize(self) -> None:
         self._window.Sync()
         self._node.Barrier()
         self._window.Sync()
 
     def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
-        self._meet()
+        self._synchronize()
         if rows is not None:
             for mine, given in zip(self._rows, rows, strict=True):
                 mine[:] = given
@@ -112,28 +148,28 @@ class OnePerNode(Replica):
             for piece in buffers.pieces(self._rows):
                 self._leaders.Bcast(piece, root=0)
             (self._comm.received if self._comm.rank else self._comm.sent)["broadcast"] += self._rows.nbytes
-        self._meet()
+        self._synchronize()
         return self._rows
 
     def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
-        self._meet()
+        self._synchronize()
         for whole, mine in zip(self._rows, slices, strict=True):
             buffers.own(whole, counts, self._comm.rank)[:] = mine
-        self._meet()
+        self._synchronize()
         if self._leads:
-            together = [sum(counts[rank] for rank in ranks) for ranks in self._nodes]
+            node_counts = [sum(counts[rank] for rank in ranks) for ranks in self._nodes]
             for whole in self._rows:
-                buffers.complete(self._comm.mpi, self._leaders, whole, together)
-                sent = 8 * together[self._leaders.Get_rank()]
+                buffers.complete(self._comm.mpi, self._leaders, whole, node_counts)
+                sent = 8 * node_counts[self._leaders.Get_rank()]
                 self._comm.sent["allgather"] += sent
                 self._comm.received["allgather"] += whole.nbytes - sent
-        self._meet()
+        self._synchronize()
         return self._rows
 
     def close(self) -> None:
         del self._rows
         self._window.Unlock_all()
         self._window.Free()
-        for one in (self._leaders, self._node):
-            if one:  # false is the null communicator of those that do not lead
-                one.Free()
+        for comm in (self._leaders, self._node):
+            if comm:  # ranks that are not leaders have the null communicator, which is false
+                comm.Free()

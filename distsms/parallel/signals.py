@@ -1,4 +1,5 @@
-"""Signals that ask a run to stop in order: remembered here, acted on after the present evaluation.
+"""Signals that ask a run to stop in order: they are recorded here, and the run acts on them after the current
+evaluation.
 
 Batch systems announce preemption and time limits by SIGTERM, SIGUSR1 or SIGUSR2, often to one rank only.
 """
@@ -10,14 +11,17 @@ from types import FrameType, TracebackType
 
 
 class StopSignals:
-    """While entered, `wanted()` tells whether one of the signals came. A second SIGINT (Ctrl-C) ends at once."""
+    """A context in which stop signals are recorded rather than fatal; `wanted` tells whether one came.
+
+    A second SIGINT (Ctrl-C) raises KeyboardInterrupt.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self._before: dict[int, object] = {}
 
     def wanted(self) -> bool:
-        """Whether this process was asked to stop."""
+        """Return whether this process was asked to stop."""
         return self.received is not None
 
     def __enter__(self) -> StopSignals:
@@ -27,7 +31,7 @@ class StopSignals:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._before.items():  # once the end is decided, a second one must not change it
+        for number, handler in self._before.items():  # once the run is stopping, a second signal must not interfere
             signal.signal(number, signal.SIG_IGN if self.wanted() and not error else handler)  # type: ignore[arg-type]
 
     def _remember(self, number: int, frame: FrameType | None) -> None:

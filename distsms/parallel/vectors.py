@@ -1,10 +1,13 @@
-"""Where the vectors of length p live that a solver works on: whole on the root, or a slice of each on every rank.
+"""The solver's vectors of length p: whole on the root, or distributed in slices over all ranks.
 
-    AtRoot   the root steps: w --Bcast--> all ranks,  X'c --Reduce--> the root; the other ranks wait to be asked
-    Spread   all ranks step, in lock-step: slices of w --Allgather--> all ranks,  X'c --Reduce-scatter--> slices
+- `RootVectors`: the root runs the solver. w goes to all ranks by Bcast, X'c to the root by Reduce. The other ranks wait
+  for the root's requests.
+- `DistributedVectors`: all ranks run the solver in lock-step. Slices of w go to all ranks by Allgather, X'c becomes
+  slices by Reduce-scatter.
 
-A rank that steps holds `length` numbers of each vector. What it decides, it decides by numbers that all ranks which
-step have in common to the bit: sums over ranks (an Allreduce gives all the same) or the root's (`agreed`).
+A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions, so they
+decide by numbers that are the same to the bit on each of them: sums over ranks (an Allreduce gives every rank the same)
+or the root's numbers (`agreed`).
 """
 
 from __future__ import annotations
@@ -21,24 +24,46 @@ from distsms.parallel.communicator import Communicator, Replica, alone
 from distsms.utils.typing import Floats
 
 SPREAD_FROM = 2**20
-"""Columns from which on vectors are spread: a pass over one of them then takes longer than the sums it needs."""
+"""Number of columns from which vectors are distributed: one pass over a vector then takes longer than the extra sums
+over ranks.
+"""
 SHARED_FROM = 2**17
-"""Columns from which on the ranks of a node share one copy of w: a MiB."""
+"""Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB."""
 MEASURED_FROM = 2**13
-"""Columns from which on the collectives are measured: below, what a message costs does not depend on its length."""
+"""Number of columns from which the collectives are timed: the cost of shorter messages does not depend on their length.
+"""
 SUMMED = 2**14
-"""Entries of a vector that are summed in one go; then the sums of these are: so errors of rounding stay small."""
+"""Number of entries that are summed in one go; these partial sums are added afterwards, which keeps rounding errors
+small.
+"""
 PIECE = 2**17
-"""Elements of a piece, where a reduction goes piece by piece."""
+"""Number of elements in a piece, where a reduction proceeds in pieces."""
 STEPS = ("root", "spread")
-NOT_SPREADABLE = "this solver needs its vectors whole, on the root: --step root, or another solver"
+NOT_SPREADABLE = "this solver needs whole vectors on the root: use --step root, or choose another solver"
 
 
 class Vectors(ABC):
-    """Vectors of length p on the ranks of a communicator. Building it is local; it is the same on every rank.
+    """Vectors of length p on the ranks of a communicator.
 
-    length, longest : of this rank's slice, and of the longest.  steps : whether this rank runs the solver.
-    outward, inward : what brings w to the ranks and X'c back, in MPI's words.
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks. Construction is local, with the same arguments on every rank.
+    p : int
+        The length of the vectors.
+    shared : bool, optional
+        Let the ranks of a node share one copy of w.
+
+    Attributes
+    ----------
+    length, longest : int
+        The length of this rank's slice, and of the longest slice.
+    steps : bool
+        Whether this rank runs the solver.
+    outward, inward : str
+        The names of the collectives that send w to the ranks and sum X'c.
+    measured : dict
+        For each way to sum X'c that `choose_collective` timed, its time in seconds.
     """
 
     length: int
@@ -54,72 +79,116 @@ class Vectors(ABC):
 
     @property
     @abstractmethod
-    def longest(self) -> int: ...
+    def longest(self) -> int:
+        """The length of the longest slice."""
 
     @property
     @abstractmethod
     def holders(self) -> Any:
-        """mpi4py's communicator of the ranks that step, for PETSc; None without mpi4py."""
+        """mpi4py's communicator of the ranks that run the solver, for PETSc; None without mpi4py."""
 
     @abstractmethod
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
-        """Ways to sum an array over ranks, by name: each takes what a rank has and gives what it is to hold."""
+        """Return the ways to sum an array over ranks, by name; each takes a rank's summand and returns what the rank is
+        to hold.
+        """
 
     @abstractmethod
     def announce(self, what: int, numbers: Floats) -> None:
-        """Tell the ranks that do not step, which are in `awaited`, what to do next; numbers (k, 2) go with it."""
+        """Send a request from the root to the ranks that do not run the solver, which wait in `awaited`.
+
+        Parameters
+        ----------
+        what : int
+            What to do next.
+        numbers : (k, 2) float64
+            Numbers that belong to the request.
+        """
 
     @abstractmethod
     def awaited(self) -> tuple[int, Floats]:
-        """What is announced."""
+        """Wait for a request of the root; return its `what` and `numbers`, as given to `announce`."""
 
     @abstractmethod
     def copies(self, k: int, slices: Sequence[Floats] | None) -> Floats:
-        """k vectors, whole, on every rank: (k, p), until the next call. Collective.
+        """Return k whole vectors on every rank. **Collective.**
 
-        slices : this rank's of each, (length,); None where it does not step.
+        Parameters
+        ----------
+        k : int
+            The number of vectors.
+        slices : sequence of k arrays (length,), or None
+            This rank's slice of each vector; None where it does not run the solver.
+
+        Returns
+        -------
+        (k, p) float64
+            Valid until the next call.
         """
 
     @abstractmethod
     def totals(self, buffer: Floats) -> tuple[Floats, bool]:
-        """Slices of k vectors summed over ranks, (k, length), and whether any rank's flag was not 0. Collective.
+        """Sum k vectors and a flag over ranks. **Collective.**
 
-        buffer : of `room`, k vectors one behind the other and the flag; it is used up. Nothing of use elsewhere.
+        Parameters
+        ----------
+        buffer : (k p + 1,) float64
+            From `room`: k vectors one after the other, then the flag. Its content is overwritten.
+
+        Returns
+        -------
+        slices : (k, length) float64
+            This rank's slice of each sum. Meaningless on ranks that do not run the solver.
+        flag : bool
+            Whether any rank's flag was not 0; likewise.
         """
 
     @abstractmethod
     def total(self, local: Floats) -> Floats:
-        """This rank's slice of the sum over ranks of (p,) arrays, which are used up. Collective."""
+        """Return this rank's slice of the sum over ranks of (p,) arrays, whose content is overwritten.
+
+        **Collective.**
+        """
 
     @abstractmethod
     def part(self, whole: Floats) -> Floats:
-        """This rank's slice of a vector (p,): a view. Local."""
+        """Return this rank's slice of a vector (p,), a view. Local."""
 
     @abstractmethod
     def dealt(self, whole: Floats | None) -> Floats:
-        """This rank's slice of a vector (p,) that the root has, to keep; the inverse of `at_root`. Collective."""
+        """Return this rank's slice of a vector (p,) that the root has (None elsewhere): the inverse of `at_root`.
+        **Collective.**
+        """
 
     def highest(self, local: Floats) -> Floats:
-        """The slice of the largest over ranks of (p,) arrays, which are used up. Collective."""
+        """Return this rank's slice of the elementwise maximum of (p,) arrays, whose content is overwritten.
+        **Collective.**
+        """
         return self.part(self.comm.maximum(local)).copy()
 
     def everywhere(self, mine: Floats | None) -> Floats:
-        """A vector, whole, on every rank: (p,), to keep. mine : this rank's slice, as in `copies`. Collective."""
+        """Return a whole vector (p,) on every rank, as a copy. **Collective.**
+
+        mine : this rank's slice, (length,); None where it does not run the solver.
+        """
         self.give_back()
         return self.copies(1, None if mine is None else [mine])[0].copy()
 
     @abstractmethod
     def at_root(self, mine: Floats) -> Floats | None:
-        """A vector, whole, on the root, to keep; None elsewhere. Collective among the ranks that step."""
+        """Return a whole vector (p,) on the root, None elsewhere.
+
+        **Collective** among the ranks that run the solver.
+        """
 
     def room(self, k: int) -> Floats:
-        """A buffer for k vectors and a flag, to be filled and given to `totals`. Local."""
+        """Return a buffer for k vectors and a flag, (k p + 1,), to be filled and passed to `totals`. Local."""
         if len(self._buffer) != k * self.p + 1:
             self._buffer = np.empty(k * self.p + 1)
         return self._buffer
 
     def give_back(self) -> None:
-        """Free the buffer, until it is needed again. Local."""
+        """Free the buffer until it is needed again. Local."""
         self._buffer = np.empty(0)
 
     def _room_for_copies(self, k: int) -> Replica:
@@ -129,49 +198,77 @@ class Vectors(ABC):
         return self._replica[1]
 
     def close(self) -> None:
-        """Free what the ranks of a node share. Collective."""
+        """Free the memory that the ranks of a node share. **Collective.**"""
         if self._replica is not None:
             self._replica[1].close()
             self._replica = None
 
-    # Of vectors, on the ranks that step
+    # Operations on vectors, for the ranks that run the solver
 
     def sums(self, values: Floats) -> Floats:
-        """The sums over slices of (k,) values. In place. Collective among the ranks that step."""
+        """Sum (k,) values over slices, in place. **Collective** among the ranks that run the solver."""
         return values
 
     def agreed(self, values: Floats) -> Floats:
-        """The root's (k,) values. In place. Collective among the ranks that step."""
+        """Replace (k,) values by the root's, in place. **Collective** among the ranks that run the solver."""
         return values
 
     def least(self, values: Floats) -> float:
-        """The smallest entry of a vector, or infinity if it has none. Collective among the ranks that step."""
+        """Return the smallest entry of a vector, infinity if it has none. **Collective** among the ranks that run the
+        solver.
+        """
         return float(np.min(values, initial=np.inf))
 
-    @np.errstate(over="ignore", invalid="ignore")  # not finite: whoever asked sees it
+    @np.errstate(over="ignore", invalid="ignore")  # the caller sees that the result is not finite
     def dot(self, a: Floats, b: Floats) -> float:
-        """Inner product of two vectors from their slices. Collective among the ranks that step."""
+        """Return the inner product of two vectors, given by slices.
+
+        **Collective** among the ranks that run the solver.
+        """
         return float(self.sums(np.array([np.dot(a, b)]))[0])
 
-    @np.errstate(over="ignore", invalid="ignore")  # not finite: whoever asked sees it
+    @np.errstate(over="ignore", invalid="ignore")  # the caller sees that the result is not finite
     def dots(self, A: Floats, b: Floats) -> Floats:
-        """Inner products of k vectors, slices (k, length), with one: (k,). Collective among the ranks that step.
+        """Return the inner products of k vectors with one. **Collective** among the ranks that run the solver.
 
-        Each is wrong by at most `longest_sum` times the unit roundoff, as a share of the product of the two lengths.
+        Parameters
+        ----------
+        A : (k, length) float64
+            This rank's slices of the k vectors.
+        b : (length,) float64
+            This rank's slice of the other vector.
+
+        Returns
+        -------
+        (k,) float64
+            The error of each is at most `longest_sum` times the unit roundoff times the product of the two norms.
         """
-        starts = range(0, max(len(b), 1), SUMMED)  # and matmul, since dot would copy what does not lie together
+        starts = range(0, max(len(b), 1), SUMMED)  # matmul, since np.dot would copy slices that are not contiguous
         return self.sums(sum(np.matmul(A[:, start : start + SUMMED], b[start : start + SUMMED]) for start in starts))
 
     @property
     def longest_sum(self) -> int:
-        """How many additions of `dots` follow one on the other, at most."""
+        """The maximum number of successive additions in `dots`."""
         return min(self.longest, SUMMED) + -(-self.longest // SUMMED) + self.comm.size
 
     def factor(self, A: Floats) -> Floats:
-        """F (q, k), q <= max(k, rows of A), with F'F the inner products of k vectors, slices (k, length) in A.
+        """Return F with F'F the matrix of inner products of k vectors. **Collective** among the ranks that run the
+        solver.
 
-        By QR: unlike the inner products themselves, F has lost nothing but rounding of the vectors' own lengths.
-        Collective among the ranks that step. Cost: 2 length k^2.
+        Parameters
+        ----------
+        A : (k, length) float64
+            This rank's slices of the k vectors.
+
+        Returns
+        -------
+        (q, k) float64
+            q is at most k and at most the vectors' length.
+
+        Notes
+        -----
+        Computed by QR. Its rounding errors are relative to the vectors' own norms, while inner products would square
+        them. Cost: 2 length k^2.
         """
         found = np.empty((0, len(A)))
         for start in range(0, A.shape[1], SUMMED):
@@ -179,10 +276,11 @@ class Vectors(ABC):
         return found
 
     def choose_collective(self) -> None:
-        """Sum by the way that is fastest for these p and ranks, by measurement. Collective.
+        """Time the ways to sum X'c for this p and these ranks, and use the fastest from now on. **Collective.**
 
-        What counts is a way's best time, each the slowest rank's: of five, or of as many as begin within a second, the
-        first of which, when memory is touched for the first time, is in vain.
+        Each way is run five times, or as often as a run begins within a second, but at least twice. The first run does
+        not count, since it touches memory for the first time. A run takes as long as the slowest rank; the way's best
+        run counts.
         """
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
@@ -200,13 +298,15 @@ class Vectors(ABC):
         self._sum = self._ways()[self.inward]
 
     def in_words(self) -> str:
-        """How w and X'c travel, for people."""
+        """Describe for people how w and X'c travel."""
         times = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.measured.items())
         return f"{self.outward} and {self.inward}" + (f", the fastest of {times}" if times else "")
 
 
 class RootVectors(Vectors):
-    """Vectors whole on the root, which steps; the others answer. Only the root needs X'c summed."""
+    """Whole vectors on the root, which runs the solver; the other ranks answer its requests. Only the root needs the
+    sum X'c.
+    """
 
     outward = "broadcast"
 
@@ -249,7 +349,7 @@ class RootVectors(Vectors):
         return self._room_for_copies(k).broadcast(slices)
 
     def room(self, k: int) -> Floats:
-        # What comes of it on the root is the caller's to keep.
+        # On the root the result is a view of this buffer, which the caller keeps: so it is a new one each time.
         return np.empty(k * self.p + 1) if self.steps else super().room(k)
 
     def totals(self, buffer: Floats) -> tuple[Floats, bool]:
@@ -270,7 +370,7 @@ class RootVectors(Vectors):
 
 
 class DistributedVectors(Vectors):
-    """A slice of every vector on every rank, of p/P entries and perhaps one more; all ranks step in lock-step."""
+    """A slice of every vector on every rank, of p/P entries or one more; all ranks run the solver in lock-step."""
 
     outward = "allgather"
     steps = True
@@ -296,10 +396,10 @@ class DistributedVectors(Vectors):
         }
 
     def announce(self, what: int, numbers: Floats) -> None:
-        pass  # all ranks know
+        pass  # every rank runs the solver and knows what is next
 
     def awaited(self) -> tuple[int, Floats]:
-        raise AssertionError("where all ranks step, none waits")
+        raise AssertionError("all ranks run the solver, so none waits for requests")
 
     def copies(self, k: int, slices: Sequence[Floats] | None) -> Floats:
         assert slices is not None
@@ -307,7 +407,7 @@ class DistributedVectors(Vectors):
 
     def totals(self, buffer: Floats) -> tuple[Floats, bool]:
         flag = bool(self.comm.maximum(buffer[-1:])[0])
-        return np.array([self._sum(one) for one in buffer[:-1].reshape(-1, self.p)]), flag
+        return np.array([self._sum(vector) for vector in buffer[:-1].reshape(-1, self.p)]), flag
 
     def total(self, local: Floats) -> Floats:
         return self._sum(local)
@@ -336,20 +436,36 @@ class DistributedVectors(Vectors):
 
 
 def _triangular(A: Floats) -> Floats:
-    """The factor R of A = Q R where A has more rows than columns, else A itself."""
+    """Return the factor R of A = Q R if A has more rows than columns, else A itself."""
     return np.asarray(np.linalg.qr(A, mode="r")) if len(A) > A.shape[1] else A
 
 
 def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple[str, str]:
-    """Where the solver's vectors of length p live among so many ranks, and why, in words. Local.
+    """Choose where the solver's vectors of length p are held, and say why. Local.
 
-    asked : "root", "spread", or "auto": spread from `SPREAD_FROM` columns on.  spreadable : whether the solver can.
-    Raises InputError where it cannot, and is asked to.
+    Parameters
+    ----------
+    asked : str
+        "root", "spread" (distributed) or "auto": distributed from `SPREAD_FROM` columns on.
+    p, size : int
+        The number of columns and of ranks.
+    spreadable : bool, optional
+        Whether the solver works with distributed vectors.
+
+    Returns
+    -------
+    step, why : str
+        "root" or "spread", and the reason, for people.
+
+    Raises
+    ------
+    InputError
+        If "spread" is requested for a solver that needs whole vectors.
     """
     if not spreadable:
         if asked == "spread":
             raise InputError(NOT_SPREADABLE)
-        return "root", "this solver needs its vectors whole"
+        return "root", "this solver needs whole vectors"
     if asked != "auto":
         return asked, "as asked for"
     if size == 1:
@@ -360,7 +476,9 @@ def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple
 
 
 def make_vectors(step: str, p: int, comm: Communicator) -> Vectors:
-    """The vectors of a run, with one copy of w for each node where that pays, by the fastest collective. Collective."""
+    """Build a run's vectors and choose the fastest collective; nodes share one copy of w where that pays.
+    **Collective.**
+    """
     made = {"root": RootVectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)
     made.choose_collective()
     return made

@@ -1,17 +1,19 @@
-"""A job in which a rank has stopped answering ends by itself, and says which one.
+"""A watchdog that ends a job in which a rank has stopped responding, and names that rank.
 
-Beside each rank runs a watcher, a process of its own: whatever the rank's threads are held up by, in MPI, in PETSc or
-on a disk that hangs, the watcher is not. It sees from outside (/proc, so on Linux only) whether its rank uses the
-processor or moves bytes. A rank that computes does, and so does one that waits in MPI for another, since MPI polls;
-one that is stopped, or hangs on a disk, does not. The watchers of a job tell the root's by UDP how long their ranks
-have been idle, and it answers. Where a rank has been idle, or not heard of, for too long, the root's watcher says so
-and has every watcher kill its rank; a watcher that has lost the root's kills its own. A launcher that does not end
-then is killed, too: mpirun may wait for a host that is cut off.
+Beside each rank runs a watcher, a process of its own. Whatever blocks the rank's threads, in MPI, in PETSc or on a disk
+that hangs, does not block the watcher. It observes from outside (in /proc, so on Linux only) whether its rank uses the
+processor or moves bytes. A rank that computes does, and so does one that waits in MPI for another, since MPI polls. A
+rank that is stopped, or that hangs on a disk, does not.
 
-A watcher that was never heard (a firewall, say) is not missed. One that finds that it has itself been asleep, since
-the whole job was suspended, forgives the others as much.
+The watchers of a job report to the root's watcher by UDP how long their ranks have been idle, and it answers. If a rank
+has been idle for too long, or its watcher silent, the root's watcher prints that and makes every watcher kill its rank.
+A watcher that no longer hears from the root's watcher kills its own rank. If the launcher does not end after that, it
+is killed, too: mpirun may wait for a host that is no longer reachable.
 
-This file is also the watcher's program: it must load with nothing but Python's standard library.
+A watcher that was never heard from (because of a firewall, say) is ignored. A watcher that notices that it has itself
+been asleep, because the whole job was suspended, allows the others the same time.
+
+This file is also the watcher's program, so it must import nothing but Python's standard library.
 """
 
 from __future__ import annotations
@@ -35,18 +37,30 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 BYE = b"."
-BUSY_SHARE = 1e-3  # a rank that has used a smaller share of the time-out has done nothing
-BUSY_BYTES = 2**16  # nor has one that moved fewer bytes
-DEATH_GRACE = 3.0  # seconds for the launcher to end a job in which a rank has died, which it says better than we do
+BUSY_SHARE = 1e-3  # a rank is idle if its processor time is less than this share of the time-out,
+BUSY_BYTES = 2**16  # and if it moves fewer bytes than this
+DEATH_GRACE = (
+    3.0  # seconds that the launcher has to end a job in which a rank has died: its message is better than ours
+)
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
-LAUNCHER_GRACE = 10.0  # seconds for one of these to notice: it may wait for ever for a host that is cut off
-UNHEARD = 30.0  # seconds after which a watcher that was never heard is given up
+LAUNCHER_GRACE = 10.0  # seconds that one of these has to notice: it may wait for ever for an unreachable host
+UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
 
 
 @contextlib.contextmanager
 def watching(comm: Communicator, timeout: float) -> Iterator[None]:
-    """Watch over all ranks meanwhile; nothing with one rank, a time-out of 0 seconds, or no /proc. Collective."""
+    """Watch all ranks while the body runs. **Collective.**
+
+    Does nothing with a single rank, with a time-out of 0, or without /proc.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    timeout : float
+        The job ends if a rank is idle or not heard from for this many seconds.
+    """
     if comm.size == 1 or not timeout or not os.path.exists("/proc/self/stat"):
         yield
         return
@@ -59,7 +73,7 @@ def watching(comm: Communicator, timeout: float) -> Iterator[None]:
     )
     sock.close()
     assert watcher.stdin is not None
-    with contextlib.suppress(OSError):  # whatever became of the watcher: the run is what counts
+    with contextlib.suppress(OSError):  # if the watcher has failed, the run goes on without it
         os.write(watcher.stdin.fileno(), json.dumps(setup).encode() + b"\n")
     try:
         yield
@@ -72,7 +86,7 @@ def watching(comm: Communicator, timeout: float) -> Iterator[None]:
 
 
 def _addresses(sock: socket.socket) -> list[str]:
-    """The IPv4 addresses of this host's interfaces."""
+    """Return the IPv4 addresses of this host's interfaces."""
     found = []
     for _, name in socket.if_nameindex():
         with contextlib.suppress(OSError):
@@ -82,32 +96,47 @@ def _addresses(sock: socket.socket) -> list[str]:
 
 
 class Activity:
-    """For how long a process has done nothing, and what it is up to."""
+    """For how long a process has been idle, and its state.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+    least : float
+        Seconds of processor time that count as activity.
+
+    Attributes
+    ----------
+    since : float
+        When it was last seen active, by `time.monotonic`.
+    state : str
+        Its state, a letter as in ps.
+    """
 
     def __init__(self, pid: int, least: float) -> None:
         self._pid, self._least = pid, least
-        self._mark = (-1.0, -1.0)  # seconds of processor time and bytes moved, when it was last seen to do something
+        self._mark = (-1.0, -1.0)  # its seconds of processor time and bytes moved when it was last seen active
         self.since = time.monotonic()
         self.state = ""
 
     def look(self) -> None:
-        """Update `since`, when it was last seen to do something, and `state`, a letter of ps."""
+        """Observe the process, and update `since` and `state`."""
         try:
             with open(f"/proc/{self._pid}/stat") as file:
                 fields = file.read().rsplit(")", 1)[1].split()
         except OSError:
-            return  # it is gone, which its end of the pipe tells
+            return  # the process has ended, which `run` notices by the closed pipe
         self.state = fields[0]
         used, moved = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 0.0
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{self._pid}/io") as file:
             moved = sum(float(line.split()[1]) for line in file if "char" in line)
         busy = used - self._mark[0] >= self._least or moved - self._mark[1] >= BUSY_BYTES
-        if busy or self.state == "R":  # or it would run, if others let it
+        if busy or self.state == "R":  # R: it is running, or waits for a processor
             self._mark, self.since = (used, moved), time.monotonic()
 
 
 class Watcher:
-    """The process beside one rank, its parent."""
+    """The process beside a rank; the rank is its parent."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.rank, self.timeout = setup["rank"], setup["timeout"]
@@ -115,20 +144,20 @@ class Watcher:
         self.sock = socket.socket(fileno=setup["socket"])
         self.sock.setblocking(False)
         self.others = set(range(setup["size"])) - {self.rank} if self.rank == 0 else {0}
-        # Until the root's watcher has answered: wherever it may be.
+        # Until the root's watcher has answered, all addresses of its host.
         self.peers = {} if self.rank == 0 else {None: [(address, port) for address in addresses]}
         self.parent = os.getppid()
         with open(f"/proc/{self.parent}/stat") as file:
             self.launcher = int(file.read().rsplit(")", 1)[1].split()[1])
         self.activity = Activity(self.parent, BUSY_SHARE * self.timeout)
         self.interval = min(5.0, self.timeout / 10)
-        self.answered: dict[int, float] = {}  # when each other rank was last known to do something
-        self.about: dict[int, str] = {}  # where each one is, and how it is
+        self.answered: dict[int, float] = {}  # when each other rank was last known to be active
+        self.about: dict[int, str] = {}  # where each rank runs, and its state
         self.died: dict[int, float] = {}
         self.start = self.last = time.monotonic()
 
     def run(self) -> None:
-        """Until the rank says that it is done, or the job is over."""
+        """Watch until the rank reports that it is done, or the job is over."""
         while True:
             patience = max(0.0, self.last + self.interval - time.monotonic())
             ready = select.select([self.sock.fileno(), 0], [], [], patience)[0]
@@ -148,10 +177,10 @@ class Watcher:
                 self.check()
 
     def beat(self) -> None:
-        """Look at the own rank, and tell."""
+        """Observe this watcher's rank, and report to the other watchers."""
         now = time.monotonic()
         asleep = now - self.last - self.interval
-        if asleep > 2 * self.interval:  # nobody knows what the others did meanwhile
+        if asleep > 2 * self.interval:  # nobody knows whether the other ranks were active meanwhile
             self.answered = {rank: then + asleep for rank, then in self.answered.items()}
             self.activity.since += asleep
         self.last = now
@@ -159,7 +188,7 @@ class Watcher:
         self.send("beat")
 
     def send(self, kind: str) -> None:
-        """Tell the root's watcher, or, if this is it, all that it has heard of."""
+        """Send a message to the root's watcher, or from there to all watchers that it has heard from."""
         idle = time.monotonic() - self.activity.since
         message = json.dumps([self.token, self.rank, kind, idle, self.whereabouts()]).encode()
         for addresses in self.peers.values():
@@ -168,12 +197,12 @@ class Watcher:
                     self.sock.sendto(message, address)
 
     def whereabouts(self) -> str:
-        """Where the own rank is, and how, for people."""
+        """Describe for people where this watcher's rank runs and what state it is in."""
         why = STATES.get(self.activity.state, "")
         return f"on {os.uname().nodename}, process {self.parent}{why and ', which ' + why}"
 
     def receive(self) -> None:
-        """Take in what has come."""
+        """Read one message and act on it; ignore what is not from this job."""
         try:
             data, address = self.sock.recvfrom(4096)
             token, rank, kind, idle, about = json.loads(data)
@@ -196,13 +225,13 @@ class Watcher:
         self.about[rank] = about
 
     def check(self) -> None:
-        """End the job if a rank has not answered for too long, or has died."""
+        """End the job if a rank has been idle or silent for too long, or has died."""
         now = time.monotonic()
         late = {rank: now - then for rank, then in self.answered.items() if now - then > self.timeout}
         if self.rank == 0 and now - self.activity.since > self.timeout:
             late[0], self.about[0] = now - self.activity.since, self.whereabouts()
         if late:
-            time.sleep(0.05 * min(self.rank, 20))  # where all have lost the root, one of them shall say so
+            time.sleep(0.05 * min(self.rank, 20))  # if all have lost the root, the first to wake up reports it
             ranks = [f"rank {rank} ({self.about[rank]}) for {late[rank]:.0f} s" for rank in sorted(late)]
             self.end(f"no answer from {', '.join(ranks)} (--stall-timeout {self.timeout:g}s)")
         if any(now - then > DEATH_GRACE for then in self.died.values()):
@@ -210,20 +239,22 @@ class Watcher:
         if self.rank == 0 and self.start and now - self.start > UNHEARD:
             self.start = 0.0
             if unheard := sorted(self.others - set(self.answered)):
-                say(f"warning: ranks {unheard} are not watched, since nothing is heard from their hosts (UDP)")
+                say(f"warning: ranks {unheard} are not watched, since no UDP message arrives from their hosts")
 
     def end(self, why: str) -> None:
-        """Say why, and end every rank."""
+        """Print why, and end every rank."""
         say(f"{why}; ending the job")
         for _ in range(3 if self.rank == 0 else 0):
             self.send("end")
         self.kill()
 
     def kill(self) -> None:
-        """End the own rank, whatever state it is in, its launcher if that does not end by itself, and this process."""
+        """Kill this watcher's rank, whatever its state, then the launcher if it does not end by itself, and end this
+        process.
+        """
         if os.getppid() == self.parent:
             os.kill(self.parent, signal.SIGKILL)
-        for stream in (1, 2):  # which the launcher may wait for
+        for stream in (1, 2):  # the launcher may wait until these are closed
             os.close(stream)
         end = time.monotonic() + LAUNCHER_GRACE
         while _name(self.launcher) in LAUNCHERS:
@@ -234,21 +265,21 @@ class Watcher:
 
 
 def _name(pid: int) -> str:
-    """The name of a process, "" if it is gone."""
+    """Return the name of a process, "" if it has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
         return file.read().strip()
     return ""
 
 
 def say(text: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     with contextlib.suppress(OSError):
         os.write(2, f"distsms watchdog: {text}\n".encode())
 
 
 def main() -> None:
-    """The watcher's program; its parent writes its setup, and BYE when all is done, into its standard input."""
-    os.setsid()  # a launcher that clears up after its ranks is to leave this one to its work
+    """Run the watcher; its parent writes the setup to its standard input, and `BYE` when all is done."""
+    os.setsid()  # a launcher that kills its ranks' process groups must not kill this process
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     setup = b""

@@ -14,7 +14,7 @@ TRAINED = {
     "prbep": "a linear SVM, with hinge loss, an intercept that is not regularized, and C = 8 n+ / (lambda n^2)",
     "rocarea": "a ranking SVM, with hinge loss over all pairs of a positive and a negative row",
 }
-"""What minimizes J, for each measure; see README."""
+"""What minimizes J, for each measure; see docs/theory/support-vector-machines.md."""
 
 HEADER = ("method", "ROCArea [%]", "interval", "PRBEP [%]", "interval", "lambda", "s")
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.matrix.local import rows_of
+from distsms.matrix.local import as_features
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -73,7 +73,7 @@ class Method(NamedTuple):
 
 def _ours(task: Task, lam: float) -> Fitted:
     settings = replace(task.settings, lam=lam)
-    own = TrainingTask.of_rows(rows_of(task.X), task.y, task.measure, settings)
+    own = TrainingTask.of_rows(as_features(task.X), task.y, task.measure, settings)
     found = fit(own, ALONE, RunOptions(measure_rows=False))
     status = found.result.status
     note = "no better than w = 0" if found.result.vacuous else "" if status is Status.PROVED else status.name.lower()

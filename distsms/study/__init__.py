@@ -1,0 +1,1 @@
+"""Comparisons of solvers over a grid of problems: runs, tables, figures."""

@@ -1,0 +1,1 @@
+"""From data to a model: the plan of memory, the fit, checkpoints, the trace."""

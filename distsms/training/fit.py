@@ -22,7 +22,7 @@ from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.inference import model
 from distsms.inference.model import Model
-from distsms.matrix.augmented import WithConstant
+from distsms.matrix.augmented import WithBias
 from distsms.matrix.normalization import Normalization
 from distsms.measures import Measure
 from distsms.metrics.headline import decision_threshold, headline_measures
@@ -80,7 +80,7 @@ class TrainingTask:
     ) -> TrainingTask:
         """Return the task of training on rows in memory, all of them on this process.
 
-        `features` is what `distsms.matrix.local.rows_of` or `distsms.matrix.repetition.Repeated` made of them.
+        `features` is what `distsms.matrix.local.as_features` or `distsms.matrix.augmented.RepeatedRows` made of them.
         """
         block = Block(features, labels, None, 0, len(labels), features.shape[1], 0)
         return cls(block, Measure.parse(measure), settings, bias)
@@ -283,7 +283,7 @@ def fit(
             observer.planned(plan, recorder.notes)
         block = task.data if isinstance(task.data, Block) else _load(task.data, comm, plan, clock, reading)
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
-        features = WithConstant(block.features, task.bias) if task.bias else block.features
+        features = WithBias(block.features, task.bias) if task.bias else block.features
         step, _ = choose_step(step, features.shape[1], comm.size, settings.traits.spreadable)
         with clock.phase("measure"):
             vectors = make_vectors(step, features.shape[1], comm)

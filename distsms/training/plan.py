@@ -22,7 +22,7 @@ from distsms.parallel.vectors import SHARED_FROM, choose_step
 from distsms.utils.formatting import size
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
-"""Python and the libraries on every rank, and what PETSc adds where the solver steps; measured, see README."""
+"""Python and the libraries on every rank, and what PETSc adds where the solver steps; see docs/theory/costs.md."""
 EXPANDING = 8 * 2**20
 """What reading compressed shards adds: their library, and a piece as it is stored and expanded; measured."""
 ROW_BYTES = 40

@@ -14,8 +14,8 @@ from scipy import sparse
 
 from distsms.losses import registry
 from distsms.matrix import normalization
-from distsms.matrix.augmented import WithConstant
-from distsms.matrix.local import rows_of
+from distsms.matrix.augmented import WithBias
+from distsms.matrix.local import as_features
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.settings import Settings
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 def held(problem: Problem, mine: slice = slice(None)) -> Any:
     """Some of the rows as distsms holds them, normalized by what all rows are like. Local."""
     X = problem.X[mine]
-    features = rows_of(sparse.csr_matrix(X) if problem.seed % 2 else X)
+    features = as_features(sparse.csr_matrix(X) if problem.seed % 2 else X)
     if problem.normalization != "none":
         entries = [(np.arange(len(row)), row) for row in problem.X]
         how = normalization.measure(problem.normalization, lambda: entries, problem.X.shape, Communicator())
@@ -100,7 +100,7 @@ def _started(
     mine = problem.share(comm.rank, comm.size)
     features = held(problem, mine)
     if problem.bias is not None:
-        features = WithConstant(features, problem.bias)
+        features = WithBias(features, problem.bias)
     loss = registry.make_loss(problem.measure, way.ordering, problem.y[mine], None, comm)
     vectors = make_vectors(way.step, features.shape[1], comm)
     try:

@@ -1,4 +1,6 @@
-"""Losses over the contingency table: separation against every labeling, planes, edges, ranks, and the optima."""
+"""Losses of the contingency table: separation agrees with a search over all labelings, and planes, edge cases, ranks
+and optima are right.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,13 @@ def exact_risk(measure, scores, labels, sums=oracles.all_subsets):
 
 
 def plane(value, scores):
-    """Its height at other scores, exactly."""
+    """Compute the plane's height at other scores, exactly."""
     terms = zip(oracles.rational(value.coefficients), oracles.rational(scores), strict=True)
     return sum((c * s for c, s in terms), Fraction(value.d))
 
 
 def check_against_brute_force(measure, scores, labels, sums, seed=0):
-    """R is the oracle's; the plane touches it here and is below it elsewhere."""
+    """R equals the oracle's; the plane touches R here and is below it elsewhere."""
     value = build(measure, labels).evaluate(scores, 0.0)
     size, n = np.abs(scores).max(), len(scores)
     slack = 4 * np.finfo(float).eps * n
@@ -92,7 +94,7 @@ def test_equals_every_table_of_more_rows(name, n_pos, n_neg, size, shift):
 @pytest.mark.serial
 @given(problem=problems(max_rows=40))
 def test_at_k_equal_to_the_positives_they_are_prbep(problem):
-    """The same risk, which a constant feature does not change."""
+    """The risk is PRBEP's, and a constant feature does not change it."""
     scores, labels, _ = problem
     R = build("prbep", labels).evaluate(scores, 0.0).R
     slack = 4 * np.finfo(float).eps * len(scores) * (1 + np.abs(scores).max() + len(scores))
@@ -115,7 +117,10 @@ def test_at_zero(name, n_pos, n_neg):
 @pytest.mark.serial
 @pytest.mark.parametrize("name", NAMES)
 def test_right_by_a_margin_costs_nothing(name):
-    """R = 0 and the zero plane where the classes are far apart around 0; k = n+ + 1 is then a false positive at -9."""
+    """R = 0 and the zero plane if the classes are far apart around 0.
+
+    With k = n+ + 1, there is a false positive at -9.
+    """
     labels = np.array([1, 1, -1, -1, -1])
     value = build(name.format(3), labels).evaluate(9.0 * labels, 0.0)
     assert value.R == value.d == 0
@@ -125,7 +130,7 @@ def test_right_by_a_margin_costs_nothing(name):
 @pytest.mark.serial
 @pytest.mark.parametrize("k, sign", [(2, 1), (5, -1)])
 def test_a_bias_alone_takes_the_risk_at_k_to_zero(k, sign):
-    """Where k != n+ = 3, y calls another number of rows positive: a shift of n / (2 |k - n+|) outweighs Delta <= 1."""
+    """If k != n+ = 3, y calls another number of rows positive: a shift of n / (2 |k - n+|) outweighs Delta <= 1."""
     labels = np.repeat([1, -1], [3, 7])
     scores = np.full(10, 1.01 * sign * 10 / (2 * abs(k - 3)))
     for measure in (f"precision@{k}", f"recall@{k}"):
@@ -156,7 +161,7 @@ def test_ranks_and_row_order_do_not_matter(name, n, comm):
     order = rng.permutation(n)
     other = build(measure, labels[order]).evaluate(scores[order], 0.0)
     np.testing.assert_allclose(other[:3], alone[:3], rtol=1e-13)
-    if name[0] != "f":  # whose worst table takes as many of tied rows as it needs, whichever come first
+    if name[0] != "f":  # the worst table of F-beta takes as many tied rows as it needs, in any order
         np.testing.assert_allclose(other.coefficients, alone.coefficients[order], atol=1e-15)
 
 
@@ -205,9 +210,16 @@ def test_what_is_called_positive():
 
 
 @pytest.mark.serial
+def test_whether_there_is_a_smoothed_risk_is_said_alike():
+    for name in NAMES:
+        measure = Measure.parse(name.format(3))
+        assert measure.smooth == loss_class(measure, "gather").smooth
+
+
+@pytest.mark.serial
 def test_names():
     assert (Measure.parse("f0.5").family, Measure.parse("f0.5").beta) == ("f-beta", 0.5)
-    for limit in (SMALLEST_BETA, LARGEST_BETA):  # as the message below prints them
+    for limit in (SMALLEST_BETA, LARGEST_BETA):  # in the form in which the message prints them
         assert Measure.parse(f"f{limit:g}").beta == limit
     assert Measure.parse("f2.") == Measure.parse("f2") and str(Measure.parse("f2.")) == "f2."
     assert (Measure.parse("recall@12").family, Measure.parse("recall@12").parameters) == ("recall@k", (12,))
@@ -238,7 +250,7 @@ def test_names():
 @pytest.mark.serial
 @given(problem=problems(max_rows=30), seed=st.integers(0, 10))
 def test_the_smoothed_error_rate(problem, seed):
-    """Huber hinges by their definition; R - kappa nu <= R_mu <= R; planes below R elsewhere."""
+    """Huber hinges by their definition; R - kappa nu <= R_mu <= R; planes lie below R elsewhere."""
     scores, labels, nu = problem
     loss = build("error-rate", labels)
     value = loss.evaluate(scores, nu)
@@ -275,7 +287,7 @@ def test_its_width_in_the_paper():
 
 
 def by_all_planes(X, y, measure, lam):
-    """min J from the planes of every labeling, as a quadratic program in w and the height of the highest plane."""
+    """Compute min J from the planes of all labelings: a quadratic program in w and the height of the highest plane."""
     family, parameters = Measure.parse(measure).family, Measure.parse(measure).parameters
     delta, calls = oracles.contingency(family, *(parameters or (None,)), np.sum(y > 0), np.sum(y < 0))
     r, d = [np.zeros(X.shape[1])], [0.0]
@@ -305,7 +317,7 @@ def by_all_planes(X, y, measure, lam):
 )
 @pytest.mark.parametrize("lam", [1.0, 0.1])
 def test_the_optimum_is_that_of_all_labelings(measure, lam, comm):
-    """With a constant column; by cutting planes with and without the zero plane, and by line search."""
+    """With a constant column; by cutting planes with and without the zero plane, and with the line search."""
     rng = np.random.default_rng(4)
     y = np.array([1, 1, 1, -1, -1, -1, -1], np.int8)
     X = np.c_[rng.normal(size=(7, 2)) + 0.5 * (y[:, None] > 0), np.ones(7)]
@@ -320,9 +332,9 @@ def test_the_optimum_is_that_of_all_labelings(measure, lam, comm):
 
 @pytest.mark.parametrize("lam", [1.0, 0.1])
 def test_error_rate_is_the_linear_svm(lam, comm):
-    """Its dual, over a box: max sum alpha / 2 - ||sum_i alpha_i y_i x_i||^2 / (2 lam), alpha <= 2/n.
+    """Every solver, with and without smoothing, agrees with the linear SVM's dual.
 
-    By every solver, the smoothed ones included.
+    The dual is over a box: max sum alpha / 2 - ||sum_i alpha_i y_i x_i||^2 / (2 lam), alpha <= 2/n.
     """
     X, y = data(n=60, p=4, seed=2)
     A, n = X.toarray() * y[:, None], len(y)

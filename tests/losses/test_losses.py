@@ -1,4 +1,6 @@
-"""Both losses against brute force, finite differences, their own bounds, and themselves on other ranks."""
+"""Both losses agree with brute force, with finite differences, with their own bounds, and with themselves on other
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,20 @@ def evaluate(measure, scores, labels, nu):
 
 
 def check_equal(measure, value, expected, coefficients):
-    """Bit for bit where the root sums up alone; to rounding where ranks do."""
+    """Equal to the bit if the root sums up alone, to rounding if the ranks do."""
     tolerance = 0 if measure[1] == "gather" else 1e-12
     np.testing.assert_allclose(value[:3], expected[:3], rtol=tolerance)
     np.testing.assert_allclose(value.coefficients, coefficients, rtol=tolerance, atol=tolerance / 10)
 
 
 def check_against_brute_force(measure, scores, labels, nu):
-    """Everything that a loss returns, against exact rational arithmetic."""
+    """Compare everything that a loss returns with exact rational arithmetic."""
     value = evaluate(measure, scores, labels, nu)
     positive, negative = (oracles.rational(scores[labels == sign]) for sign in (1, -1))
     exact_nu = oracles.rational([nu])[0]
     R = float(RISK[measure[0]](positive, negative))
     R_mu, d, c_pos, c_neg = SMOOTHED[measure[0]](positive, negative, exact_nu)
-    # What floats can tell: scores of size S and offsets of size 1 add up with an error of S eps, and beta has slope
+    # The precision of floats: scores of size S and offsets of size 1 add up with an error of S eps, and beta has slope
     # 1/nu.
     eps = 4 * np.finfo(float).eps * len(scores)
     largest = 1 + float(np.abs(scores).max()) + len(scores)
@@ -67,7 +69,7 @@ def test_equals_brute_force_on_more_rows(measure, n_pos, n_neg, size, nu):
     rng = np.random.default_rng(n_pos)
     labels = rng.permutation(np.repeat([1, -1], [n_pos, n_neg]))
     scores = rng.normal(size=n_pos + n_neg) + (labels > 0)
-    if size == 1e8:  # far from zero, near to each other: where prefix sums would cancel
+    if size == 1e8:  # far from zero and close to each other, so that prefix sums would cancel
         scores += size
     else:
         scores *= size
@@ -86,7 +88,7 @@ def test_prbep_over_k_is_prbep_over_all_labelings(problem):
 @pytest.mark.serial
 @pytest.mark.parametrize("measure", ALL)
 def test_at_zero(measure):
-    """All scores equal: R = 1 for ROCArea, min(n+, n-) / n+ for PRBEP."""
+    """With all scores equal, R = 1 for ROCArea and min(n+, n-) / n+ for PRBEP."""
     for n_pos, n_neg in ((3, 7), (7, 3), (1, 1)):
         labels = np.repeat([1, -1], [n_pos, n_neg])
         for shift in (0.0, -17.5, 1e8):
@@ -101,7 +103,7 @@ def test_at_zero(measure):
 @pytest.mark.parametrize("measure", ALL)
 @given(problem=problems(max_rows=40), seed=st.integers(0, 10))
 def test_bounds_and_planes(measure, problem, seed):
-    """R - kappa nu <= R_mu <= R; the plane is below R at this and at other scores, and below R_mu + what beta costs."""
+    """R - kappa nu <= R_mu <= R; the plane is below R here and at other scores, and below R_mu + beta's prox term."""
     scores, labels, nu = problem
     loss = build(measure, labels)
     value = loss.evaluate(scores, nu)
@@ -112,14 +114,16 @@ def test_bounds_and_planes(measure, problem, seed):
     for other in (scores, rng.normal(size=len(scores)) * (1 + np.abs(scores).max()), np.zeros(len(scores))):
         plane = float(value.coefficients @ other) + value.d
         assert plane <= loss.evaluate(other, 1.0).R + 1e-12 * (1 + np.abs(other).max() + np.abs(plane)) * len(scores)
-    assert abs(value.coefficients.sum()) <= 1e-12  # a constant feature is not seen
+    assert abs(value.coefficients.sum()) <= 1e-12  # a constant feature changes nothing
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize("measure", ALL)
 @given(problem=problems(max_rows=30), seed=st.integers(0, 10))
 def test_the_exact_risk_at_width_zero(measure, problem, seed):
-    """R_mu = R, as by brute force; the plane touches R here and is below it elsewhere: a subgradient, ties or not."""
+    """R_mu = R, as by brute force; the plane is a subgradient's: it touches R here and is below it elsewhere, with or
+    without ties.
+    """
     scores, labels, _ = problem
     loss = build(measure, labels)
     value = loss.evaluate(scores, 0.0)
@@ -152,7 +156,9 @@ def test_rocarea_at_width_zero_counts_the_pairs(measure, problem):
 @pytest.mark.parametrize("measure", [measure for measure in ALL if measure[0] == "prbep"])
 @pytest.mark.parametrize("n_pos, n_neg", [(3, 7), (7, 3), (1, 1), (1, 9)])
 def test_prbep_at_width_zero_shares_the_tie(measure, n_pos, n_neg):
-    """At equal scores all of the smaller class is swapped, and the larger class shares alike."""
+    """With equal scores, all rows of the smaller class are swapped, and the rows of the larger class share the swaps
+    equally.
+    """
     labels = np.repeat([1, -1], [n_pos, n_neg])
     beta = np.abs(evaluate(measure, np.zeros(len(labels)), labels, 0.0).coefficients) * len(labels) / 2
     swapped = min(n_pos, n_neg)
@@ -163,7 +169,9 @@ def test_prbep_at_width_zero_shares_the_tie(measure, n_pos, n_neg):
 @pytest.mark.parametrize("measure", ALL)
 @pytest.mark.parametrize("nu", [0.05, 0.5, 5.0])
 def test_coefficients_are_the_gradient(measure, nu):
-    """Finite differences of R_mu in each score, at random points, where R_mu is twice differentiable nearly surely."""
+    """Compare with finite differences of R_mu in each score, at random points, where R_mu is almost surely twice
+    differentiable.
+    """
     rng = np.random.default_rng(3)
     labels = np.where(rng.random(30) < 0.3, 1, -1)
     loss = build(measure, labels)
@@ -183,7 +191,7 @@ def test_coefficients_are_the_gradient(measure, nu):
 @pytest.mark.parametrize("n", [2, 5, 300])
 @pytest.mark.parametrize("nu", [0.3, 0.0])
 def test_ranks_do_not_matter(measure, n, nu, comm):
-    """Each rank's coefficients equal those that one rank alone finds, as do R, R_mu and d: gathered, bit for bit."""
+    """Coefficients, R, R_mu and d equal those of a single rank; to the bit if gathered."""
     rng = np.random.default_rng(n)
     scores, labels = np.round(rng.normal(size=n), 1), np.where(np.arange(n) % 3 == 0, 1, -1)
     alone = evaluate(measure, scores, labels, nu)
@@ -206,7 +214,7 @@ def test_row_order_does_not_matter(measure, comm):
 
 @pytest.mark.parametrize("measure", ALL)
 def test_duplicated_rows(measure, comm):
-    """Every row twice: the same R, R_mu and d (all are means), and half the coefficient on each copy."""
+    """With every row twice, R, R_mu and d are the same (all are means), and each copy has half the coefficient."""
     rng = np.random.default_rng(5)
     scores, labels = rng.normal(size=30), np.where(rng.random(30) < 0.4, 1, -1)
     once = build(measure, local_part(labels, comm), comm).evaluate(local_part(scores, comm), 0.2)

@@ -1,4 +1,4 @@
-"""Ways to bring the margins into order: those of ROCArea agree, none holds all rows, and which one costs least."""
+"""Orderings of the margins: those of ROCArea agree, none holds all rows on one rank, and the cheapest is chosen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.problems import ALL, build, problems
 
 
 def placed(placement, labels, comm, rng):
-    """Which rows are this rank's, (n,) bool."""
+    """Return which rows are this rank's, (n,) bool."""
     n, last = len(labels), comm.size - 1
     rarer = 1 if np.sum(labels > 0) <= np.sum(labels < 0) else -1
     owner = {
@@ -31,7 +31,7 @@ def placed(placement, labels, comm, rng):
 
 
 def check_against_gathering(way, scores, labels, mine, nu, comm):
-    """R, R_mu, d and every coefficient to 1e-9 of themselves."""
+    """R, R_mu, d and every coefficient agree to a relative 1e-9."""
     reference, found = (
         build((way[0], ordering), labels[mine], comm).evaluate(scores[mine], nu) for ordering in ("gather", way[1])
     )
@@ -57,7 +57,9 @@ def test_ways_of_rocarea_agree(way, placement, comm, problem, seed):
 @pytest.mark.parametrize("spread", ["normal", "far from zero", "outliers", "few values", "equal", "long tails"])
 @pytest.mark.parametrize("positive", [0.01, 0.4, 0.8])
 def test_ways_of_rocarea_agree_on_more_rows(way, spread, positive, comm):
-    """Enough rows for every rank to have a range, blocks, buckets with many values, and windows over whole ranges."""
+    """Enough rows that every rank has a range, that buckets hold many values, and that windows span blocks and whole
+    ranges.
+    """
     rng = np.random.default_rng(7)
     n = 3000
     labels = np.where(rng.random(n) < positive, 1, -1)
@@ -78,7 +80,7 @@ def test_ways_of_rocarea_agree_on_more_rows(way, spread, positive, comm):
 @pytest.mark.parametrize("way", [way for way in ALL if way[0] == "rocarea"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_scores_at_the_ends_of_what_floats_hold(way, sign, comm):
-    """Differences that are hardly numbers any more: right if tiny, infinite or NaN if sums overflow, never a crash."""
+    """Tiny differences are handled right; if sums overflow, the result is infinite or NaN, but nothing crashes."""
     rng = np.random.default_rng(4)
     labels = sign * np.where(np.arange(100) % 5 == 0, 1, -1)
     mine = np.arange(100) % comm.size == comm.rank
@@ -89,7 +91,7 @@ def test_scores_at_the_ends_of_what_floats_hold(way, sign, comm):
 
 @pytest.mark.parametrize("sample, room", [(1, 4), (512, 0.01), (0, 0.3)])
 def test_ranges_that_are_not_even(comm, monkeypatch, sample, room):
-    """With hardly a sample, and questions in many rounds: slower, not wrong."""
+    """With a very small sample, and questions in many rounds, the result is slower, but not wrong."""
     monkeypatch.setattr(pairwise_ranges, "SAMPLE", sample)
     monkeypatch.setattr(pairwise_ranges, "ROOM", room)
     rng = np.random.default_rng(2)
@@ -102,7 +104,7 @@ def test_ranges_that_are_not_even(comm, monkeypatch, sample, room):
 
 @pytest.mark.parametrize("values", [1, 2, 7, 10000])
 def test_ranges_are_even_even_if_scores_are_equal(comm, values):
-    """No rank gets more than twice its share of rows and questions and their answers, 8 bytes each."""
+    """No rank gets more than twice its share of rows, questions and their answers, 8 bytes each."""
     rng = np.random.default_rng(values)
     n_local = 10000
     labels = np.where(rng.random(n_local) < 0.5, 1, -1)
@@ -122,9 +124,9 @@ def test_no_rank_holds_all_rows(comm, ordering):
     rng = np.random.default_rng(0)
     n_local = share if comm.is_root else (n - share) // (comm.size - 1)
     labels = np.where(np.arange(n_local) % 200 == 7, 1, -1).astype(np.int8)
-    # By ranges, the root has the highest or lowest part of what the others have; it is a part if these are alike.
+    # By ranges, the root gets the highest or lowest part of the others' rows, if the ranks' rows are alike.
     scores = rng.normal(size=n_local)
-    build(("rocarea", "ranges"), np.array([1, -1]), comm).evaluate(np.zeros(2), 0.1)  # compiled beforehand
+    build(("rocarea", "ranges"), np.array([1, -1]), comm).evaluate(np.zeros(2), 0.1)  # compiles the kernels
     tracemalloc.start()
     if ordering == "report":
         ranking.rocarea(scores, labels, comm)
@@ -152,5 +154,5 @@ def test_the_ordering_that_costs_least():
 def test_ranges_are_for_large_classes_on_many_ranks():
     assert not by_ranges(10**9, 10**9, 1)
     assert not by_ranges(10**5, 10**9, 1024)
-    assert not by_ranges(10**7, 10**9, 32)  # each negative asked for costs more than sending the positives to all
+    assert not by_ranges(10**7, 10**9, 32)  # questions for the negatives cost more than sending the positives to all
     assert by_ranges(5 * 10**8, 5 * 10**8, 32)

@@ -1,4 +1,4 @@
-"""PRBEP without gathering: equal to the gathering reference at one and the same w, with few and small messages."""
+"""PRBEP without gathering equals the gathering reference at the same w, with few and small messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.problems import problems, share
 
 
 class Watched:
-    """A communicator that counts Allreduces and keeps the length of the longest; it has no other collective."""
+    """A communicator that counts Allreduces and records the length of the longest; it has no other collective."""
 
     def __init__(self, comm):
         self.comm, self.calls, self.longest = comm, 0, 0
@@ -32,7 +32,7 @@ class Watched:
 
 
 def pair(labels, comm, watched=None):
-    """The loss both ways, on this rank's share of the rows."""
+    """Build the loss with both orderings on this rank's share of the rows."""
     mine = labels[share(comm, len(labels))]
     return [
         make_loss("prbep", *way, mine, None, with_)
@@ -41,13 +41,13 @@ def pair(labels, comm, watched=None):
 
 
 def assert_equal(found, expected, n, slack=1e-9):
-    """To 1e-9 of themselves; coefficients to 1e-9 of the largest that a row can have."""
+    """The numbers agree to a relative 1e-9, the coefficients to 1e-9 of the largest that a row can have."""
     np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-9, atol=slack * 1e-3)
     np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=0, atol=slack * 2 / n)
 
 
 def drifting(n, seed):
-    """Scores that move as in training: small steps, then a jump, a return, ties, another scale, and all equal."""
+    """Yield scores that change as in training: small steps, a jump, a return, ties, another scale, and all equal."""
     rng = np.random.default_rng(seed)
     scores, direction = rng.normal(size=n), rng.normal(size=n)
     yield np.zeros(n)
@@ -69,7 +69,7 @@ def test_equals_gathering_all_along_a_run(n, n_pos, nu, comm):
     exchange, gather = pair(labels, comm)
     for scores in drifting(n, n_pos):
         mine = scores[share(comm, n)]
-        # of scores of size S, beta can be told to S eps / nu only
+        # with scores of size S, beta is determined only to S eps / nu
         resolution = 32 * np.spacing(np.abs(scores).max()) / nu if nu else 0.0
         assert_equal(exchange.evaluate(mine, nu), gather.evaluate(mine, nu), n, 1e-9 + min(1.0, resolution))
 
@@ -86,7 +86,7 @@ def test_equals_gathering(problem):
 
 
 def test_few_and_small_messages(comm):
-    """Whatever n is: two rounds for the roots and one sum while the scores drift; a known bound after any jump."""
+    """For any n: two rounds for the roots and one sum while the scores drift, and a known bound after any jump."""
     n = 40_000
     labels = np.where(np.arange(n) % 7 == 0, 1, -1)
     watched = Watched(comm)
@@ -98,20 +98,24 @@ def test_few_and_small_messages(comm):
             exchange.evaluate(scores[share(comm, n)], nu)
             calls.append(watched.calls)
     rounds = LEVELS * (1 + REFINEMENTS)
-    assert max(calls) <= 2 + rounds + 4  # lost, the range, the rounds, the sums and three Newton steps
+    assert (
+        max(calls) <= 2 + rounds + 4
+    )  # the root outside the bracket, the range, the rounds, the sums and three Newton steps
     assert np.median(calls) <= 5
     assert watched.longest <= 2 * (3 + 4 * BUCKETS)
 
 
 @pytest.mark.parametrize("what", ["loss", "report"])
 def test_no_rank_holds_what_all_ranks_have(what, comm):
-    """The root has next to no rows; its memory must not grow by a number, nor by a byte, for each row there is."""
+    """The root has almost no rows; its memory must not grow by a number, or even a byte, for each row of the other
+    ranks.
+    """
     if comm.size == 1:
         pytest.skip("one rank holds everything")
     n = 300_000 if comm.rank == comm.size - 1 else 10
     rng = np.random.default_rng(comm.rank)
     labels, scores = np.where(rng.random(n) < 0.1, 1, -1).astype(np.int8), rng.normal(size=n)
-    make_loss("prbep", "exchange", labels[:10], None, comm)  # kernels are loaded
+    make_loss("prbep", "exchange", labels[:10], None, comm)  # loads the kernels
     tracemalloc.start()
     if what == "loss":
         loss = make_loss("prbep", "exchange", labels, None, comm)
@@ -128,7 +132,7 @@ def test_no_rank_holds_what_all_ranks_have(what, comm):
 @pytest.mark.serial
 @given(st.lists(st.sampled_from([0.0, 1e-300, 1e-20, 1.0, 1e3, 1e20, 1e100, 1e300]), min_size=2, max_size=6), st.data())
 def test_what_was_before_does_not_matter(sizes, data):
-    """Scores of any size after scores of any other: each evaluation is that of a loss without a past."""
+    """After scores of any size, each evaluation gives the same as a newly built loss."""
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     labels = np.where(np.arange(data.draw(st.integers(2, 30))) % 3 == 0, 1, -1).astype(np.int8)
     exchange, gather = pair(labels, Communicator())
@@ -143,7 +147,7 @@ def test_what_was_before_does_not_matter(sizes, data):
 @pytest.mark.serial
 @pytest.mark.parametrize("away", [1e10, 1e25, 1e50, 1e150])
 def test_rows_far_away_from_the_rest(away):
-    """One positive far above, one negative far below: the risk is that of the others, and found as exactly."""
+    """With one positive far above and one negative far below, the risk is that of the other rows, and as exact."""
     rng = np.random.default_rng(1)
     labels, scores = np.where(np.arange(40) % 3 == 0, 1, -1), rng.normal(size=40)
     scores[0], scores[1] = away, -away

@@ -1,4 +1,4 @@
-"""The constant feature: the same as a column appended by hand, on any number of ranks."""
+"""`WithBias` gives the same results as a constant column appended by hand, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.matrix.augmented import WithConstant
+from distsms.matrix.augmented import WithBias
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
@@ -21,21 +21,21 @@ from tests.support.problems import asked, data, objective
 
 
 def by_hand(X, value):
-    """X with the constant as its last column."""
+    """Return X with the constant as its last column."""
     return sparse.hstack([X, np.full((X.shape[0], 1), value)]).tocsr()
 
 
 def with_constant(X, y, comm, measure, value):
-    """The objective of this rank's rows, wrapped."""
+    """Return the objective of this rank's rows with the constant column."""
     plain = objective(X, y, comm, measure)
-    return Objective(WithConstant(plain.features, value), plain.losses, comm)
+    return Objective(WithBias(plain.features, value), plain.losses, comm)
 
 
 @pytest.mark.serial
 @given(cases, st.sampled_from([1e-3, 1.0, 700.0]), st.sampled_from([None, 1, 3]))
 def test_products_are_those_of_a_column_by_hand(case, value, k):
     features, array, rng = build(case)
-    wrapped, whole = WithConstant(features, value), np.c_[array, np.full(len(array), value)]
+    wrapped, whole = WithBias(features, value), np.c_[array, np.full(len(array), value)]
     several = () if k is None else (k,)
     W, C = rng.normal(size=(*several, whole.shape[1])), rng.normal(size=(*several, len(whole)))
     margins, gradient = wrapped.margins(W), wrapped.transposed_times(C)
@@ -44,7 +44,7 @@ def test_products_are_those_of_a_column_by_hand(case, value, k):
     np.testing.assert_allclose(gradient, C @ whole, atol=1e-12 * (1 + value))
     into = np.empty_like(margins), np.empty_like(gradient)
     assert wrapped.margins(W, into[0]) is into[0] and wrapped.transposed_times(C, into[1]) is into[1]
-    np.testing.assert_array_equal(np.concatenate([one.ravel() for one in into]), [*margins.ravel(), *gradient.ravel()])
+    np.testing.assert_array_equal(np.concatenate([out.ravel() for out in into]), [*margins.ravel(), *gradient.ravel()])
     assert np.sum(margins * C) == pytest.approx(np.sum(W * gradient), rel=1e-10, abs=1e-10 * (1 + value))
     np.testing.assert_allclose(wrapped.second_moments(), (whole**2).sum(axis=0), rtol=1e-12, atol=1e-12)
 
@@ -52,9 +52,9 @@ def test_products_are_those_of_a_column_by_hand(case, value, k):
 @pytest.mark.serial
 @given(cases, st.sampled_from([1e-3, 0.3, 1e9]))
 def test_what_rounding_bounds_are_made_of(case, value):
-    """largest_terms bounds the error of each margin; columns are those of the plain rows and one of the constant."""
+    """`largest_terms` bounds the error of each margin; `columns` describes the plain rows' columns and the constant."""
     features, array, rng = build(case)
-    wrapped, w = WithConstant(features, value), rng.normal(size=array.shape[1] + 1)
+    wrapped, w = WithBias(features, value), rng.normal(size=array.shape[1] + 1)
     exact = [oracles.rational(np.append(row, value)) @ oracles.rational(w) for row in array]
     errors = [abs(float(a - b)) for a, b in zip(oracles.rational(wrapped.margins(w)), exact, strict=True)]
     assert max(errors, default=0.0) <= np.finfo(float).eps / 2 * wrapped.largest_terms(w)
@@ -73,11 +73,11 @@ def test_evaluations_and_models_are_those_of_a_column_by_hand(measure, comm):
     found = asked(wrapped, requests)
     if comm.is_root:
         expected = asked(objective(by_hand(X, value), y, Communicator(), measure), requests)
-        for one, other in zip(found, expected, strict=True):
-            assert one.J == pytest.approx(other.J, rel=1e-12)
-            np.testing.assert_allclose(one.gradient, other.gradient, atol=1e-12)
+        for result, other in zip(found, expected, strict=True):
+            assert result.J == pytest.approx(other.J, rel=1e-12)
+            np.testing.assert_allclose(result.gradient, other.gradient, atol=1e-12)
             if measure in ("rocarea", "prbep"):
-                assert abs(one.r[-1]) <= 1e-12
+                assert abs(result.r[-1]) <= 1e-12
     settings = Settings(lam=lam, epsilon=1e-4, solver=solver)
     ours = train(wrapped, settings)
     theirs = train(objective(by_hand(X, value), y, comm, measure), settings)
@@ -102,6 +102,6 @@ def test_gradient_by_finite_differences():
 
 @pytest.mark.serial
 def test_a_constant_beyond_its_square():
-    """Its second moment is infinite, which scales nothing."""
+    """The constant's second moment is infinite, and no column is scaled by it."""
     X, y = data(n=20)
-    assert np.isinf(WithConstant(objective(X, y, Communicator()).features, 1e300).second_moments()[-1])
+    assert np.isinf(WithBias(objective(X, y, Communicator()).features, 1e300).second_moments()[-1])

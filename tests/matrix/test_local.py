@@ -1,4 +1,4 @@
-"""Every way of holding X gives the same products as a plain numpy array, in the memory that is promised."""
+"""Every way to store X gives the same products as a plain NumPy array, and needs as much memory as documented."""
 
 import itertools
 import tracemalloc
@@ -18,7 +18,7 @@ EPS = np.finfo(float).eps
 
 
 def draw_rows(seed, n_local, p, density, ones=False, dtype=np.float64):
-    """(n_local, p) numpy array with about `density` nonzeros."""
+    """Draw an (n_local, p) NumPy array of which a share of about `density` is not zero."""
     rng = np.random.default_rng(seed)
     values = np.ones((n_local, p)) if ones else rng.normal(size=(n_local, p))
     return (values * (rng.random((n_local, p)) < density)).astype(dtype)
@@ -53,7 +53,7 @@ def build(case):
 
 @given(cases, st.sampled_from([0, 1, 2, 5]))
 def test_products_and_the_dot_test(case, k):
-    """Against numpy for one vector (k = 0) and for k; and <X w, c> = <w, X' c>."""
+    """Products agree with NumPy's for one vector (k = 0) and for k vectors, and <X w, c> = <w, X' c>."""
     rows, array, rng = build(case)
     n_local, p = rows.shape
     assert rows.shape == array.shape
@@ -68,7 +68,7 @@ def test_products_and_the_dot_test(case, k):
 
 @given(cases)
 def test_one_pass_quantities(case):
-    """The largest row sum of |x w| times its terms + 2; each column's largest entry, count and sum of squares."""
+    """Check the largest row sum of |x w| times (terms + 2), and each column's largest entry, count and squares."""
     rows, array, rng = build(case)
     w, dense = rng.normal(size=array.shape[1]), case[0] == "dense"
     terms = array.shape[1] if dense else np.count_nonzero(array, axis=1)
@@ -84,7 +84,7 @@ def test_one_pass_quantities(case):
 
 @given(cases, st.sampled_from([1e8, 1e-8]))
 def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
-    """A sum of m terms is wrong by at most m eps/2 times the sum of their sizes, here against long doubles."""
+    """The error of a sum of m terms is at most m eps/2 times the sum of their sizes; compared with long doubles."""
     rows, array, rng = build(case)
     exact = array.astype(np.longdouble)
     w, c = rng.normal(size=array.shape[1]) * size, rng.normal(size=array.shape[0])
@@ -96,7 +96,7 @@ def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_change_nothing(kind, monkeypatch):
-    """Cut into parts of one row each, products of k vectors are what they are in one part; and thread by thread."""
+    """Products of k vectors are the same in one part, in parts of one row each, and on several threads."""
     array = draw_rows(3, 50, 9, 0.5, ones="pattern" in kind)
     W, C = np.random.default_rng(0).normal(size=(2, 9)), np.random.default_rng(1).normal(size=(2, 50))
     whole = hold(kind, array)
@@ -116,7 +116,7 @@ def test_parts_change_nothing(kind, monkeypatch):
 @pytest.mark.parametrize("p, dtype", [(2, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)])
 @pytest.mark.parametrize("values", [None, np.float32, np.float64])
 def test_the_last_columns(p, dtype, values):
-    """Column 65,535 is the last of 16 bits; wide data with rows of every length up to a dozen."""
+    """Column 65,535 is the last that fits into 16 bits; here are wide data with rows of every length up to a dozen."""
     rng = np.random.default_rng(0)
     columns = [np.sort(rng.choice(min(p, 30), size=min(i, p), replace=False))[::-1] for i in range(13)]
     indices = np.concatenate([p - 1 - row for row in columns])  # ascending, at the upper end
@@ -140,7 +140,7 @@ def test_columns_beyond_32_bits():
 @pytest.mark.parametrize("share", [0.0, 0.05, 1.0])
 @pytest.mark.parametrize("p", [6, 30])
 def test_rows_without_coefficient(kind, share, p):
-    """Passed over (long rows, few coefficients) or not, they add nothing."""
+    """Rows with coefficient 0 add nothing, whether they are skipped (long rows, few coefficients) or not."""
     array = draw_rows(7, 3000, p, 0.7, ones="pattern" in kind)
     c = np.where(np.random.default_rng(0).random(3000) < share, 1.5, 0.0)
     rows = hold(kind, array)
@@ -187,13 +187,13 @@ def test_vectors_of_wrong_length_are_refused(kind):
             wrong()
     with pytest.raises(ValueError, match="row lengths"):
         Sparse(None, np.zeros(3, np.uint16), np.array([1, 1]), 4)
-    with pytest.raises(ValueError, match="2 values of 3 entries"):
+    with pytest.raises(ValueError, match="2 values, but 3 column indices"):
         Sparse(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
 
 
 @given(st.integers(2**36, 2**37), st.integers(1, 7))
 def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
-    """They begin at the first row and end at the last one, whatever rounding would say."""
+    """The parts begin at the first row and end at the last one, even where floats would round."""
     lengths = np.full(1000, nnz // 1000)
     lengths[0] += nnz % 1000
     parts = local._parts(lengths, np.arange(1000), nnz, 1, threads)
@@ -218,7 +218,7 @@ def test_the_given_arrays_are_held_without_a_copy(dtype):
 @pytest.mark.parametrize("p, column", [(2**16, 2), (2**16 + 1, 4)])
 @pytest.mark.parametrize("value", [0, 4, 8])
 def test_bytes_per_entry(p, column, value):
-    """2 or 4 for the column, 0, 4 or 8 for the value; two for a run, of which a block has one where rows are alike."""
+    """2 or 4 bytes for the column, 0, 4 or 8 for the value; 2 for each run: one per block where rows are alike."""
     values = np.ones(12_000, f"f{value}") if value else None
     for lengths, of_rows in (np.full(1000, 12), 4 * 2), (np.tile([12, 0, 24, 12], 250), 1000 + 4 * 3 * 2):
         indices = np.concatenate([np.arange(length) for length in lengths])
@@ -230,7 +230,7 @@ def test_bytes_per_entry(p, column, value):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", ["float32", "float64", "pattern", "dense32", "dense64"])
 def test_products_allocate_next_to_nothing(kind, threads):
-    """Far below a byte for each entry, once the buffers are there."""
+    """Products allocate far less than a byte for each entry once the buffers exist."""
     n, p, m = 20_000, 50, 25
     if kind.startswith("dense"):
         rows = Dense(np.ones((n, p), kind.replace("dense", "float")), threads)

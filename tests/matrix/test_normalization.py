@@ -1,4 +1,4 @@
-"""Normalized rows: by NumPy, and the same for any order of the rows."""
+"""Normalized rows agree with NumPy, and do not depend on the order of the rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.files import (
 @pytest.mark.parametrize("kind", normalization.KINDS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_training_sees_normalized_rows(comm, shared_dir, kind, dtype):
-    """A constant column, an empty one, an empty row, time stamps; the files keep the rows as they were."""
+    """With a constant column, an empty one, an empty row and time stamps; the files keep the raw rows."""
     X, y = numbers(40, 6)
     X[:, 1], X[:, 2], X[3], X[:, 4] = 5, 0, 0, 1.7e9 + np.arange(40)
     X = X.astype(dtype).astype(float)
@@ -44,7 +44,7 @@ def test_training_sees_normalized_rows(comm, shared_dir, kind, dtype):
     st.randoms(),
 )
 def test_deviations_are_sums_without_order(rows, random):
-    """The same bits for any order of the rows and any parts, and those of exact fractions to 1e-10."""
+    """Deviations have the same bits for any order of rows and any parts, and agree with exact fractions to 1e-10."""
     from fractions import Fraction
 
     def scale(rows):
@@ -63,7 +63,7 @@ def test_deviations_are_sums_without_order(rows, random):
         mean = sum(column) / len(column)
         spread = max(column) - min(column)
         if spread > 100 * normalization.CONSTANT * float(max(map(abs, column))):  # surely not taken for constant
-            variance = sum(((one - mean) / spread) ** 2 for one in column) / len(column)
+            variance = sum(((value - mean) / spread) ** 2 for value in column) / len(column)
             wanted = 1 / (float(spread) * float(variance) ** 0.5) if float(spread) > 1e-290 else None
             assert wanted is None or abs(first[j] - wanted) <= 1e-10 * wanted
         elif not spread:
@@ -73,5 +73,5 @@ def test_deviations_are_sums_without_order(rows, random):
 @pytest.mark.serial
 @pytest.mark.parametrize("last", [0.3, 3.0, 1e-300])
 def test_a_column_that_only_rounding_moves_stays_as_it_is(last):
-    entries = [(np.array([0]), np.array([one])) for one in (last, np.nextafter(last, 4), last)]
+    entries = [(np.array([0]), np.array([value])) for value in (last, np.nextafter(last, 4), last)]
     assert normalization.measure("standard", lambda: entries, (3, 1), ALONE).scale.tolist() == [1]

@@ -1,4 +1,4 @@
-"""The collectives, with the pieces that long buffers travel in made visible; failures that all ranks share."""
+"""The collectives, with long buffers cut into visible pieces, and failures that all ranks share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distsms.parallel.communicator import Communicator, launched_size, world
 
 @pytest.fixture(params=[1, 7, 2**30])
 def pieces(request, monkeypatch):
-    """Messages of at most so many elements, as if MPI counted no further."""
+    """Limit messages to a few elements, as if MPI could not count further."""
     monkeypatch.setattr(buffers, "COUNT_LIMIT", request.param)
 
 
@@ -42,7 +42,7 @@ def test_broadcast_and_sum(comm, pieces, shape):
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 @pytest.mark.parametrize("n", [0, 1, 20])
 def test_rows_go_to_all(comm, pieces, dtype, n):
-    """Some ranks have nothing, the others unlike numbers of rows."""
+    """Some ranks have no rows, the others different numbers of rows."""
     counts = [n * (rank % 3) for rank in range(comm.size)]
     whole = comm.allgather_rows(np.full(counts[comm.rank], comm.rank, dtype), counts)
     assert whole.dtype == dtype
@@ -51,7 +51,7 @@ def test_rows_go_to_all(comm, pieces, dtype, n):
 
 @pytest.mark.parametrize("n", [0, 1, 20])
 def test_rows_are_dealt_out_and_come_back(comm, pieces, n):
-    """Rank r sends n (r + to) % 3 rows to each rank, marked with both; answers take the same way back."""
+    """Rank r sends n (r + to) % 3 rows, marked with both ranks, to each rank; the answers come back the same way."""
 
     def rows(here, to):
         return np.full(n * ((here + to) % 3), 10 * here + to, float)
@@ -72,7 +72,7 @@ def test_objects(comm):
 
 
 def test_bytes_are_counted(comm):
-    """By the rule in the docstring of `Communicator`: (sent, received) of eight-byte numbers, one call of each."""
+    """One call of each collective on eight-byte numbers: (sent, received) follows the docstring of `Communicator`."""
     size, root, others = comm.size, comm.is_root, comm.size - 1
 
     def moved(name, call):
@@ -116,7 +116,7 @@ def test_a_launcher_of_another_mpi_is_refused(monkeypatch):
 
 
 def test_the_root_goes_first(comm, shared_dir):
-    """What the root makes is there when the others begin."""
+    """When the other ranks begin, the root's result exists."""
     path = shared_dir / "made"
 
     def make():

@@ -1,4 +1,4 @@
-"""Roots of sums of ramps, and the k-th largest score, against sorting, on any number of ranks."""
+"""Roots of sums of ramps and the k-th largest score agree with sorting, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.problems import share
 ALONE = Communicator()
 TINY = float(np.finfo(float).smallest_subnormal)
 HUGE = float(np.finfo(float).max)
-finite = st.floats(allow_nan=False, allow_infinity=False)  # up to the largest, denormal ones and both zeros among them
+finite = st.floats(allow_nan=False, allow_infinity=False)  # including the largest, denormal numbers and both zeros
 
 
 @pytest.mark.serial
@@ -53,7 +53,7 @@ def test_a_score_that_is_not_finite_ends_it(bad, comm):
 
 def test_there_must_be_k(comm):
     for k in (0, 3 * comm.size + 1):
-        with pytest.raises(InputError, match=f"there are {3 * comm.size} scores, so k = {k}"):
+        with pytest.raises(InputError, match=f"k = {k} is not possible with {3 * comm.size} scores"):
             select(np.zeros(3), k, comm)
 
 
@@ -66,7 +66,7 @@ def root(search, scores, shift, width, comm):
 
 @pytest.mark.parametrize("width", [1e-12, 1e-6, 0.01, 1.0, 1e6])
 def test_roots_of_ramps(width, comm):
-    """One search over scores that drift, jump, shrink and tie: the sum of ramps reaches the target at each root."""
+    """One search over scores that drift, jump, shrink and tie: at each root the sum of ramps reaches the target."""
     rng = np.random.default_rng(5)
     n = 3000
     kinds = rng.choice([POSITIVE, NEGATIVE], n, p=[0.2, 0.8]).astype(np.uint8)

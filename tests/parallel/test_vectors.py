@@ -1,4 +1,4 @@
-"""Vectors whole on the root or spread over the ranks: the same numbers, the same optima, slices that fit together."""
+"""Whole vectors on the root and distributed vectors: the same numbers, the same optima, slices that fit together."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_products_are_those_of_whole_vectors(step, p, comm):
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("step", STEPS)
 def test_copies_and_totals(step, k, p, comm, shared):
-    """Twice over, since buffers and shared memory are used again; each way of summing gives the same."""
+    """Everything runs twice, since buffers and shared memory are reused; each way of summing gives the same."""
     made = make_vectors(step, p, comm)
     for seed in (0, 10):
         W = [whole(p, seed + i) for i in range(k)]
@@ -121,7 +121,9 @@ def test_without_room_for_shared_memory_each_rank_has_its_own(comm, monkeypatch,
 
 @pytest.mark.parametrize("measure", ["rocarea", "prbep"])
 def test_one_evaluation(measure, comm, shared):
-    """To 1e-9 of the largest term, on every rank that asks; and the signal of any rank is known to all of these."""
+    """The numbers agree to 1e-9 of the largest term on every rank that runs the solver, and all of these see any rank's
+    signal.
+    """
     X, y = data(seed=3)
     w = whole(X.shape[1], 2)
     found = {}
@@ -130,9 +132,9 @@ def test_one_evaluation(measure, comm, shared):
         answer = asked(problem, [Request(problem.vectors.part(w), 0.02, SquaredNorm(1e-4))])
         if problem.vectors.steps:
             assert problem.stop_requested
-            one = answer[0]
-            numbers = [one.J, one.J_mu, one.R, one.d, one.smoothing_gap, one.optimization_gap]
-            found[step] = np.array(numbers), problem.vectors.at_root(one.gradient), problem.vectors.at_root(one.r)
+            first = answer[0]
+            numbers = [first.J, first.J_mu, first.R, first.d, first.smoothing_gap, first.optimization_gap]
+            found[step] = np.array(numbers), problem.vectors.at_root(first.gradient), problem.vectors.at_root(first.r)
             moments = problem.second_moments()
         else:
             problem.second_moments()
@@ -140,14 +142,14 @@ def test_one_evaluation(measure, comm, shared):
     assert len(set(comm.allgather(found["spread"][0].tobytes()))) == 1
     assert len(moments) == len(problem.vectors.part(w))
     if comm.is_root:
-        for one, other in zip(*found.values(), strict=True):
-            assert np.abs(one - other).max() <= 1e-9 * max(1.0, np.abs(other).max())
+        for values, others in zip(*found.values(), strict=True):
+            assert np.abs(values - others).max() <= 1e-9 * max(1.0, np.abs(others).max())
 
 
 @pytest.mark.parametrize("p", [3, 12])
 @pytest.mark.parametrize("solver", SPREADABLE)
 def test_the_same_optimum(solver, p, comm, shared):
-    """Each J is above every bound; every rank has the same w; evaluations are watched where steps are made."""
+    """Each J is above every bound; every rank has the same w; the ranks that run the solver see the evaluations."""
     X, y = data(p=p, seed=7)
     found, lam = {}, 1e-2
     for step in STEPS:
@@ -174,7 +176,7 @@ def test_the_same_optimum(solver, p, comm, shared):
     "more, status", [({"max_evaluations": 3}, Status.LIMIT), ({"time_limit": 1e-9}, Status.TIME), ({}, Status.STOPPED)]
 )
 def test_all_ranks_end_together(solver, more, status, comm):
-    """Limits, and a clock and a signal that one rank alone sees."""
+    """With limits, and with a clock and a signal that only one rank sees."""
     X, y = data()
     problem = objective(X, y, comm, step="spread", stop_wanted=lambda: problem.evaluations >= 5 + comm.rank)
     result = train(problem, Settings(lam=1e-4, epsilon=1e-9, solver=solver, **more))
@@ -199,7 +201,7 @@ def test_not_a_number_ends_all_ranks(comm):
 
 
 def test_restarts_and_fixed_widths_spread(comm):
-    """TAO made anew on all ranks where its line search is at its end, and both ways to end a fixed width."""
+    """TAO is built anew on all ranks when its line search fails, and a fixed width ends in both ways."""
     X, y = data(n=60)
     hopeless = train(objective(X, y, comm, step="spread"), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
     assert hopeless.status is Status.ROUNDING

@@ -1,4 +1,4 @@
-"""Ranks that stop, hang, die, or are only slow: the job ends in words, or goes on."""
+"""If a rank stops, hangs or dies, the job ends with a message; if it is only slow, the job goes on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.program import children, finish, rank_of, start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 TIMEOUT = 2.0  # seconds
-SOON = 20.0  # by which a job that ends is gone
+SOON = 20.0  # seconds after which a job that ends must be gone
 
 # Each rank adds up until the root has counted to argv[1] rounds; rank argv[2] does argv[3] in between.
 PROGRAM = """
@@ -102,10 +102,10 @@ def test_slow_is_not_stopped(tmp_path, rank):
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_killed_or_failed_nothing_is_left(tmp_path, rank):
-    """The launcher says it, the watchers leave with their ranks."""
+    """The launcher reports the failure, and the watchers end with their ranks."""
     process = launch(tmp_path, 10**6, timeout=600)
     assert process.stdout.readline() == "running\n"
-    everyone = [one for pid in children(process.pid) for one in (pid, *children(pid))]
+    everyone = [descendant for pid in children(process.pid) for descendant in (pid, *children(pid))]
     os.kill(pid_of(process, rank), signal.SIGKILL)
     began = time.monotonic()
     code, _, _ = finish(process)
@@ -115,10 +115,10 @@ def test_killed_or_failed_nothing_is_left(tmp_path, rank):
 
 
 def test_a_job_that_is_suspended_as_a_whole_goes_on(tmp_path):
-    """As by `scontrol suspend`, which stops ranks and watchers alike, for longer than the time-out."""
+    """Like `scontrol suspend`, which stops ranks and watchers alike, for longer than the time-out."""
     process = launch(tmp_path, 300)
     assert process.stdout.readline() == "running\n"
-    everyone = [one for pid in children(process.pid) for one in (pid, *children(pid))]
+    everyone = [descendant for pid in children(process.pid) for descendant in (pid, *children(pid))]
     assert len(everyone) == 6
     for pid in everyone:
         os.kill(pid, signal.SIGSTOP)
@@ -132,7 +132,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(tmp_path):
 
 @pytest.mark.parametrize("program, state", [("while True: pass", "R"), ("import time; time.sleep(100)", "S")])
 def test_what_counts_as_activity(program, state):
-    """A process that computes, or does nothing, and then is stopped."""
+    """A process that computes, or does nothing, and is then stopped."""
     process = subprocess.Popen([sys.executable, "-c", program])
     activity = Activity(process.pid, least=0.05)
     end = time.monotonic() + 10

@@ -111,7 +111,7 @@ class Buffer:
 
 
 class Stream(ABC):
-    """A rank's rows, put together from shards, and then the `parts.Source` of their parts.
+    """A rank's rows, put together from shards, and then the `matrix.blocks.EntrySource` of their parts.
 
     add (of every part of the shards, in order), features, load.
     """
@@ -172,7 +172,7 @@ class Stream(ABC):
                     self.bytes_per_pass += self._n_bytes(part)
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """See `parts.Source`."""
+        """See `matrix.blocks.EntrySource`."""
         run = self._runs[thread]
         places = {part.first: k % 2 for k, part in enumerate(run)}
         missing = [part for part in (run[::-1] if backward else run) if part.first not in self._kept]

@@ -1,0 +1,18 @@
+"""All other pages: what they show runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs import pages
+
+pytestmark = [pytest.mark.serial, pytest.mark.e2e]
+
+
+@pytest.mark.parametrize(
+    "page",
+    pages.in_sections("docs/reference", "docs/theory", "docs/results", "docs/reliability", "docs/developers"),
+    ids=pages.name,
+)
+def test_page(page, run_page):
+    run_page(page)

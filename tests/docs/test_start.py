@@ -1,0 +1,16 @@
+"""README, and the pages that a newcomer reads first: what they show runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs import pages
+
+pytestmark = [pytest.mark.serial, pytest.mark.e2e]
+
+
+@pytest.mark.parametrize(
+    "page", pages.in_sections("README.md", "docs/index", "docs/start", "docs/tutorials"), ids=pages.name
+)
+def test_page(page, run_page):
+    run_page(page)

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Mutation testing: change the package in one small place, and see whether a test of that sub-package fails.
+
+Each mutant is one change of one expression or statement: another comparison or arithmetic operator, a number moved by
+one, `and` for `or`, a negated condition, a statement left out. A sample of them is drawn with a seed. A mutant is
+killed where the tests in tests/PACKAGE fail, end otherwise than they should, or do not end in time; it survives where
+all of them pass. Survivors are printed as differences: some of them change nothing that anybody could observe (a
+tolerance, a block size, the speed), the others are tests that are missing.
+
+    python tests/robustness/mutate.py losses optim --sample 20 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPARISONS: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+ARITHMETIC: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+
+
+class Mutant(NamedTuple):
+    """One change: the file, the line where it is, and the file's text with it."""
+
+    file: Path
+    line: int
+    text: str
+
+
+def places(tree: ast.Module) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Yield the line of each possible change, and the function that makes it in the tree."""
+    skipped = {id(child) for node in ast.walk(tree) for part in _unobserved(node) for child in ast.walk(part)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS:
+            yield node.lineno, lambda node=node: node.ops.__setitem__(0, COMPARISONS[type(node.ops[0])]())
+        if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in ARITHMETIC:
+            yield node.lineno, lambda node=node: setattr(node, "op", ARITHMETIC[type(node.op)]())
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            yield node.lineno, lambda node=node: setattr(node, "value", node.value + 1)
+        if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+            yield node.lineno, lambda node=node: setattr(node, "value", not node.value)
+        if isinstance(node, ast.BoolOp):
+            other = ast.Or if isinstance(node.op, ast.And) else ast.And
+            yield node.lineno, lambda node=node, other=other: setattr(node, "op", other())
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            yield node.lineno, lambda node=node: setattr(node, "test", ast.UnaryOp(ast.Not(), node.test))
+        if isinstance(node, ast.AugAssign) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+            yield node.lineno, lambda node=node: _leave_out(tree, node)
+
+
+def _unobserved(node: ast.AST) -> list[ast.AST]:
+    """The parts of a node that no test is to see: annotations, docstrings, messages, and what only mypy reads."""
+    parts: list[Any] = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+    if isinstance(node, ast.Raise | ast.JoinedStr):
+        parts.append(node)
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        parts.append(node)
+    if isinstance(node, ast.FunctionDef):
+        parts += node.decorator_list
+    return [part for part in parts if part is not None]
+
+
+def _leave_out(tree: ast.Module, statement: ast.stmt) -> None:
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(node, name, None)
+            if isinstance(body, list) and statement in body:
+                body[body.index(statement)] = ast.Pass()
+                return
+
+
+def mutants(package: str, sample: int, seed: int) -> list[Mutant]:
+    """Draw a sample of the mutants of a sub-package."""
+    drawn = []
+    for file in sorted((ROOT / "distsms" / package).rglob("*.py")):
+        count = len(list(places(ast.parse(file.read_text()))))
+        drawn += [(file, number) for number in range(count)]
+    random.Random(seed).shuffle(drawn)
+    found = []
+    for file, number in drawn[:sample]:
+        tree = ast.parse(file.read_text())
+        line, change = list(places(tree))[number]
+        change()
+        found.append(Mutant(file, line, ast.unparse(ast.fix_missing_locations(tree)) + "\n"))
+    return found
+
+
+def killed(mutant: Mutant, package: str, copy: Path, seconds: float) -> bool:
+    """Whether the tests of the package notice the change, which is made in a copy of the project."""
+    place = copy / mutant.file.relative_to(ROOT)
+    before = place.read_bytes()
+    try:
+        place.write_text(mutant.text)
+        return not passes(package, copy, seconds)
+    finally:
+        place.write_bytes(before)
+
+
+def passes(package: str, copy: Path, seconds: float) -> bool:
+    """Whether the unit tests of the package pass in the copy, in one process."""
+    words = ["-m", "pytest", "-q", "-x", "-m", "not e2e", "-p", "no:cacheprovider", f"tests/{package}"]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *words], cwd=copy, env=environment, capture_output=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Print the score of each sub-package, and the survivors; 1 if the tests fail without any change."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("packages", nargs="+", metavar="PACKAGE", help="sub-packages of distsms, such as losses")
+    parser.add_argument("--sample", type=int, default=20, help="mutants of each sub-package (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=600, help="limit for the tests of one mutant (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the scores and survivors to a file")
+    args = parser.parse_args()
+    scores = {}
+    with tempfile.TemporaryDirectory(prefix="distsms-") as folder:
+        copy = Path(folder) / "project"
+        shutil.copytree(
+            ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".venv", ".git", "build", ".hypothesis")
+        )
+        for package in args.packages:
+            if not passes(package, copy, args.seconds):
+                print(f"{package}: the tests fail without any change", file=sys.stderr)
+                return 1
+            survivors, drawn = [], mutants(package, args.sample, args.seed)
+            for mutant in drawn:
+                if not killed(mutant, package, copy, args.seconds):
+                    plain = ast.unparse(ast.parse(mutant.file.read_text())).splitlines()
+                    changed = difflib.unified_diff(plain, mutant.text.splitlines(), lineterm="", n=0)
+                    difference = [row for row in changed if row[0] in "+-" and row[:3] not in ("+++", "---")]
+                    survivors.append([f"{mutant.file.relative_to(ROOT)}:{mutant.line}", *difference])
+                    print(*survivors[-1], sep="\n    ", flush=True)
+            scores[package] = {"mutants": len(drawn), "killed": len(drawn) - len(survivors), "survivors": survivors}
+            print(f"{package}: {len(drawn) - len(survivors)} of {len(drawn)} mutants are killed", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
