@@ -42,8 +42,8 @@ from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
 from distsms.measures import Measure
+from distsms.optim.course import Watcher
 from distsms.optim.result import State
-from distsms.optim.run import Watcher
 from distsms.parallel.communicator import Communicator, communicator
 from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
 from distsms.training.solver_choice import choose_solver, settings_for

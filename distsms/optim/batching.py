@@ -52,9 +52,9 @@ class BatchedSolve:
         """As `Objective.rounding`; a pass of its own."""
         return self._objective.rounding(evaluation, self._number)
 
-    def judged(self, w: Floats) -> Any:
-        """See `Objective.judged`; a pass of its own."""
-        return self._objective.judged(w, self._number)
+    def assessment(self, w: Floats) -> Any:
+        """As `Objective.assessment`; a pass of its own."""
+        return self._objective.assessment(w, self._number)
 
 
 def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve], None]], at_once: int) -> int:

@@ -23,8 +23,8 @@ from distsms.losses.registry import Loss
 from distsms.metrics.ranking import ranking
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.study.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
@@ -118,7 +118,7 @@ class Runner:
         """The first evaluations load kernels and PETSc, and touch memory for the first time: let others have them."""
         if (cell.measure, cell.solver) not in self._warm:
             self._warm.add((cell.measure, cell.solver))
-            train(self._objective(cell, lambda: False), replace(settings, max_evaluations=WARMING))
+            minimize(self._objective(cell, lambda: False), replace(settings, max_evaluations=WARMING))
 
     def close(self) -> None:
         """Free what the ranks of a node share. Collective."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from distsms.optim.course import Watcher
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State
-from distsms.optim.run import Watcher
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, describe
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.training import snapshots
 from distsms.training.checkpoint import Checkpoint
@@ -53,7 +53,7 @@ class RunRecorder:
         start : ndarray of shape (p,), optional
             Where the run begins, 0 by default.
         watch : callable
-            See `distsms.optim.train.train`.
+            See `distsms.optim.run.minimize`.
         """
         vectors = objective.vectors
 
@@ -65,7 +65,7 @@ class RunRecorder:
             self._folder, self._identity, {"settings": describe(self._settings)}, vectors
         )
         snapshot = snapshots.restored(self._found, vectors)
-        return train(objective, self._settings, start, record, writer, snapshot)
+        return minimize(objective, self._settings, start, record, writer, snapshot)
 
 
 @contextlib.contextmanager

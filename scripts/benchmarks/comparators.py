@@ -24,8 +24,8 @@ from distsms.data.shards.dataset import matrix, read_manifest
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Result, State
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 
 LADDER = (0.1, 0.03, 0.01, 0.003, EPSILON, 3e-4, 1e-4)
@@ -54,7 +54,7 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
 def solve(objective: Objective, settings: Settings) -> tuple[Result, list[State]]:
     """A run, and its course."""
     course: list[State] = []
-    return train(objective, settings, watch=lambda state, w: course.append(state)), course
+    return minimize(objective, settings, watch=lambda state, w: course.append(state)), course
 
 
 def _dlib(one: Set, folder: Path, objective: Objective, ours: list[float], limit: float, target: str) -> Iterator[Row]:
