@@ -44,7 +44,7 @@ from distsms.matrix.local import as_features
 from distsms.measures import Measure
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
-from distsms.parallel.communicator import Communicator, communicator
+from distsms.parallel.communicator import Communicator, as_communicator
 from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.utils import hashing
@@ -137,19 +137,19 @@ def train(
     >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
     'proved'
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
-    with comm.together():
+    with comm.fail_together():
         if checkpoint is None and (resume or checkpoint_every is not None):
             raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
         every = 300.0 if checkpoint_every is None and checkpoint is not None else checkpoint_every
         chosen = settings_for(measure, solver, lam=lam, checkpoint_every=every, **settings)
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
-    rows: dataset.Block | dataset.Manifest
+    rows: dataset.DataBlock | dataset.Manifest
     fingerprint = None
     if isinstance(data, str | os.PathLike):
-        with comm.together():
+        with comm.fail_together():
             rows = dataset.read_manifest(data)
     else:
         rows = _in_memory(*data, comm)
@@ -179,9 +179,9 @@ def _fingerprint(X: Any, y: ArrayLike, first_row: int, comm: Communicator) -> st
     X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
     values = X.data.astype(float)
     positive = first_row + np.flatnonzero(np.asarray(y) > 0)
-    row_keys = hashing.keys(first_row + X.row, 0)
-    hashes = (row_keys | np.uint64(1)) * (hashing.keys(X.col, 1) ^ values.view(np.uint64))
-    total = np.append(hashes, hashing.keys(positive, 2)).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
+    row_keys = hashing.row_keys(first_row + X.row, 0)
+    hashes = (row_keys | np.uint64(1)) * (hashing.row_keys(X.col, 1) ^ values.view(np.uint64))
+    total = np.append(hashes, hashing.row_keys(positive, 2)).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
     return f"{int(comm.sum(total)[0]):016x}"
 
 
@@ -223,7 +223,7 @@ def predict(
     -----
     Collective. One pass over the rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
     rows = data if isinstance(data, str | os.PathLike) else (data, None)
     return _scored(judge, rows, comm, how).scores[0]
@@ -274,30 +274,32 @@ def evaluate(
     -----
     Collective. No rank gathers the scores of all rows.
     """
-    comm = communicator(comm)
+    comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
-    return evaluation.measured(judge, *_scored(judge, data, comm, how).judged(), comm, threshold, k)
+    return evaluation.compute_measures(judge, *_scored(judge, data, comm, how).counted_scores(), comm, threshold, k)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:
     if isinstance(given, Model):
         return given
-    with comm.together():
+    with comm.fail_together():
         return model.load(given)
 
 
-def _scored(judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions) -> scoring.Scored:
+def _scored(
+    judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions
+) -> scoring.ScoredRows:
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
     rows = _in_memory(*data, comm, judge.p)
     rows.features.normalize(judge.normalization.by_row)
-    found = scoring.Scored(scoring.scores([judge], rows.features), rows.labels, rows.counted)
+    found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
 
 
-def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.Block:
+def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.DataBlock:
     """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
-    with comm.together():
+    with comm.fail_together():
         if np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; rows and columns are wanted")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
@@ -312,4 +314,4 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
     features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return dataset.Block(features, labels.astype(np.int8), None, first, n, width, 0)
+    return dataset.DataBlock(features, labels.astype(np.int8), None, first, n, width, 0)

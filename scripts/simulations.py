@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 
 from distsms.matrix.local import as_features
 from distsms.metrics import bootstrap, confidence, ranking
-from distsms.metrics.confidence import Interval, Spread
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.selection import baseline
 from distsms.selection.competitors import ALONE
 from distsms.selection.folds import deal
@@ -88,21 +88,24 @@ LAWS = (
 def sampled(scores: Floats, labels: NDArray[np.int8], seed: int) -> tuple[NDArray[np.int64], Floats, Floats]:
     """What intervals are made of: placements, shares and replicates."""
     placed = ranking.placements(scores, labels, ALONE)
-    share = ranking.among(scores, int(np.sum(labels > 0)), ALONE)
-    return placed, share, bootstrap.prbep(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
+    share = ranking.top_k_shares(scores, int(np.sum(labels > 0)), ALONE)
+    return placed, share, bootstrap.prbep_replicates(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
 
 
-def intervals_of(area: Spread, prbep: Spread, drawn: Floats, paired: bool = False) -> dict[str, Interval]:
+def intervals_of(area: MeanEstimate, prbep: MeanEstimate, drawn: Floats, paired: bool = False) -> dict[str, Interval]:
     """Ours."""
     if paired:
         return {
-            "rocarea": confidence.of_rocarea_difference(area, LEVEL),
-            "prbep": confidence.of_prbep_difference(prbep, drawn, LEVEL),
+            "rocarea": confidence.rocarea_difference_interval(area, LEVEL),
+            "prbep": confidence.prbep_difference_interval(prbep, drawn, LEVEL),
         }
-    return {"rocarea": confidence.of_rocarea(area, LEVEL), "prbep": confidence.of_prbep(prbep, drawn, LEVEL)}
+    return {
+        "rocarea": confidence.rocarea_interval(area, LEVEL),
+        "prbep": confidence.prbep_interval(prbep, drawn, LEVEL),
+    }
 
 
-def before(area: Spread, drawn: Floats, paired: bool = False) -> dict[str, tuple[float, float]]:
+def before(area: MeanEstimate, drawn: Floats, paired: bool = False) -> dict[str, tuple[float, float]]:
     """The limits of others, models given; NaN where they have none."""
     value, half = area.value, 1.959964 * math.sqrt(area.error**2 / area.factor)
     if paired:
@@ -136,7 +139,10 @@ class Model(NamedTuple):
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
         placed, share, drawn = sampled(scores, labels, seed[-1])
-        area, prbep = confidence.delong(placed, labels, ALONE), confidence.recall(share, labels, ALONE)
+        area, prbep = (
+            confidence.rocarea_estimate(placed, labels, ALONE),
+            confidence.prbep_estimate(share, labels, ALONE),
+        )
         return told(intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan})
 
     def truth(self) -> dict[str, float]:
@@ -168,7 +174,10 @@ class Pair(NamedTuple):
         shifts = [math.sqrt(2) * float(special.ndtri(area)) for area in (self.area, self.area - self.less)]
         both = [sampled(one + shift * (labels > 0), labels, seed[-1]) for one, shift in zip(noise, shifts, strict=True)]
         placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
-        area, prbep = confidence.delong(placed, labels, ALONE), confidence.recall(share, labels, ALONE)
+        area, prbep = (
+            confidence.rocarea_estimate(placed, labels, ALONE),
+            confidence.prbep_estimate(share, labels, ALONE),
+        )
         return told(intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0})
 
     def row(self) -> list[str]:
@@ -217,9 +226,9 @@ class Folds(NamedTuple):
                 tuple(x - y for x, y in zip(a, b, strict=True)) if paired else a for a, b in zip(*results, strict=True)
             ]
             own = [labels[fold == f] for f in range(1, self.folds + 1)]
-            areas = [confidence.delong(one[0], y, ALONE) for one, y in zip(parts, own, strict=True)]
-            prbeps = [confidence.recall(one[1], y, ALONE) for one, y in zip(parts, own, strict=True)]
-            area, prbep = confidence.of_folds(areas), confidence.of_folds(prbeps)
+            areas = [confidence.rocarea_estimate(one[0], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            prbeps = [confidence.prbep_estimate(one[1], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            area, prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
             drawn = np.mean([one[2] for one in parts], axis=0)
             truth = truths[0] - truths[1] if paired else truths[0]
             ours = intervals_of(area, prbep, drawn, paired)

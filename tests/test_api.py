@@ -92,12 +92,12 @@ def test_k_and_threshold(comm):
     found = distsms.evaluate(model, rows, comm, k=20, threshold=-np.inf)
     assert (found["tp"], found["fn"], found["recall"]) == (np.sum(y > 0), 0, 1.0)
     scores = X @ model.w
-    assert found["precision@20"] == pytest.approx(ranking.at_k(scores, y, 20, Communicator()).precision)
+    assert found["precision@20"] == pytest.approx(ranking.top_k(scores, y, 20, Communicator()).precision)
 
 
 def on_disk(comm, folder, n=300, p=12):
     X, y = data(n, p)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             write_data(folder / "data", X, y, n_shards=3)
     return folder / "data", X, y
@@ -220,8 +220,8 @@ def test_one_process_alone_starts_no_mpi():
 
 def test_a_communicator_of_mpi4py(comm):
     mpi = pytest.importorskip("mpi4py.MPI")
-    made = api.communicator(mpi.COMM_WORLD)
-    assert (made.size, made.rank, api.communicator(comm)) == (comm.size, comm.rank, comm)
+    made = api.as_communicator(mpi.COMM_WORLD)
+    assert (made.size, made.rank, api.as_communicator(comm)) == (comm.size, comm.rank, comm)
     assert isinstance(made, MPICommunicator) == (comm.size > 1)
     X, y = data()
     model = distsms.train(local(X, y, comm), mpi.COMM_WORLD, lam=1.0, solver="lbfgs")

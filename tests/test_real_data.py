@@ -7,7 +7,7 @@ import pytest
 
 from distsms.data.formats import svmlight
 from distsms.losses.registry import make_loss
-from distsms.matrix.local import Sparse
+from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
@@ -42,7 +42,7 @@ def of(data, comm, measure):
     part = share(comm, len(y))
     first, last = rows.indptr[part.start], rows.indptr[part.stop]
     lengths = np.diff(rows.indptr[part.start : part.stop + 1])
-    features = Sparse(rows.data[first:last], rows.indices[first:last], lengths, rows.n_columns)
+    features = SparseRows(rows.data[first:last], rows.indices[first:last], lengths, rows.n_columns)
     return Objective(features, [make_loss(measure, "gather", y[part], None, comm)], comm)
 
 

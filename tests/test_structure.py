@@ -120,8 +120,8 @@ def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
     code = (
         "import os, sys\nfrom distsms.__main__ import main\nassert 'numpy' not in sys.modules\n"
         f"assert main([{command!r}, *{words!r}, '--threads', '5']) == 1\n"
-        "from distsms.matrix.blocks import threads_wanted\n"
-        "assert threads_wanted() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
+        "from distsms.matrix.blocks import thread_count\n"
+        "assert thread_count() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
     )
     assert "numpy" in loaded(code)
 

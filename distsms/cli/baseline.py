@@ -113,7 +113,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say, known = speaker(comm.is_root and not args.quiet), set[Any]()
     ours = competitors.OURS in args.methods
     solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
-    with comm.together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # everything that can be refused before the data are read
         manifest = dataset.read_manifest(args.data)
         dataset.check_readable(manifest)
         identity, lambdas, settings = _asked(args, solver, manifest)
@@ -137,8 +137,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     if "trees" in args.methods:
         say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
     say("")
-    with comm.together():
-        X, y, counted = dataset.matrix(manifest)
+    with comm.fail_together():
+        X, y, counted = dataset.load_matrix(manifest)
         belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
         how = identity["folds"], identity["seed"], competitors.ALONE
         by = identity["folds_by"]
@@ -157,7 +157,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
     stopped = run(missing)
     if not stopped:
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 there = {(one.method, one.setting, one.fold) for one in folder.fits()}
                 best = baseline.searched(folder.tries(), args.tree_fits) if "trees" in args.methods else []
@@ -168,7 +168,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         code = EXIT_REQUEUE
     else:
         code = EXIT_OK
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 _conclude(folder, identity, rows, solver, _notes(identity, manifest), say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
@@ -211,13 +211,13 @@ def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[d
 def _require_memory(manifest: Manifest, here: int) -> None:
     """Raise InputError if this node's ranks would need more memory than it has. Local."""
     from distsms.training import plan
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     each, there = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, plan.available()
     if here * each > there:
         raise InputError(
-            f"{here} rank(s) of this node would need {size(here * each)}, and {size(there)} are there: each holds "
-            f"all rows, about {size(each)}. Take fewer ranks, or a sample of the rows"
+            f"{here} rank(s) of this node would need {format_bytes(here * each)}, and {format_bytes(there)} are there: "
+            f"each holds all rows, about {format_bytes(each)}. Take fewer ranks, or a sample of the rows"
         )
 
 

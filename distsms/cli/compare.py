@@ -130,7 +130,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     solvers = args.solvers or [None, *(one for one in SOLVERS if one not in ("lmvm", "lbfgs"))]
     solvers = [solver_for(args, one, args.measures[0], comm, say) for one in solvers]
-    with comm.together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # everything that can be refused before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
         common = next(iter(settings.values()))
@@ -140,7 +140,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         plans = [make_plan(manifest, c.measure, one, *layout, losses=losses) for c, one in settings.items()]
         room = min((budget for plan in plans if (budget := plan.room(comm.is_root))), default=None)
         if args.test:
-            inputs.check(args.test, inputs.like(manifest), inputs.InputOptions(args.ignore_new_features))
+            inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
         if comm.is_root:
             inputs.check_distinct(args.output, args.data, args.test)
             folder.check(args.overwrite)
@@ -148,7 +148,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.open(_identity(args, common, manifest, comm.size), args.overwrite)
             folder.all_finished()  # raises InputError where a run is damaged
     say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
-    block = dataset.load(manifest, comm, room=room)
+    block = dataset.load(manifest, comm, budget=room)
     if args.memory:
         say(rows_held(block, comm, args.memory))
     test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
@@ -159,7 +159,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     runner.close()
     disagree, draws = 0, args.figures and not stopped  # who sends signals has little patience
     heading = _heading(args.data, manifest, common, comm.size)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             disagree = _conclude(args.data, folder, settings, heading, draws, say)
     code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)
@@ -261,11 +261,11 @@ def _fingerprint(path: str | None) -> str | None:
     """Of a data set or a file of text."""
     from pathlib import Path
 
-    from distsms.data.shards import manifest
+    from distsms.data.shards import manifest, publish
 
     if path is None:
         return None
-    return manifest.read_manifest(path).fingerprint if Path(path).is_dir() else manifest.file_sha256(Path(path))
+    return manifest.read_manifest(path).fingerprint if Path(path).is_dir() else publish.file_sha256(Path(path))
 
 
 def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:

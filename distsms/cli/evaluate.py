@@ -11,7 +11,7 @@ from distsms.measures import SHOWN
 
 if TYPE_CHECKING:
     from distsms.inference import inputs
-    from distsms.inference.evaluation import EvaluationOptions, ModelEvaluation, Pair
+    from distsms.inference.evaluation import EvaluationOptions, ModelComparison, ModelEvaluation
     from distsms.metrics.confidence import Interval
     from distsms.parallel.communicator import Communicator
 
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.utils import formatting
 
     asked = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
-    _, judged, pairs = evaluation.judge(args.paths, args.on, asked, comm, reading(args))
+    _, judged, pairs = evaluation.evaluate(args.paths, args.on, asked, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
     if args.json:
@@ -144,7 +144,7 @@ def _print_one(args: argparse.Namespace, judged: ModelEvaluation, asked: Evaluat
     from distsms.data.formats.registry import format_of
     from distsms.utils import formatting
 
-    found = judged.found
+    found = judged.measures
     print(f"{judged.path} on {_size(args.on, found)}")
     if not os.path.isdir(args.on) and format_of(args.on) == "text":
         zero_based = judged.model.info["zero_based"] if args.zero_based is None else args.zero_based
@@ -154,37 +154,37 @@ def _print_one(args: argparse.Namespace, judged: ModelEvaluation, asked: Evaluat
         print(f"  {line}")
     of_order = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
-    for name in judged.more:
+    for name in judged.extra_measures:
         (of_order if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
     width = max(map(len, (*of_order, *at_threshold)))
-    sure = {SHOWN[name]: f"   {_interval(one)}" for name, one in judged.sure.items()}
+    sure = {SHOWN[name]: f"   {_interval(one)}" for name, one in judged.intervals.items()}
     for name, one in of_order.items():
         print(f"  {name:<{width}} {one:.6f}{sure.get(name, '')}")
-    print(f"  intervals of {100 * asked.level:g} % are of {judged.sure['rocarea'].of}, drawn as these were")
+    print(f"  intervals of {100 * asked.level:g} % are of {judged.intervals['rocarea'].of}, drawn as these were")
     print(f"at the threshold {found['threshold']:.6g}")
     print("".join(f"  {name:<{width}} {one:.6f}\n" for name, one in at_threshold.items()))
     lines = [
         ["positive rows", str(found["tp"]), str(found["fn"])],
         ["negative rows", str(found["fp"]), str(found["tn"])],
     ]
-    print(formatting.table(["", "called positive", "called negative"], lines))
+    print(formatting.format_table(["", "called positive", "called negative"], lines))
 
 
-def _print_several(on: str, judged: list[ModelEvaluation], pairs: list[Pair], level: float) -> None:
+def _print_several(on: str, judged: list[ModelEvaluation], pairs: list[ModelComparison], level: float) -> None:
     """A line for each model, then one for each difference."""
     from distsms.metrics import confidence
     from distsms.utils import formatting
 
-    print(f"on {_size(on, judged[0].found)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
+    print(f"on {_size(on, judged[0].measures)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
     for line in _warnings(judged[0]):
         print(f"  {line}")
     header, lines = ["model"], [[one.path] for one in judged]
     for name, label in SHOWN.items():
-        header += [label, judged[0].sure[name].method]
-        for cells, one in zip(lines, (model.sure[name] for model in judged), strict=True):
+        header += [label, judged[0].intervals[name].method]
+        for cells, one in zip(lines, (model.intervals[name] for model in judged), strict=True):
             cells += [f"{one.value:.6f}", "none" if one.why else f"{one.low:.6f} to {one.high:.6f}"]
-    print(formatting.table(header, lines))
+    print(formatting.format_table(header, lines))
     for pair in pairs:
         print(f"\n{pair.first} - {pair.other}")
         for name, one in pair.differences.items():
@@ -207,9 +207,9 @@ def _warnings(judged: ModelEvaluation) -> list[str]:
     """What of the rows is too little for some measure."""
     import math
 
-    found, lines = judged.found, []
+    found, lines = judged.measures, []
     if not (found["n_pos"] and found["n_neg"]):
         lines.append("only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
-    if any(math.isnan(found[name]) for name in judged.more if "@" in name):
+    if any(math.isnan(found[name]) for name in judged.extra_measures if "@" in name):
         lines.append(f"there are only {found['n']} rows: what is asked for beyond is not defined (nan)")
     return lines

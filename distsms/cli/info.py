@@ -96,15 +96,15 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
     """The manifest, with sums over the shards in place of their list."""
     from dataclasses import asdict
 
-    from distsms.data.groupby import in_words
+    from distsms.data.groupby import describe
     from distsms.data.shards.dataset import read_manifest
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
     del found["shards"], found["normalization"]
-    found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.in_words()}
+    found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
     if not as_json:
-        found |= in_words(manifest)
+        found |= describe(manifest)
     rows = [shard.rows for shard in manifest.shards]
     return found | {
         "shards": len(rows),
@@ -121,14 +121,14 @@ def _model(path: str) -> dict[str, Any]:
 
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
-    table = {} if found.table is None else {"table": found.table.in_words()}
+    table = {} if found.table is None else {"table": found.table.describe()}
     return {"model": path, **size, **table, **found.info}
 
 
 def _results(models: list[dict[str, Any]]) -> str:
     """What each model was trained for, and what became of it, as a table."""
     from distsms.measures import SHOWN
-    from distsms.utils.formatting import table
+    from distsms.utils.formatting import format_table
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
     numbers = ("J", "gap", "evaluations", "seconds")
@@ -147,12 +147,12 @@ def _results(models: list[dict[str, Any]]) -> str:
             + [_number(model.get(name), 6) for name in numbers]
             + [_number(value, 5) for value in measured]
         )
-    return table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
+    return format_table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
 
 
 def _usages(models: list[dict[str, Any]]) -> str:
     """What training took, each phase on the rank that took longest, as a table."""
-    from distsms.utils.formatting import size, table
+    from distsms.utils.formatting import format_bytes, format_table
 
     usages = [model.get("usage") or {} for model in models]
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
@@ -169,9 +169,9 @@ def _usages(models: list[dict[str, Any]]) -> str:
                 _number((model.get("seconds") or 0.0) / count, 3),
             ]
             + [_number(seconds.get(phase), 3) for phase in phases]
-            + [size(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
+            + [format_bytes(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
         )
-    return table(
+    return format_table(
         ["model", "ranks", "evaluations", "s/evaluation", *[f"{phase} [s]" for phase in phases], "sent", "peak memory"],
         rows,
     )
@@ -190,12 +190,12 @@ def _number(value: float | None, digits: int) -> str:
 
 def _shown(name: str, value: Any) -> str:
     """A value for people."""
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     if isinstance(value, dict):
         return ", ".join(f"{key} {_shown(key, one)}" for key, one in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(_shown("", one) for one in value)
     if name == "bytes":
-        return size(value)
+        return format_bytes(value)
     return f"{value:.8g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.types import add_threads, count, duration, memory, patience, positive
 
 if TYPE_CHECKING:
-    from distsms.data.shards.dataset import Block
+    from distsms.data.shards.dataset import DataBlock
     from distsms.measures import Measure
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
@@ -212,12 +212,12 @@ def speaker(speaks: bool) -> Callable[..., None]:
     return say
 
 
-def rows_held(block: Block, comm: Communicator, allowed: float | None = None) -> str:
+def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None) -> str:
     """What the ranks hold of rows, and what they read of them on each pass, as lines. Collective.
 
     allowed : `--memory`.
     """
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
         least, most = min(values), max(values)
@@ -228,10 +228,12 @@ def rows_held(block: Block, comm: Communicator, allowed: float | None = None) ->
     rows, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
     each = ", each" if comm.size > 1 else ""
     buffers = " with buffers" if any(streamed) else ""
-    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, size)}{buffers}"
+    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
     line = f"ranks     {comm.size}{each} with {what}\n"
     if any(streamed):
-        line += f"streamed  {between(streamed, size)} of the shards{each} on every pass; an evaluation takes two\n"
+        line += (
+            f"streamed  {between(streamed, format_bytes)} of the shards{each} on every pass; an evaluation takes two\n"
+        )
     elif allowed:
         line += "streamed  nothing: all rows are held\n"
     return line

@@ -172,7 +172,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
     starts: list[Any] = [None] * (args.folds + 1)
-    with comm.together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # everything that can be refused before the data are read
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
         layout = comm.size, neighbours, args.ordering, args.step, args.memory
@@ -196,9 +196,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = dataset.load(manifest, comm, room=plan.room(comm.is_root))
+    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root))
     say(rows_held(block, comm, args.memory))
-    with comm.together():
+    with comm.fail_together():
         last = block.first_row + len(block.labels)
         belonging = folds.marks(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
@@ -215,7 +215,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         belonging=belonging,
     )
     code = 0
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             code = _conclude(args, identity, folder, found, time.monotonic() - begun, warnings, say)
     code = comm.bcast(code)
@@ -271,7 +271,7 @@ class Keeper:
         measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
         numbers = 0.0, point.threshold, dict(point.training)
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
-        self._folder.keep(point, model.trained(result.w, info, self._manifest))
+        self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
         self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, self._problem.measure)}")
 
@@ -299,7 +299,7 @@ def _conclude(
     curve = path.means(points, args.measure)
     faults = path.faults(points)
     chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
-    say(formatting.table(*path_text.table(points, args.measure, chosen)))
+    say(formatting.format_table(*path_text.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.errors import InputError
     from distsms.inference import inputs, model, output, scoring
 
-    with comm.together():
+    with comm.fail_together():
         judge = model.load(args.model)
         if args.output != "-":
             model.check_writable(args.output)
@@ -72,5 +72,5 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
     how = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
-    output.write(args.output, scoring.score_in_turns(judge, args.data, comm, how), comm)
+    output.write(args.output, scoring.score_in_parts(judge, args.data, comm, how), comm)
     return EXIT_OK

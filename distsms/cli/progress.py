@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from distsms.optim.result import State
-from distsms.utils.formatting import size, table
+from distsms.utils.formatting import format_bytes, format_table
 
 if TYPE_CHECKING:
     from distsms.data.shards.manifest import Manifest
@@ -80,14 +80,14 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
         [
             str(rank),
             *[f"{one['seconds'].get(name, 0.0):.3f}" for name in phases],
-            size(one["bytes_sent"]),
-            size(one["bytes_received"]),
-            size(one["bytes_read"]),
-            size(one["peak_memory"]),
+            format_bytes(one["bytes_sent"]),
+            format_bytes(one["bytes_received"]),
+            format_bytes(one["bytes_read"]),
+            format_bytes(one["peak_memory"]),
         ]
         for rank, one in enumerate(ranks)
     ]
-    return table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
+    return format_table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
 
 
 def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluations: int) -> str:
@@ -96,13 +96,13 @@ def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluati
     for name in phases:
         moved = [[one[way].get(name, 0) / evaluations for way in ("sent", "received")] for one in ranks]
         most = [max(column) for column in zip(*moved, strict=True)]
-        rows.append([name, *[size(number) for number in (*moved[0], *most)]])
-    return table(["each evaluation", "root sends", "receives", "any rank at most sends", "receives"], rows)
+        rows.append([name, *[format_bytes(number) for number in (*moved[0], *most)]])
+    return format_table(["each evaluation", "root sends", "receives", "any rank at most sends", "receives"], rows)
 
 
 def files_in_words(manifest: Manifest) -> str:
     """How many files a data set has, their size, and how they hold its values."""
     values = manifest.dtype if any(shard.values for shard in manifest.shards) else "none, all are 1"
     how = "" if manifest.compression == "none" else f" ({manifest.compression})"
-    n_bytes = size(sum(shard.bytes for shard in manifest.shards))
+    n_bytes = format_bytes(sum(shard.bytes for shard in manifest.shards))
     return f"{len(manifest.shards)} shard(s), {n_bytes}{how}, values: {values}"

@@ -66,21 +66,21 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Measure on all ranks, write on the root. Collective."""
     from distsms.inference import evaluation, inputs
     from distsms.metrics import curves
-    from distsms.metrics.ranking import at_k
+    from distsms.metrics.ranking import top_k
 
     beside: tuple[Any, ...] = ()
-    with comm.together():  # everything that can be refused before the rows are read
+    with comm.fail_together():  # everything that can be refused before the rows are read
         inputs.check_distinct(args.out, args.model, args.on, args.trace, args.feature_names)
         if comm.is_root:
             beside = _beside(args)
     asked = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
-    rows, (judged,), _ = evaluation.judge([args.model], args.on, asked, comm, reading(args))
-    found = judged.found
-    head = at_k(judged.scores, rows.labels, found["n_pos"], comm)
+    rows, (judged,), _ = evaluation.evaluate([args.model], args.on, asked, comm, reading(args))
+    found = judged.measures
+    head = top_k(judged.scores, rows.labels, found["n_pos"], comm)
     also = [one for one in (found["threshold"], head.threshold) if one == one]
     curve = curves.curve(judged.scores, rows.labels, comm, also)
     histogram = curves.histogram(judged.scores, rows.labels, curve, comm)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             from distsms.report import sections
 
@@ -90,11 +90,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _write(args: argparse.Namespace, text: str, drawn: list[Any]) -> None:
-    from distsms.utils.files import replacing, require_space
+    from distsms.utils.files import atomic_write, require_space
 
     whole = text.encode("utf-8", "backslashreplace")  # names of files may be no Unicode
     require_space(Path(args.out).absolute().parent, len(whole))
-    with replacing(args.out) as temporary:
+    with atomic_write(args.out) as temporary:
         temporary.write_bytes(whole)
     print(f"{args.out}: {len(whole) / 1024:.0f} KiB")
     if args.figures:

@@ -154,15 +154,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.cli.progress import shard_counter
     from distsms.data.convert import convert
     from distsms.data.shards.dataset import read_manifest
-    from distsms.data.splits import Split
-    from distsms.utils.formatting import size
+    from distsms.data.splits import Splitter
+    from distsms.utils.formatting import format_bytes
 
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
     if args.split_by and args.split is None:
         raise InputError("--split-by: says what --split keeps together; give --split, too", everywhere=True)
     split_by = args.split_by or ("groups" if args.group else "rows")
-    split = None if args.split is None else Split(args.split, args.seed, split_by)
+    split = None if args.split is None else Splitter(args.split, args.seed, split_by)
     manifest = convert(
         args.input,
         args.output,
@@ -193,22 +193,25 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             _tell(one)
         if manifest.split is not None and (left := manifest.split["of"] - sum(one.n for one in made)):
             print(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
-        print(f"  from      {size(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), {size(n_bytes / seconds)}/s")
+        print(
+            f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
+            f"{format_bytes(n_bytes / seconds)}/s"
+        )
     return EXIT_OK
 
 
 def _tell(manifest: Manifest) -> None:
     """What a data set holds, for people."""
     from distsms.cli.progress import files_in_words
-    from distsms.data.groupby import in_words as belonging
-    from distsms.data.labels import in_words, known
+    from distsms.data.groupby import describe as belonging
+    from distsms.data.labels import format_labels, original_labels
 
-    words = {sign: in_words(known(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    words = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in words.items() if label)
     print(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
     if manifest.table is not None:
-        print(f"  columns   {manifest.table.in_words()}")
+        print(f"  columns   {manifest.table.describe()}")
     if manifest.normalization.kind != "none":
         print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
     print(f"  files     {files_in_words(manifest)}")

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     start = time.perf_counter()
     talks = comm.is_root and not args.quiet
 
-    with comm.together():
+    with comm.fail_together():
         chosen = _chosen(args)
         source = _source(args.kind, chosen)
     words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in chosen.items()]
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     how = args.shards, dtype, args.overwrite, name, shard_counter(talks), args.compression
     manifest = write(source, args.output, comm, *how)
     bound = None if args.kind in ("sparse", "dense") else source
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root and bound is not None:
             _write_start(bound, args.output, manifest)
     if talks:
@@ -148,15 +148,15 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 def _source(kind: str, chosen: dict[str, Any]) -> Any:
     """What makes the rows. Raises InputError where they cannot be made."""
     from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS
-    from distsms.data.synthetic.planted import DenseRows, Recipe, SparseRows
+    from distsms.data.synthetic.planted import DenseSource, Recipe, SparseSource
 
     if kind in LOWER_BOUNDS:
         construction = LOWER_BOUNDS[kind]
         return construction(chosen["n"]) if "n" in chosen else construction.of(chosen["epsilon"])
     recipe = Recipe(*(chosen[name] for name in ("rows", "columns", "positive", "noise", "seed", "dtype")))
     if kind == "dense":
-        return DenseRows(recipe)
-    return SparseRows(recipe, chosen["density"], chosen["skew"], chosen.get("pattern", False))
+        return DenseSource(recipe)
+    return SparseSource(recipe, chosen["density"], chosen["skew"], chosen.get("pattern", False))
 
 
 def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
@@ -174,14 +174,14 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
     from distsms.cli.progress import files_in_words
-    from distsms.utils.formatting import size
+    from distsms.utils.formatting import format_bytes
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     share = 100 * manifest.n_pos / manifest.n
     print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({share:.3g} % positive)")
     print(f"  files     {files_in_words(manifest)}")
-    speed = f"{manifest.n / seconds:.3g} rows/s, {size(n_bytes / seconds)}/s"
+    speed = f"{manifest.n / seconds:.3g} rows/s, {format_bytes(n_bytes / seconds)}/s"
     print(f"  written   in {seconds:.2f} s on {ranks} rank(s), {speed}")
 
 

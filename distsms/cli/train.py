@@ -166,7 +166,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
 
     say = speaker(comm.is_root and not args.quiet)
     solver = solver_for(args, args.solver, args.measure, comm, say)
-    with comm.together():  # what can be refused before the data are read; `fit` refuses the rest
+    with comm.fail_together():  # what can be refused before the data are read; `fit` refuses the rest
         task = _task(args, solver)
         if comm.is_root:
             _check_outputs(args)
@@ -175,9 +175,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     trained = fit(task, comm, options, observer)
     observer.close()
     result, saved = trained.result, trained.to_model(comm)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
-            model.save_somewhere(args.output, saved)
+            model.save_or_rescue(args.output, saved)
     for line in text.describe_result(args, task, result):
         say(line)
     say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
@@ -186,14 +186,14 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         with trained.clock.phase("test"):
             with trained.reading:
                 test = scoring.score([saved], args.test, comm, inputs.InputOptions(args.ignore_new_features))
-            on_test = headline_measures(task.measure, *test.judged(), trained.threshold, comm)
+            on_test = headline_measures(task.measure, *test.counted_scores(), trained.threshold, comm)
         saved.info["test"] = on_test
         say(f"  test      {text.describe_measures(on_test)}   ({args.test})")
     usage = trained.usage(comm)
     saved.info["usage"] = trained.usage_info(usage)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
-            model.save_somewhere(args.output, saved)
+            model.save_or_rescue(args.output, saved)
     say(text.describe_usage(usage, result.starts, trained.vectors))
     if args.quiet and comm.is_root and result.status.exit_code:
         print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
@@ -213,7 +213,7 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     manifest = dataset.read_manifest(args.data)
     start = None if args.init is None else model.load(args.init)
     if args.test:
-        inputs.check(args.test, inputs.like(manifest), inputs.InputOptions(args.ignore_new_features))
+        inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
     layout = {"ordering": args.ordering, "step": args.step}
     return TrainingTask(manifest, args.measure, settings, args.bias, start, args.init, **layout)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from distsms.cli import progress
 from distsms.cli.options import rows_held
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
 from distsms.measures import SHOWN
@@ -74,9 +74,9 @@ class TrainingNarrator(TrainingObserver):
         for line in [*task_lines, *plan.describe(), *notes]:
             self._say(line)
 
-    def loaded(self, block: Block, vectors: Vectors) -> None:
+    def loaded(self, block: DataBlock, vectors: Vectors) -> None:
         text = rows_held(block, self._comm, self._args.memory)
-        self._say(text + (f"vectors   {vectors.in_words()}\n" if self._comm.size > 1 else ""))
+        self._say(text + (f"vectors   {vectors.describe()}\n" if self._comm.size > 1 else ""))
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
         # A launcher gives its processes a terminal whether or not a person watches: rewrite lines without one only.
         self._progress = progress.TrainingProgress(stream, live=sys.stdout.isatty() and not launched_size())

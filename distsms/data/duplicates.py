@@ -1,8 +1,8 @@
-"""Rows that are the same in every column: found by a hash of each, counted over all ranks.
+"""Rows that are the same in every column: found by a hash of each row, and counted over all ranks.
 
-The hash has 64 bits, of the columns and values of a row with zeros left out: it is the same from sparse and dense
-shards, and from float32 and float64 if the values are. Of n different rows some n^2 / 2^65 pairs would be taken for
-doubles: 3e-4 of one pair at 1e8 rows.
+The hash has 64 bits and covers the columns and values of a row, with zeros left out. So it is the same from sparse and
+dense shards, and from float32 and float64 if the values are equal. Of n different rows, some n^2 / 2^65 pairs would be
+taken for equal: 3e-4 of one pair at 1e8 rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,19 @@ from distsms.utils.hashing import GOLDEN, _mix
 from distsms.utils.jit import njit
 
 MANY, ONE_ROW = 0.05, 0.01
-"""Doubles lead folds by rows astray where more than this share of the rows have one, and no single row makes up more
-than the other share: many rows, each a few times, are remembered; a few rows, very often, are categories."""
+"""Thresholds of `warning`.
+
+Equal rows make folds by rows misleading if more than the share MANY of the rows have an equal one, and no single row
+makes up ONE_ROW or more of all: many rows that each occur a few times are remembered by the model, while a few rows
+that occur very often are combinations of categories.
+"""
 
 
-def hashes(X: Any, dtype: str = "float64") -> Hashes:
-    """(n,): of the rows of X, sparse or dense (n, p), as they would be in files of a dtype. Local; O(nnz)."""
+def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
+    """Return a hash of each row of X, sparse or dense (n, p), as it would be in a file of the given dtype.
+
+    Returns (n,) uint64. Local; O(nnz).
+    """
     if not sparse.issparse(X):
         X = sparse.csr_matrix(X)
     elif not X.has_canonical_format:
@@ -41,7 +48,7 @@ def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint64]:
 
 @njit()
 def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
-    """Of each row the sum of what its entries are mixed to, whatever their order."""
+    """Hash each row: the sum of a mix of each entry, so that the order of the entries does not matter."""
     for row in range(len(found)):
         total = np.uint64(0)
         for k in range(indptr[row], indptr[row + 1]):
@@ -51,21 +58,29 @@ def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
 
 
 def warning(found: Mapping[str, int] | None, n: int) -> str:
-    """What to know of folds that part doubles, where it matters, or no words.  found : of the manifest of n rows."""
+    """Return a warning about folds that separate equal rows, or "" if it does not matter.
+
+    Parameters
+    ----------
+    found : mapping or None
+        The record "doubles" of the manifest.
+    n : int
+        The number of rows.
+    """
     if found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
         return ""
     return (
-        f"{found['rows'] / n:.1%} of the rows have an exact double: where that is trained on, a row may measure what a "
-        "model remembers. --folds-by doubles keeps them together, and shows what it is worth"
+        f"{found['rows'] / n:.1%} of the rows have an exact double: if a model was trained on it, the row may measure "
+        "what the model remembers. --folds-by doubles keeps equal rows together, and shows what difference it makes"
     )
 
 
-def in_words(found: Mapping[str, int], n: int) -> str:
-    """What was counted of n rows, for people."""
+def describe(found: Mapping[str, int], n: int) -> str:
+    """Return a line for people about the equal rows among n rows."""
     if not found["rows"]:
         return "no row occurs twice"
-    told = f"{found['rows'] / n:.1%} of the rows have one: {found['different']} different rows, the most frequent one "
-    told += f"{found['largest']} times"
+    text = f"{found['rows'] / n:.1%} of the rows have one: {found['different']} different rows, the most frequent one "
+    text += f"{found['largest']} times"
     if not found["contradicting"]:
-        return f"{told}; their labels agree"
-    return f"{told}; the doubles of {found['contradicting']} rows have both labels"
+        return f"{text}; their labels agree"
+    return f"{text}; the doubles of {found['contradicting']} rows have both labels"

@@ -1,8 +1,8 @@
-"""What rows have beside their features that says which of them belong together: a group, and a time.
+"""Groups and times: what rows have besides features that says which of them belong together.
 
-A group is kept as 64 bits of a hash of its text, so that it is the same from every format: "17" in CSV, 17 or 17.0 in
-Parquet and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since
-1970 (in UTC, unless it names another offset). Neither may be missing: nobody could say where such a row belongs.
+A group is kept as a 64-bit hash of its text, which is the same from every format: "17" in CSV, 17 or 17.0 in Parquet
+and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since 1970
+(in UTC, unless it names another offset). Neither may be missing, because nobody could say where such a row belongs.
 """
 
 from __future__ import annotations
@@ -20,76 +20,82 @@ from numpy.typing import NDArray
 
 Hashes = NDArray[np.uint64]
 Times = NDArray[np.float64]
-Fail = Callable[[int, str], NoReturn]
-"""Raises InputError for a row, number 0 being the first of those given, with what is wrong."""
+RaiseForRow = Callable[[int, str], NoReturn]
+"""A function that raises InputError for a row, counted from 0 in the rows that were given, with what is wrong."""
 
 NUMBERS, DATES = "numbers", "dates"
-EARLIEST, LATEST = -62135596800.0, 253402300799.0  # seconds since 1970 of the years 1 and 9999, whose end they are
-NO_GROUP = "the group is missing; a row that belongs to no other needs a name of its own"
+EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
+NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
 NO_TIME = "expected a time: a number, or a date such as 2024-05-31 or 2024-05-31T12:30:00Z"
-TOO_LONG = "times are kept in double precision, which cannot tell whole numbers of this size apart; subtract the first"
+TOO_LONG = "times are doubles, which cannot tell whole numbers of this size apart; subtract the first time from all"
 _WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Beside(NamedTuple):
-    """Of some rows; None where there is none. kinds : which of NUMBERS and DATES the times are."""
+class RowMetadata(NamedTuple):
+    """Groups and times of some rows; None if the rows have none. `kinds`: which of NUMBERS and DATES the times are."""
 
     groups: Hashes | None = None  # (n,)
     times: Times | None = None  # (n,) finite
     kinds: frozenset[str] = frozenset()
 
-    def some(self, rows: NDArray[np.intp] | slice) -> Beside:
-        """Of some of the rows."""
+    def take(self, rows: NDArray[np.intp] | slice) -> RowMetadata:
+        """Return groups and times of a selection of the rows."""
         groups = None if self.groups is None else self.groups[rows]
         times = None if self.times is None else self.times[rows]
-        return Beside(groups, times, self.kinds)
+        return RowMetadata(groups, times, self.kinds)
 
 
-def together(parts: Sequence[Beside]) -> Beside:
-    """Of the rows of all parts, in order; all of them have the same."""
-    hashes = [one.groups for one in parts if one.groups is not None]
-    seconds = [one.times for one in parts if one.times is not None]
-    kinds = frozenset[str]().union(*(one.kinds for one in parts))
-    return Beside(np.concatenate(hashes) if hashes else None, np.concatenate(seconds) if seconds else None, kinds)
+def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:
+    """Return groups and times of the rows of all parts, in order. Either all parts have them or none has."""
+    hashes = [part.groups for part in parts if part.groups is not None]
+    seconds = [part.times for part in parts if part.times is not None]
+    kinds = frozenset[str]().union(*(part.kinds for part in parts))
+    return RowMetadata(np.concatenate(hashes) if hashes else None, np.concatenate(seconds) if seconds else None, kinds)
 
 
 def read(
     group: str | None,
     time: str | None,
-    texts: Callable[[str], Sequence[str]],
+    strings: Callable[[str], Sequence[str]],
     fail: Callable[[str, int, str], NoReturn],
-) -> Beside:
-    """What the columns of these names say, as far as there are any.
+) -> RowMetadata:
+    """Return what the columns `group` and `time` hold; None stands for no column.
 
-    texts : of a column, (n,).  fail : raises InputError for a column and a row, number 0 being the first one.
+    Parameters
+    ----------
+    strings : callable
+        Returns the strings of a column, (n,).
+    fail : callable
+        Raises InputError for a column and a row, counted from 0, with what is wrong.
     """
-    kept = None if group is None else groups(texts(group), partial(fail, group))
+    hashes = None if group is None else groups(strings(group), partial(fail, group))
     if time is None:
-        return Beside(kept)
-    return Beside(kept, *times(texts(time), partial(fail, time)))
+        return RowMetadata(hashes)
+    return RowMetadata(hashes, *times(strings(time), partial(fail, time)))
 
 
-def groups(texts: Sequence[str], fail: Fail) -> Hashes:
-    """(n,): a hash of each text; of a whole number written as 17.0, that of 17. Calls `fail` for an empty one."""
-    number: dict[str, int] = {}
-    places = [number.setdefault(text, len(number)) for text in texts]
-    if "" in number:
-        fail(texts.index(""), NO_GROUP)
-    digests = (hashlib.blake2b(_plain(text).encode(), digest_size=8).digest() for text in number)
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[places]
+def groups(strings: Sequence[str], fail: RaiseForRow) -> Hashes:
+    """Return a hash of each string, (n,). Fails for "". A whole number has one hash, written as 17 or 17.0."""
+    numbers: dict[str, int] = {}
+    which = [numbers.setdefault(text, len(numbers)) for text in strings]
+    if "" in numbers:
+        fail(strings.index(""), NO_GROUP)
+    digests = (hashlib.blake2b(_plain(text).encode(), digest_size=8).digest() for text in numbers)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[which]
 
 
 def _plain(text: str) -> str:
+    """Return the text of a whole number without sign and decimals that change nothing; other texts as they are."""
     whole = _WHOLE.fullmatch(text)
     return ("0" if whole[1] == "-0" else whole[1]) if whole else text
 
 
-def times(texts: Sequence[str], fail: Fail) -> tuple[Times, frozenset[str]]:
-    """(n,): the time that each text says, and of which kinds they are. Calls `fail` for one that says none."""
+def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[str]]:
+    """Return the time that each string says, (n,), and which kinds occur. Fails for a string that is no time."""
     found, kinds = list[float](), set[str]()
-    for row, text in enumerate(texts):
+    for row, text in enumerate(strings):
         is_number = _NUMBER.fullmatch(text)
         value = float(text) if is_number else _seconds(text)
         if abs(value) >= 2**53 and (whole := _WHOLE.fullmatch(text)) and int(value) != int(whole[1]):
@@ -102,7 +108,7 @@ def times(texts: Sequence[str], fail: Fail) -> tuple[Times, frozenset[str]]:
 
 
 def _seconds(text: str) -> float:
-    """Of a date, or NaN if it is none."""
+    """Return the seconds since 1970 of a date, or NaN if the text is not a date."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -110,26 +116,26 @@ def _seconds(text: str) -> float:
     return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
 
 
-def time_in_words(time: float, kind: str) -> str:
-    """A time for people: a number, or a date with the time of the day unless that is midnight."""
+def format_time(time: float, kind: str) -> str:
+    """Return a time for people: a number, or a date, with the time of the day unless that is midnight."""
     if kind == DATES:
         date = (_EPOCH + timedelta(seconds=time)).replace(tzinfo=None)
         return date.date().isoformat() if time % 86400 == 0 else date.isoformat(" ", "seconds")
     return f"{time:.15g}"
 
 
-def texts(values: NDArray[Any]) -> list[str]:
-    """Numbers, strings or dates of an array, (n,), as texts; one that is missing (NaN, NaT) is empty."""
+def as_strings(values: NDArray[Any]) -> list[str]:
+    """Return the numbers, strings or dates of an array (n,) as strings; missing ones (NaN, NaT, None) are empty."""
     if values.dtype.kind == "M":
-        return ["" if one == "NaT" else one for one in values.astype(str).tolist()]
-    return [_text(one) for one in values.tolist()]
+        return ["" if text == "NaT" else text for text in values.astype(str).tolist()]
+    return [_text(value) for value in values.tolist()]
 
 
-def _text(one: Any) -> str:
-    if isinstance(one, bytes):
-        return one.decode("utf-8", "replace").strip()
-    if one is None or (isinstance(one, float) and math.isnan(one)):
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace").strip()
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(one, float) and one.is_integer():
-        return str(int(one))  # 1e16 as well
-    return str(one).strip()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # also where str would write an exponent, as for 1e16
+    return str(value).strip()

@@ -1,7 +1,7 @@
-"""The rows of an input dealt out to parts, such as training and test rows: by a hash, or in the order of time.
+"""Deal the rows of an input out to parts, such as training and test rows: by a hash, or in the order of time.
 
-The hash is of the row's number, of its group, or of its content, so that doubles stay together. Where a row goes
-depends on that, the fractions and the seed alone: not on ranks, shards or format.
+The hash is that of the row's number, of its group, or of its content, which keeps equal rows together. Where a row goes
+depends only on this, the fractions and the seed: not on ranks, shards or formats.
 """
 
 from __future__ import annotations
@@ -17,18 +17,30 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
-from distsms.utils.hashing import keys
+from distsms.utils.hashing import row_keys
 
 _STREAM = 2**63
-"""Added to seeds: the numbers of folds and intervals are others."""
+"""Added to seeds, so that splits draw other numbers than folds and intervals do."""
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Split:
-    """fractions : of the rows that each part gets, on average; what is missing to 1 is left out.  by : see `BY`.
+class Splitter:
+    """How rows are split into parts.
 
-    Raises InputError for fractions that are none.
+    Parameters
+    ----------
+    fractions : tuple of float
+        The share of the rows that each part gets on average. If the sum is below 1, the other rows are left out.
+    seed : int
+        Another seed gives another split by hash.
+    by : str
+        "rows", "groups", "doubles" (equal rows stay together) or "time".
+
+    Raises
+    ------
+    InputError
+        On every rank, if there are fewer than two fractions, or if one is not above 0 or their sum is above 1.
     """
 
     fractions: tuple[float, ...]
@@ -36,8 +48,8 @@ class Split:
     by: str = "rows"
 
     def __post_init__(self) -> None:
-        if len(self.fractions) < 2 or not all(one > 0 for one in self.fractions) or self._sum > 1 + _ROUNDING:
-            shown = ",".join(f"{one:g}" for one in self.fractions)
+        if len(self.fractions) < 2 or not all(fraction > 0 for fraction in self.fractions) or self._sum > 1 + _ROUNDING:
+            shown = ",".join(f"{fraction:g}" for fraction in self.fractions)
             raise InputError(
                 f"--split {shown}: give two or more fractions above 0 whose sum is at most 1, as in --split 0.8,0.2",
                 everywhere=True,
@@ -45,30 +57,33 @@ class Split:
 
     @property
     def names(self) -> list[str]:
-        """Of the parts, which are the names of their directories."""
+        """The names of the parts, which are those of their directories."""
         n = len(self.fractions)
         return ["train", "test"] if n == 2 else [f"part-{k + 1}" for k in range(n)]
 
     def assign(self, first: int, n: int) -> NDArray[np.intp]:
-        """(n,): the part, from 0, of each of the rows first, first + 1, ... of the input; one more: left out."""
+        """Return the part, from 0, of each of the rows first, ..., first + n - 1 of the input, (n,). Local.
+
+        Rows that are left out have the number of parts.
+        """
         return self.by_hash(np.arange(first, first + n))
 
-    def by_hash(self, marks: NDArray[Any]) -> NDArray[np.intp]:
-        """(n,): the part of each row, from the number of the row, or of what it belongs to, (n,). Local."""
-        return np.searchsorted(self._ends, keys(marks, _STREAM + self.seed) / 2.0**64, side="right")
+    def by_hash(self, hash_keys: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the part of each row, (n,), from its key (n,): its number, or that of its group or content. Local."""
+        return np.searchsorted(self._ends, row_keys(hash_keys, _STREAM + self.seed) / 2.0**64, side="right")
 
     def in_time(self, times: NDArray[Any], comm: Communicator) -> NDArray[np.intp]:
-        """(n_local,): the part of each row, the earliest rows in the first one. Collective."""
+        """Return the part of each row, (n_local,), the earliest rows in the first part. **Collective.**"""
         return periods(times, self._ends, comm)
 
     def record(self, part: int, n: int) -> dict[str, Any]:
-        """For the manifest of a part.  n : rows of the input."""
-        told = {"part": self.names[part], "of": n, "fractions": list(self.fractions), "seed": self.seed}
-        return told if self.by == "rows" else told | {"by": self.by}
+        """Return what the manifest of a part says about the split; `n` is the number of rows of the input."""
+        record = {"part": self.names[part], "of": n, "fractions": list(self.fractions), "seed": self.seed}
+        return record if self.by == "rows" else record | {"by": self.by}
 
     @property
     def _ends(self) -> list[float]:
-        """Where each part ends, of all rows; infinite if nothing is left out."""
+        """The share of all rows at which each part ends; infinite for the last one if nothing is left out."""
         ends = list(accumulate(self.fractions))
         return [*ends[:-1], np.inf if self._sum > 1 - _ROUNDING else ends[-1]]
 
@@ -78,13 +93,23 @@ class Split:
 
 
 def periods(times: NDArray[Any], ends: Sequence[float], comm: Communicator) -> NDArray[np.intp]:
-    """(n_local,): rows in the order of time, cut after these shares of them; which part each is in, from 0. Collective.
+    """Cut the rows of all ranks, in the order of time, after given shares of them. **Collective.**
 
-    times : (n_local,) finite. Equal ones stay together, in the part where the first of them falls.
+    Parameters
+    ----------
+    times : (n_local,) array
+        Finite times. Rows of equal time stay together, in the part to which the first of them belongs.
+    ends : sequence of float
+        The shares of the rows at which the parts end; an infinite one is ignored.
+
+    Returns
+    -------
+    (n_local,) int
+        The part of each row, from 0.
     """
     n = int(comm.sum(np.array([len(times)]))[0])
-    places = [min(int(n * end + _ROUNDING), n) for end in ends if end < np.inf]
+    counts = [min(int(n * end + _ROUNDING), n) for end in ends if end < np.inf]
     values = np.asarray(times, np.float64)
-    # The last time of each part; a place of 0 has none.
-    last = [select(values, n - place + 1, comm) if place else -np.inf for place in places]
+    # The last time before each cut; there is none before a cut at the very beginning.
+    last = [select(values, n - count + 1, comm) if count else -np.inf for count in counts]
     return np.searchsorted(np.array(last), values, side="left")

@@ -1,4 +1,4 @@
-"""What models are worth on labelled rows: every measure, intervals, and the differences of any two models."""
+"""Evaluate models on labelled rows: every measure, confidence intervals, and the differences of any two models."""
 
 from __future__ import annotations
 
@@ -22,93 +22,126 @@ from distsms.utils.typing import Floats
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What is to be told of every model; threshold and k None: the model's own."""
+    """What is computed for every model. `threshold` and `k`: None takes the model's own."""
 
-    level: float = 0.95  # of the intervals
-    replicates: int = 1000  # of the bootstrap
+    level: float = 0.95  # confidence level of the intervals
+    replicates: int = 1000  # number of bootstrap samples
     seed: int = 0
     threshold: float | None = None
     k: int | None = None
 
 
 @dataclass(frozen=True)
-class Rows:
+class EvaluatedRows:
     """This rank's rows that count."""
 
     path: str
     labels: NDArray[np.int8]  # (n_local,)
-    numbers: NDArray[np.int64]  # (n_local,) their global numbers
+    row_numbers: NDArray[np.int64]  # (n_local,), global
 
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """A model on these rows: its scores are this rank's, all else is the same on every rank."""
+    """A model on these rows. The scores are those of this rank's rows; all else is the same on every rank."""
 
     path: str
     model: Model
     scores: Floats  # (n_local,)
-    found: dict[str, Any]  # measures and counts by the names of `distsms evaluate --json`
-    more: list[str]  # those measures that not every model is shown with
-    sure: dict[str, Interval]  # of "rocarea" and "prbep"
+    measures: dict[str, Any]  # measures and counts, by the names of `distsms evaluate --json`
+    extra_measures: list[str]  # the names of those measures that not every model has
+    intervals: dict[str, Interval]  # confidence intervals of "rocarea" and "prbep"
 
     def as_json(self, on: str, level: float) -> dict[str, Any]:
-        """What `distsms evaluate --json` prints of a model."""
-        shown = {name: one.as_json() for name, one in self.sure.items()}
-        return {"model": self.path, "data": on, **self.found, "level": level, "intervals": shown}
+        """Return what `distsms evaluate --json` prints of a model."""
+        intervals = {name: interval.as_json() for name, interval in self.intervals.items()}
+        return {"model": self.path, "data": on, **self.measures, "level": level, "intervals": intervals}
 
 
 @dataclass(frozen=True)
-class Pair:
-    """How much better the first of two models is."""
+class ModelComparison:
+    """How much better the first of two models is than the other."""
 
     first: str
     other: str
     differences: dict[str, Interval]  # of "rocarea" and "prbep"
 
     def as_json(self) -> dict[str, Any]:
-        """What `distsms evaluate --json` prints of a pair."""
-        told = {
-            name: {**one.as_json(), "verdict": confidence.verdict(one, self.first, self.other)}
-            for name, one in self.differences.items()
+        """Return what `distsms evaluate --json` prints of a pair of models."""
+        differences = {
+            name: {**interval.as_json(), "verdict": confidence.verdict(interval, self.first, self.other)}
+            for name, interval in self.differences.items()
         }
-        return {"first": self.first, "other": self.other, **told}
+        return {"first": self.first, "other": self.other, **differences}
 
 
-def judge(
+def evaluate(
     paths: Sequence[str],
     on: str,
-    asked: EvaluationOptions,
+    options: EvaluationOptions,
     comm: Communicator,
-    how: inputs.InputOptions = inputs.AS_TRAINED,
-) -> tuple[Rows, list[ModelEvaluation], list[Pair]]:
-    """Read models and rows, and measure. Collective.
+    input_options: inputs.InputOptions = inputs.AS_TRAINED,
+) -> tuple[EvaluatedRows, list[ModelEvaluation], list[ModelComparison]]:
+    """Read models and labelled rows, and measure the models on them. **Collective.**
 
-    The rows are read once for models in a row that want the same columns; memory: see `scoring.score`. Cost: see
-    `measures.placements` and `bootstrap.prbep`, each once for a model.
-    Raises InputError, also where no row counts, or models disagree on who is positive.
+    Parameters
+    ----------
+    paths : sequence of str
+        The model files.
+    on : str
+        The rows: a data set or a file.
+    options : EvaluationOptions
+        What is computed.
+    comm : Communicator
+        The ranks that share the rows.
+    input_options : InputOptions
+        How the rows are read.
+
+    Returns
+    -------
+    rows : EvaluatedRows
+        This rank's rows that count.
+    evaluations : list of ModelEvaluation
+        In the order of `paths`.
+    comparisons : list of ModelComparison
+        Of every pair of models.
+
+    Raises
+    ------
+    InputError
+        On every rank, also if no row counts, or if the models do not agree on which label is positive.
+
+    Notes
+    -----
+    Consecutive models that want the same columns share one reading of the rows. Memory: see `scoring.score`. Cost: see
+    `ranking.placements` and `bootstrap.prbep`, each once for a model.
     """
-    with comm.together():
+    with comm.fail_together():
         models = [load(path) for path in paths]
-    rows, scores = _scored(paths, models, on, comm, how)
+    rows, scores = _scored(paths, models, on, comm, input_options)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
     labels, n_pos = rows.labels, int(comm.sum(np.array([np.count_nonzero(rows.labels > 0)]))[0])
-    placed = [ranking.placements(one, labels, comm) for one in scores]
-    shares = [ranking.among(one, n_pos, comm) for one in scores]
-    drawn = [bootstrap.prbep(one, labels, rows.numbers, asked.replicates, asked.seed, comm) for one in scores]
+    placed = [ranking.placements(of_model, labels, comm) for of_model in scores]
+    shares = [ranking.top_k_shares(of_model, n_pos, comm) for of_model in scores]
+    drawn = [
+        bootstrap.prbep_replicates(of_model, labels, rows.row_numbers, options.replicates, options.seed, comm)
+        for of_model in scores
+    ]
     judged = []
     for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
-        area = confidence.of_rocarea(confidence.delong(places, labels, comm), asked.level)
-        prbep = confidence.of_prbep(confidence.recall(share, labels, comm), draws, asked.level)
-        found = measured(model, own, labels, comm, asked.threshold, asked.k, area.value)
-        more = more_measures(model.info, asked.k)
+        area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm), options.level)
+        prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, options.level)
+        found = compute_measures(model, own, labels, comm, options.threshold, options.k, area.value)
+        more = extra_measures(model.info, options.k)
         judged.append(ModelEvaluation(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
-        area = confidence.of_rocarea_difference(confidence.delong(placed[a] - placed[b], labels, comm), asked.level)
-        less = confidence.recall(shares[a] - shares[b], labels, comm)
-        prbep = confidence.of_prbep_difference(less, drawn[a] - drawn[b], asked.level)
-        pairs.append(Pair(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
+        area = confidence.rocarea_difference_interval(
+            confidence.rocarea_estimate(placed[a] - placed[b], labels, comm), options.level
+        )
+        less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm)
+        prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
+        pairs.append(ModelComparison(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
     return rows, judged, pairs
 
 
@@ -117,31 +150,33 @@ def _scored(
     models: Sequence[Model],
     on: str,
     comm: Communicator,
-    how: inputs.InputOptions,
-) -> tuple[Rows, list[Floats]]:
-    """The rows that count, and each model's scores of them. Collective."""
+    input_options: inputs.InputOptions,
+) -> tuple[EvaluatedRows, list[Floats]]:
+    """Return the rows that count, and the scores that each model gives them. Collective."""
     scores: list[Floats] = []
-    rows: Rows | None = None
-    for _, some in groupby(zip(paths, models, strict=True), lambda one: _wanted(one[1])):
-        names, alike = zip(*some, strict=True)
-        found = scoring.score(alike, on, comm, how)
-        judged = [found.judged(k) for k in range(len(alike))]
+    rows: EvaluatedRows | None = None
+    for _, consecutive in groupby(zip(paths, models, strict=True), lambda pair: _wanted(pair[1])):
+        names, alike = zip(*consecutive, strict=True)
+        found = scoring.score(alike, on, comm, input_options)
+        judged = [found.counted_scores(k) for k in range(len(alike))]
         labels = judged[0][1]
-        with comm.together():
+        with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
-                raise InputError(f"{on}: what {names[0]} calls positive is not what {paths[0]} does")
-        rows = rows or Rows(on, labels, found.first_row + np.flatnonzero(found.counted))
-        scores += [one for one, _ in judged]
+                raise InputError(
+                    f"{on}: {names[0]} and {paths[0]} do not agree on which label is positive; evaluate them one by one"
+                )
+        rows = rows or EvaluatedRows(on, labels, found.first_row + np.flatnonzero(found.counted))
+        scores += [of_model for of_model, _ in judged]
     assert rows is not None
     return rows, scores
 
 
 def _wanted(model: Model) -> tuple[Any, ...]:
-    """How a model wants to see rows."""
+    """Return what models must have in common to share one reading of the rows."""
     return model.p, model.info["zero_based"], model.info["label_map"], model.table, model.normalization.by_row
 
 
-def measured(
+def compute_measures(
     model: Model,
     scores: Floats,
     labels: NDArray[np.int8],
@@ -150,9 +185,20 @@ def measured(
     k: int | None = None,
     rocarea: float | None = None,
 ) -> dict[str, Any]:
-    """Measures and counts of a model, by the names of `distsms evaluate --json`. Collective.
+    """Return the measures and counts of a model, by the names of `distsms evaluate --json`. **Collective.**
 
-    scores, labels : (n_local,), of rows that count.  threshold, k : None takes the model's.  rocarea : if it is known.
+    Parameters
+    ----------
+    model : Model
+        The model.
+    scores, labels : (n_local,) array
+        Scores and labels of local rows that count.
+    comm : Communicator
+        The ranks that share the rows.
+    threshold, k : optional
+        By default the model's own.
+    rocarea : float, optional
+        The area, if it is known.
     """
     threshold = model.threshold if threshold is None else threshold
     table = ranking.contingency(scores, labels, threshold, comm)
@@ -162,16 +208,18 @@ def measured(
         "n_pos": n_pos,
         "n_neg": n_neg,
         "rocarea": ranking.rocarea(scores, labels, comm) if rocarea is None else rocarea,
-        "prbep": ranking.at_k(scores, labels, n_pos, comm).recall,
+        "prbep": ranking.top_k(scores, labels, n_pos, comm).recall,
         "average_precision": ranking.average_precision(scores, labels, comm),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
-        **{name: ranking.value(name, scores, labels, threshold, comm) for name in more_measures(model.info, k)},
+        **{
+            name: ranking.measure_value(name, scores, labels, threshold, comm) for name in extra_measures(model.info, k)
+        },
     }
 
 
-def more_measures(info: dict[str, Any], k: int | None) -> list[str]:
-    """The measures besides those of all models: what the model is for, and the two at k. Local."""
+def extra_measures(info: dict[str, Any], k: int | None) -> list[str]:
+    """Return the names of the measures besides those of all models: the trained one, and the two at k. Local."""
     trained = Measure.parse(info.get("measure", "rocarea"))
     k = k or trained.k
     names = [f"precision@{k}", f"recall@{k}"] if k else []

@@ -1,6 +1,6 @@
-"""Models in the formats of others: ONNX, LIBLINEAR and CSV. Local, for one process.
+"""Export models to the formats of other programs: ONNX, LIBLINEAR and CSV. Local, for one process.
 
-Labels are the model's own (`Model.classes`): in LIBLINEAR, which knows whole numbers only, 1 and -1 where they are not.
+Labels are the model's own (`Model.classes`). LIBLINEAR knows only whole numbers; for other labels it gets 1 and -1.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import numpy as np
 
 from distsms.errors import InputError
 from distsms.inference.model import Model, intercept
-from distsms.utils.files import replacing
+from distsms.utils.files import atomic_write
 
-OPSET, IR_VERSION = 16, 8  # of early 2022: any runtime since knows them
+OPSET, IR_VERSION = 16, 8  # from early 2022: every runtime since then knows them
 
 
 def refuse_row_normalization(model: Model) -> None:
-    """Raise InputError for a model that wants each row brought to unit length, which the other formats do not do."""
+    """Raise InputError for a model that needs each row scaled to unit length, which the other formats cannot do."""
     if model.normalization.kind == "l2":
         raise InputError(
-            "the model was trained on rows normalized by l2, which these formats do not say: normalize the rows before "
-            "`distsms shard` instead, and before they are scored"
+            "the model was trained on rows normalized by l2, which these formats cannot express: normalize the rows "
+            "before `distsms shard` instead, and before they are scored"
         )
 
 
 def onnx(model: Model) -> bytes:
-    """An ONNX model, in double precision.
+    """Return an ONNX model in double precision.
 
-    Input `X` double (n, p), dense.  Outputs `score` double (n,), <w, x> + bias, and `label` (n,): int64 or string.
-    Raises InputError if the package onnx is missing.
+    Its input is `X`, double (n, p), dense. Its outputs are `score`, double (n,), which is <w, x> + bias, and `label`
+    (n,), int64 or string. Raises InputError if the package onnx is missing.
     """
     try:
         from onnx import TensorProto, checker, helper, numpy_helper
     except ImportError as error:
         raise InputError(f"ONNX files need the package onnx: pip install 'distsms[export]' ({error})") from error
     classes = model.classes
-    labels = np.array(classes if all(isinstance(one, int) for one in classes) else list(map(str, classes)))
+    labels = np.array(classes if all(isinstance(label, int) for label in classes) else list(map(str, classes)))
     kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING
     constants = {"w": model.w, "bias": np.float64(model.bias), "threshold": np.float64(model.threshold)}
     constants |= {"negative": labels[0], "positive": labels[1]}
@@ -67,20 +67,23 @@ def onnx(model: Model) -> bytes:
 
 
 def liblinear(model: Model) -> bytes:
-    """A model file of LIBLINEAR, for its `predict`.
+    """Return a model file of LIBLINEAR, for its `predict`.
 
     It counts columns from 1, whatever the training data did, and decides by the sign: its decision value is the score
-    less the threshold (`model.intercept`).
+    minus the threshold (`model.intercept`).
     """
     negative, positive = model.classes
     labels = f"{positive} {negative}" if isinstance(negative, int) and isinstance(positive, int) else "1 -1"
     last = intercept(model.bias, model.threshold)
     head = f"solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel {labels}\nnr_feature {model.p}\nbias 1\nw\n"
-    return (head + "".join(f"{one!r} \n" for one in [*model.w.tolist(), last])).encode()
+    return (head + "".join(f"{weight!r} \n" for weight in [*model.w.tolist(), last])).encode()
 
 
 def csv(model: Model) -> bytes:
-    """Rows of `name` and `value`: threshold, bias, each column's weight, by a table's name or counted from 0."""
+    """Return CSV with the columns `name` and `value`: threshold, bias, and the weight of each column.
+
+    A column is called by its name in the table, or counted from 0.
+    """
     names = model.feature_names or range(model.p)
     text = io.StringIO()
     rows = csv_writer(text, lineterminator="\n")
@@ -93,9 +96,10 @@ FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": libli
 
 
 def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -> None:
-    """Write the model as `to`, a key of FORMATS, atomically; "-" is `stdout`. Raises InputError if that fails.
+    """Write the model in the format `to`, a key of FORMATS, atomically; the path "-" is `stdout`.
 
-    It scores rows as they are: factors of columns are in w. Models of rows normalized by l2 are refused.
+    Raises InputError if that fails, and for models of rows normalized by l2. The exported model scores rows as they
+    are, because w includes the factors of the columns.
     """
     refuse_row_normalization(model)
     content = FORMATS[to](model)
@@ -103,5 +107,5 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -
         stdout.buffer.write(content)
         stdout.flush()
         return
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The rows that a model is to score: a data set of shards, or a file read directly, the same to the caller."""
+"""The rows that a model is to score: a data set of shards, or a file that is read directly."""
 
 from __future__ import annotations
 
@@ -12,25 +12,33 @@ from scipy import sparse
 
 from distsms.data import labels
 from distsms.data.formats import table_schema
-from distsms.data.formats.registry import Reader, ReadOptions, format_of, open_reader
-from distsms.data.formats.rows import Rows
+from distsms.data.formats.base import Reader, ReadOptions
+from distsms.data.formats.registry import format_of, open_reader
+from distsms.data.formats.rows import RowBlock
 from distsms.data.shards import dataset
 from distsms.errors import InputError
-from distsms.inference.model import Model, is_model, trained
+from distsms.inference.model import Model, from_training, is_model
 from distsms.parallel.communicator import Communicator
 
-NO_ROWS = "not a single row that counts, and so nothing to measure"
+NO_ROWS = "no row counts, so there is nothing to measure"
 
 
 @dataclass(frozen=True)
 class InputOptions:
     """How rows are read for a model.
 
-    ignore_new : leave out columns that the model has not, rather than refuse them.
-    labelled : whether labels are wanted; if not, those of files may be anything and come back as 0.
-    zero_based : whether text counts columns from 0; None means as the text did that the model was trained on.
-    label, id : columns of tables, if not those of the training data.
-    quiet : nothing is told of what readers left out.
+    Parameters
+    ----------
+    ignore_new : bool
+        Whether to leave out columns that the model does not have, rather than refuse them.
+    labelled : bool
+        Whether labels are wanted. If not, the labels of files may be anything and come back as 0.
+    zero_based : bool or None
+        Whether text counts columns from 0. None: as the text that the model was trained on.
+    label, id : str or None
+        Columns of tables, if they are not called as in the training data.
+    quiet : bool
+        Whether to print no warnings about what readers left out.
     """
 
     ignore_new: bool = False
@@ -44,98 +52,104 @@ class InputOptions:
 AS_TRAINED = InputOptions()
 
 
-def like(manifest: dataset.Manifest) -> Model:
-    """A model that knows nothing yet, of a data set's columns, labels and normalization, for its test rows. Local."""
+def untrained_model(manifest: dataset.Manifest) -> Model:
+    """Return a model of zeros with a data set's columns, labels and normalization, for reading its test rows. Local."""
     about = {"label_map": manifest.label_map, "zero_based": manifest.zero_based}
-    return trained(np.zeros(manifest.p), about, manifest)
+    return from_training(np.zeros(manifest.p), about, manifest)
 
 
-def check(path: str | os.PathLike[str], model: Model, how: InputOptions = AS_TRAINED) -> None:
-    """Raise InputError for what is wrong with labelled rows for a model, as far as the first of them show. Local."""
+def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS_TRAINED) -> None:
+    """Raise InputError if labelled rows do not fit a model, as far as the first rows show it. Local."""
     if Path(path).is_dir():
-        check_set(dataset.read_manifest(path), model, how)
+        check_data_set(dataset.read_manifest(path), model, options)
     else:
-        reader = reader_for(model, path, Communicator(), how)
-        if reader.table is None and (reader.n_columns or 0) > model.p and not how.ignore_new:
-            raise _too_wide(path, reader.n_columns or 0, model, how)
+        reader = reader_for(model, path, Communicator(), options)
+        if reader.table is None and (reader.n_columns or 0) > model.p and not options.ignore_new:
+            raise _too_wide(path, reader.n_columns or 0, model, options)
         if not any(len(rows.labels) for rows in reader.read(reader.plan(1)[0])):
             raise InputError(f"{path}: {NO_ROWS}")
 
 
 def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str] | None) -> None:
-    """Raise InputError if writing `output` would replace, or fall into, something that is in use. Local."""
+    """Raise InputError if writing `output` would replace something that is in use, or fall into its directory.
+
+    Local.
+    """
     target = Path(os.path.realpath(output))  # Path.resolve fails at links that lead in a circle
-    for one in used:
-        if one is not None and (
-            target == (path := Path(os.path.realpath(one))) or (path.is_dir() and path in target.parents)
+    for name in used:
+        if name is not None and (
+            target == (path := Path(os.path.realpath(name))) or (path.is_dir() and path in target.parents)
         ):
-            raise InputError(f"{output}: would overwrite {one}, which is in use; name another file")
+            raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")
 
 
-def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, how: InputOptions) -> Reader:
-    """The file's reader, by the columns and labels of the model's training data. Collective."""
+def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, options: InputOptions) -> Reader:
+    """Return the reader of a file, by the columns and labels of the model's training data. **Collective.**"""
     info, text = model.info, format_of(path) == "text"
-    with comm.together():
+    with comm.fail_together():
         if text and Path(path).is_file() and is_model(path):
             raise InputError(
-                f"{path}: is a model, where rows are wanted; to compare models, name the rows by --on DATA"
+                f"{path}: is a model, but rows are expected here; to compare models, name the rows by --on DATA"
             )
         if format_of(path) == "table" and model.table is None:
             raise InputError(
-                f"{path}: is a table, and the model's training data had no columns with names; convert the table with "
-                "the same features in the same order, as svmlight text or an array"
+                f"{path}: is a table, but the columns of the model's training data had no names; convert the table to "
+                "svmlight text or an array, with the same features in the same order"
             )
     reading = ReadOptions(
-        zero_based=info["zero_based"] if how.zero_based is None else how.zero_based,
-        label=how.label,
-        id=how.id,
+        zero_based=info["zero_based"] if options.zero_based is None else options.zero_based,
+        label=options.label,
+        id=options.id,
         table=model.table,
         label_map=info["label_map"],
-        labelled=how.labelled,
-        ignore_new=how.ignore_new,
+        labelled=options.labelled,
+        ignore_new=options.ignore_new,
     )
     return open_reader([path], reading, comm)
 
 
-def matrix(rows: Rows, model: Model, path: str | os.PathLike[str], how: InputOptions) -> sparse.csr_matrix:
-    """Rows with the model's columns. Raises InputError where they have more of them."""
-    if rows.n_columns > model.p and not how.ignore_new:
-        raise _too_wide(path, rows.n_columns, model, how)
+def to_matrix(rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions) -> sparse.csr_matrix:
+    """Return rows with the model's columns. Raises InputError if they have more columns."""
+    if rows.n_columns > model.p and not options.ignore_new:
+        raise _too_wide(path, rows.n_columns, model, options)
     shape = (len(rows.labels), max(rows.n_columns, model.p))
     return sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, : model.p]
 
 
-def _too_wide(path: str | os.PathLike[str], width: int, model: Model, how: InputOptions) -> InputError:
-    zero_based = model.info["zero_based"] if how.zero_based is None else how.zero_based
+def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: InputOptions) -> InputError:
+    zero_based = model.info["zero_based"] if options.zero_based is None else options.zero_based
     base = 0 if zero_based or format_of(path) != "text" else 1
-    other = " Or does this text count columns from 1 (--one-based)?" if zero_based else ""
+    hint = " Or does this text count columns from 1 (--one-based)?" if zero_based else ""
     return InputError(
         f"{path}: uses column {width - 1 + base} (counted from {base}), but the model has {model.p} columns. Were both "
-        f"made with the same features? --ignore-new-features leaves new ones out.{other}"
+        f"made with the same features? --ignore-new-features leaves new ones out.{hint}"
     )
 
 
-def check_set(manifest: dataset.Manifest, model: Model, how: InputOptions) -> None:
-    """What can be wrong with a data set for a model, as its manifest says."""
+def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptions) -> None:
+    """Raise InputError if a data set does not fit a model, as far as its manifest shows it. Local."""
     dataset.check_readable(manifest)
-    if how.label or how.id:
-        raise InputError(f"{manifest.directory}: is a data set, whose labels and ids were chosen when it was made")
-    if how.labelled:
+    if options.label or options.id:
+        raise InputError(
+            f"{manifest.directory}: is a data set, whose labels and ids were chosen when it was made; leave out "
+            "--label and --id"
+        )
+    if options.labelled:
         _check_labels(manifest.label_map, model, manifest.directory)
     if manifest.table is not None and model.table is not None:
-        table_schema.check_same(model.table, manifest.table, manifest.directory, how.ignore_new)
-    if not how.ignore_new:
+        table_schema.check_same_features(model.table, manifest.table, manifest.directory, options.ignore_new)
+    if not options.ignore_new:
         dataset.check_columns(manifest, model.p)
 
 
 def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:
-    """Raise InputError if what is positive in a data set was negative in the model's training data, or the reverse."""
+    """Raise InputError if a label that is positive in a data set was negative in training, or the reverse."""
     ours = model.info["label_map"]
     swapped = [
-        one
+        label
         for a, b in (("+1", "-1"), ("-1", "+1"))
-        for one in labels.known(label_map, a)
-        if one in labels.known(ours, b)
+        for label in labels.original_labels(label_map, a)
+        if label in labels.original_labels(ours, b)
     ]
     if swapped:
         raise InputError(

@@ -1,8 +1,9 @@
 """The model file: HDF5, written atomically, readable with h5py alone (no pickle, no MPI, no PETSc).
 
-w            float64 (p,)      coefficients: a row's score is <w, x> + bias, the row as it is but for normalize = "l2"
-scale        float64 (p,)      factors of the columns in training, where they were normalized; w has them in it
-table        uint8 (bytes,)    JSON: the table's columns and categories that the features are made of, if it was one
+w            float64 (p,)      coefficients: the score of a row is <w, x> + bias; with normalize = "l2", of the row
+                               scaled to unit length
+scale        float64 (p,)      the factors of the columns in training, if they were normalized; w includes them
+table        uint8 (bytes,)    JSON: the columns and categories that the features are made of, if the data were a table
 attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...)
 """
 
@@ -25,7 +26,7 @@ from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.utils import hdf5
-from distsms.utils.files import replacing, require_regular, require_space
+from distsms.utils.files import atomic_write, require_regular, require_space
 
 FORMAT, VERSION = "distsms-model", 1
 
@@ -48,12 +49,12 @@ class Model:
 
     w: NDArray[np.float64]
     info: dict[str, Any]
-    table: Table | None = None
-    scale: NDArray[np.float64] | None = None
+    table: Table | None = None  # of the training data
+    scale: NDArray[np.float64] | None = None  # (p,), of `normalization`
 
     @property
     def normalization(self) -> Normalization:
-        """What the rows of training were normalized by."""
+        """How the rows were normalized in training."""
         return Normalization(self.info.get("normalize", "none"), self.scale)
 
     @property
@@ -63,10 +64,10 @@ class Model:
 
     @property
     def feature_names(self) -> list[str] | None:
-        """Of all p columns, where the training data were a table."""
+        """The names of all p columns if the training data were a table, else None."""
         if self.table is None:
             return None
-        return self.table.features + [f"column {k}" for k in range(self.table.p, self.p)]
+        return self.table.feature_names + [f"column {k}" for k in range(self.table.p, self.p)]
 
     @property
     def bias(self) -> float:
@@ -75,7 +76,7 @@ class Model:
 
     @property
     def threshold(self) -> float:
-        """A row is called positive where its score is at least this."""
+        """A row is called positive if its score is at least this."""
         return float(self.info["threshold"])
 
     @property
@@ -84,20 +85,31 @@ class Model:
         negative, positive = (np.atleast_1d(self.info["label_map"][sign]).tolist() for sign in ("-1", "+1"))
         if len(negative) != 1 or len(positive) != 1 or None in (*negative, *positive):
             return -1, 1
-        both = [int(one) if isinstance(one, float) and one.is_integer() else one for one in (*negative, *positive)]
+        labels = (*negative, *positive)
+        both = [int(label) if isinstance(label, float) and label.is_integer() else label for label in labels]
         return both[0], both[1]
 
 
-def trained(w: NDArray[np.float64], info: dict[str, Any], like: Manifest | None) -> Model:
-    """The model with coefficients w (p,) for rows as training saw them, those of the data set `like`."""
-    if like is None:
+def from_training(w: NDArray[np.float64], info: dict[str, Any], data: Manifest | None) -> Model:
+    """Return the model with coefficients w (p,) for rows as training saw them.
+
+    Parameters
+    ----------
+    w : (p,) float64
+        Coefficients for normalized rows.
+    info : dict
+        See `Model`.
+    data : Manifest or None
+        The training data, whose normalization is folded into w. None: rows were not normalized.
+    """
+    if data is None:
         return Model(w, info)
-    how = like.normalization
-    return Model(how.fold(w), info | {"normalize": how.kind}, like.table, how.scale)
+    normalization = data.normalization
+    return Model(normalization.fold(w), info | {"normalize": normalization.kind}, data.table, normalization.scale)
 
 
 def intercept(bias: float, threshold: float) -> float:
-    """What makes <w, x> + intercept > 0 the same as <w, x> + bias >= threshold, for those who decide by the sign."""
+    """Return b such that <w, x> + b > 0 is the same as <w, x> + bias >= threshold, for programs that use the sign."""
     return math.nextafter(bias - threshold, math.inf)
 
 
@@ -121,7 +133,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     One process.
     """
     require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes)
-    with replacing(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with atomic_write(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
         file["w"] = model.w
         if model.scale is not None:
             file["scale"] = model.scale
@@ -132,10 +144,10 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         file.attrs["complete"] = True
 
 
-def save_somewhere(path: str | os.PathLike[str], model: Model) -> None:
-    """Write the model to `path`, or, so that a long run is not lost, to the directory for temporary files.
+def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
+    """Write the model to `path`, or else to the directory for temporary files, so that a long run is not lost.
 
-    Raises InputError if `path` could not be written, saying where the model is instead.
+    Raises InputError if `path` could not be written; the message says where the model is instead.
     """
     try:
         save(path, model)
@@ -146,7 +158,7 @@ def save_somewhere(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise InputError now rather than after hours if no file can be written at `path`."""
+    """Raise InputError if no file can be written at `path`: now rather than after hours."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
@@ -156,7 +168,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:
-    """Raise InputError if there is a file at `path` that is not a model: something else would be lost."""
+    """Raise InputError if the file at `path` is not a model, because writing one would destroy something else."""
     check_writable(path)
     if Path(path).exists() and os.path.getsize(path) and not is_model(path):
         raise InputError(f"{path}: exists and is not a model; name another file, or remove it first")
@@ -185,16 +197,16 @@ def load(path: str | os.PathLike[str]) -> Model:
     One process.
     """
     if Path(path).is_dir():
-        raise InputError(f"{path}: is a directory, not a model; were the arguments swapped? MODEL comes first")
+        raise InputError(f"{path}: is a directory, not a model; are the arguments swapped? MODEL comes first")
     if not Path(path).is_file():
-        raise InputError(f"{path}: no such model file")
+        raise InputError(f"{path}: there is no such model file")
     hdf5.check_heaps(path)
     try:
-        with hdf5.opened(path, "a model") as file:
+        with hdf5.open_file(path, "a model") as file:
             if hdf5.attribute(file, "format", text=True) != FORMAT or not hdf5.attribute(file, "complete"):
-                raise InputError(f"{path}: an HDF5 file, but not a (complete) model of distsms")
+                raise InputError(f"{path}: is an HDF5 file, but not a (complete) model of distsms")
             if (version := int(hdf5.attribute(file, "version"))) > VERSION:
-                raise InputError(f"{path}: written by a newer distsms (model version {version})")
+                raise InputError(f"{path}: was written by a newer distsms (model version {version}); update distsms")
             w, info = np.asarray(hdf5.dataset(file, "w")[()]), json.loads(hdf5.attribute(file, "info", text=True))
             scale = np.asarray(hdf5.dataset(file, "scale")[()]) if "scale" in file else None
             table = Table.from_json(json.loads(hdf5.dataset(file, "table")[()].tobytes())) if "table" in file else None
@@ -212,7 +224,7 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: damaged model: threshold, bias, label_map or zero_based is missing")
     normalize = info.get("normalize", "none")
     vectors = [w] if scale is None else [w, scale]
-    if any(one.shape != (w.size,) or one.dtype != np.float64 or not np.isfinite(one).all() for one in vectors):
+    if any(v.shape != (w.size,) or v.dtype != np.float64 or not np.isfinite(v).all() for v in vectors):
         raise InputError(f"{path}: damaged model: w must be a vector of finite float64, and so must scale")
     if normalize not in KINDS or (normalize in BY_COLUMN and scale is None) or (table and table.p > w.size):
         raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
@@ -220,10 +232,10 @@ def load(path: str | os.PathLike[str]) -> Model:
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
-    """Whether the file says that it is a model, whole or not."""
+    """Whether the file calls itself a model, complete or not."""
     try:
         hdf5.check_heaps(path)
-        with hdf5.opened(path, "a model") as file:
+        with hdf5.open_file(path, "a model") as file:
             return bool(hdf5.attribute(file, "format", text=True) == FORMAT)
     except InputError:
         return False

@@ -1,7 +1,8 @@
-"""Scores to a file as they come, in order, with the names of the rows where they have some.
+"""Write scores to a file as they come, in order, with the names of the rows if they have some.
 
-Text has a line for each row: the score with all its digits, after the row's name and a tab if it has one (quoted as in
-CSV where it must be). A name that ends in .h5 gives HDF5: `scores` float64 (n,), and `ids`, strings.
+Text has a line for each row: the score with all its digits. If the row has a name, the name and a tab come before it
+(quoted as in CSV if need be). A file whose name ends in .h5 or .hdf5 is HDF5: `scores` float64 (n,), and `ids`,
+strings.
 """
 
 from __future__ import annotations
@@ -19,24 +20,39 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import replacing
+from distsms.utils.files import atomic_write
 
-Part = tuple[NDArray[np.float64], list[str] | None]
+ScoresPart = tuple[NDArray[np.float64], list[str] | None]
 
 
-def write(path: str, parts: Iterable[Part], comm: Communicator) -> None:
-    """Write what the ranks have, in rank order, part after part; "-" is standard output. Collective.
+def write(path: str, parts: Iterable[ScoresPart], comm: Communicator) -> None:
+    """Write the scores of all ranks, in rank order, part after part. **Collective.**
 
-    parts : (scores, ids) of this rank, as many on every rank. The root holds one part of every rank.
-    Raises InputError, and leaves the old file, if it cannot be written or `parts` raises.
+    Parameters
+    ----------
+    path : str
+        The file; "-" is standard output.
+    parts : iterable of (scores, ids)
+        The parts of this rank; every rank has equally many. `ids` is None if rows have no names.
+    comm : Communicator
+        The ranks.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written. An old file then stays, as it does if `parts` raises.
+
+    Notes
+    -----
+    The root holds one part of every rank.
     """
     with contextlib.ExitStack() as opened:
-        with comm.together():
+        with comm.fail_together():
             sink = _sink(path, opened) if comm.is_root else None
         gather = _gather_arrays if path.endswith((".h5", ".hdf5")) else _gather_lines
         for scores, ids in parts:
             whole = gather(scores, ids, comm)
-            with comm.together():
+            with comm.fail_together():
                 if sink is not None:
                     try:
                         sink.append(whole)
@@ -81,14 +97,14 @@ class _HDF5:
 def _sink(path: str, opened: contextlib.ExitStack) -> _Sink:
     if path == "-":
         return _Text(sys.stdout.buffer)
-    temporary = opened.enter_context(replacing(path))
+    temporary = opened.enter_context(atomic_write(path))
     if path.endswith((".h5", ".hdf5")):
         return _HDF5(opened.enter_context(h5py.File(temporary, "w", locking=False)))
     return _Text(opened.enter_context(open(temporary, "wb")))
 
 
 def _gather_lines(scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator) -> Any:
-    """All ranks' lines, on the root."""
+    """Return the lines of all ranks, on the root."""
     if ids is None:
         text = "".join(f"{score!r}\n" for score in scores.tolist())
     else:
@@ -101,7 +117,7 @@ def _gather_lines(scores: NDArray[np.float64], ids: list[str] | None, comm: Comm
 
 
 def _gather_arrays(scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator) -> Any:
-    """All ranks' scores and ids, on the root."""
+    """Return scores and ids of all ranks, on the root."""
     whole = comm.gather_rows(scores)
     if ids is None:
         return whole, None

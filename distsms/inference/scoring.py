@@ -1,4 +1,4 @@
-"""Rows that are only scored: a rank holds one part of them, and of the others what models say of them."""
+"""Score rows without keeping them: a rank holds one part of its rows at a time, and of the others only the scores."""
 
 from __future__ import annotations
 
@@ -12,33 +12,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.formats import text_files
-from distsms.data.formats.registry import tell
+from distsms.data.formats.registry import print_warnings
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.inference.inputs import AS_TRAINED, InputOptions
 from distsms.inference.model import Model
-from distsms.matrix.local import Features, Sparse
+from distsms.matrix.local import Features, SparseRows
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 PART_BYTES = 2**25
-"""Text, or rows as they are in memory, that a rank scores at a time: large against some 10 ms to find and open them."""
+"""Bytes of text, or of rows in memory, that a rank scores at a time.
+
+Opening a part and finding its rows takes some 10 ms, so parts are large.
+"""
 ENTRY_BYTES = 12
-"""What an entry takes in memory, and more or less a row besides."""
+"""The assumed memory of an entry; a row takes about as much besides."""
 
 
-class Scored(NamedTuple):
-    """Consecutive rows of this rank by what models say of them; the rows themselves are gone."""
+class ScoredRows(NamedTuple):
+    """The scores of consecutive rows of this rank; the rows themselves are gone."""
 
-    scores: list[Floats]  # <w, x> + bias of each model, (n_local,)
+    scores: list[Floats]  # of each model, (n_local,): <w, x> + bias
     labels: NDArray[np.int8]  # (n_local,)
-    counted: NDArray[np.bool_]  # (n_local,): all but those of weight 0
-    ids: list[str] | None = None
-    first_row: int = 0  # global number of the first one
+    counted: NDArray[np.bool_]  # (n_local,): which rows count: all but those of weight 0
+    ids: list[str] | None = None  # (n_local,)
+    first_row: int = 0  # global number of the first row
 
-    def judged(self, k: int = 0) -> tuple[Floats, NDArray[np.int8]]:
-        """The scores of the k-th model, and the labels, of those rows that count; copied only if not all do."""
+    def counted_scores(self, k: int = 0) -> tuple[Floats, NDArray[np.int8]]:
+        """Return the scores of the k-th model and the labels of the rows that count.
+
+        Arrays are copied only if some rows do not count.
+        """
         if self.counted.all():
             return self.scores[k], self.labels
         return self.scores[k][self.counted], self.labels[self.counted]
@@ -48,116 +54,147 @@ def score(
     models: Sequence[Model],
     path: str | os.PathLike[str],
     comm: Communicator,
-    how: InputOptions = AS_TRAINED,
-) -> Scored:
-    """This rank's share of a data set or a file, scored in one pass by models that want the same rows. Collective.
+    options: InputOptions = AS_TRAINED,
+) -> ScoredRows:
+    """Score this rank's share of a data set or a file. **Collective.**
 
+    Parameters
+    ----------
+    models : sequence of Model
+        Models that want the same columns, labels and row normalization; the rows are read once for all.
+    path : path
+        A data set or a file.
+    comm : Communicator
+        The ranks that share the rows.
+    options : InputOptions
+        How the rows are read.
+
+    Returns
+    -------
+    ScoredRows
+        Of the local rows.
+
+    Raises
+    ------
+    InputError
+        If the rows use columns that the models do not have (file and column are named), if their labels contradict
+        those of the models, or if a score is not finite.
+
+    Notes
+    -----
     Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
-    Raises InputError where the rows use columns that the models do not have, naming file and column, where their
-    labels contradict the models', or where a score is not finite.
     """
-    wanted = _Pass(models, path, how, False)
+    wanted = _Pass(models, path, options, False)
     return checked(_joined(list(wanted.parts(comm)), len(models)), path, comm)
 
 
-def score_in_turns(
-    model: Model, path: str | os.PathLike[str], comm: Communicator, how: InputOptions
+def score_in_parts(
+    model: Model, path: str | os.PathLike[str], comm: Communicator, options: InputOptions
 ) -> Iterator[tuple[Floats, list[str] | None]]:
-    """Scores, and names of the rows if they have some: of a part of the rows on each rank, in rank order, in turns.
+    """Yield scores and names (None if there are none) of one part of the rows after the other. **Collective.**
 
-    Collective at every step, until the rows end on all ranks; memory: one part. Raises InputError as `score` does.
+    In each step every rank has one part, in the order of the ranks; it may be empty. All ranks must take all steps.
+    Memory: one part. Raises InputError as `score` does.
     """
     row = 0
-    for part in _Pass([model], path, how, True).parts(comm):
+    for part in _Pass([model], path, options, True).parts(comm):
         found = checked(part, path, comm, row)
         yield found.scores[0], found.ids
         row += sum(comm.allgather(len(found.labels)))
     if not row and comm.is_root:
-        print(f"warning: {path}: has no rows, and so there are no scores", file=sys.stderr, flush=True)
+        print(f"warning: {path}: has no rows, so there are no scores", file=sys.stderr, flush=True)
 
 
-def checked(found: Scored, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> Scored:
-    """The same in its place, where the ranks' rows begin with number `row`. Collective.
+def checked(found: ScoredRows, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> ScoredRows:
+    """Return the scores with the global number of their first row. Raises InputError for scores that are not finite.
 
-    Raises InputError, naming the row, if a score is not finite.
+    **Collective.** `row` is the global number of the first row of rank 0.
     """
     first = row + sum(comm.allgather(len(found.labels))[: comm.rank])
-    with comm.together():
-        for one in found.scores:
-            _require_finite(one, first, path)
+    with comm.fail_together():
+        for scores in found.scores:
+            _require_finite(scores, first, path)
     return found._replace(first_row=first)
 
 
-def scores(models: Sequence[Model], rows: Features) -> list[Floats]:
-    """Each model's scores <w, x> + bias of local rows, (n_local,). Local."""
-    found = rows.margins([one.w for one in models])
-    found += np.array([[one.bias] for one in models])
-    return list(found)
+def score_rows(models: Sequence[Model], rows: Features) -> list[Floats]:
+    """Return each model's scores <w, x> + bias of local rows, (n_local,). Local."""
+    scores = rows.margins([model.w for model in models])
+    scores += np.array([[model.bias] for model in models])
+    return list(scores)
 
 
 class _Pass(NamedTuple):
-    """What is read, for which models, and whether each rank reads its share or all of them in turns, with names."""
+    """One reading of the rows for some models.
+
+    `in_turns`: whether the ranks read parts in turns, with names, rather than each its own share.
+    """
 
     models: Sequence[Model]
     path: str | os.PathLike[str]
-    how: InputOptions
+    options: InputOptions
     in_turns: bool
 
-    def parts(self, comm: Communicator) -> Iterator[Scored]:
-        """The rows part by part, on each rank as many; not yet in their place. Collective at every step."""
+    def parts(self, comm: Communicator) -> Iterator[ScoredRows]:
+        """Yield the rows part by part, equally many parts on each rank, not yet numbered. Collective at every step."""
         return self._of_set(comm) if Path(self.path).is_dir() else self._of_file(comm)
 
-    def _of_set(self, comm: Communicator) -> Iterator[Scored]:
-        p, how = self.models[0].p, self.how
-        with comm.together():
+    def _of_set(self, comm: Communicator) -> Iterator[ScoredRows]:
+        p, options = self.models[0].p, self.options
+        with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
-            inputs.check_set(manifest, self.models[0], how)
-        numbers, of = self._numbers(ENTRY_BYTES * (manifest.n + manifest.nnz), comm)
+            inputs.check_data_set(manifest, self.models[0], options)
+        numbers, n_parts = self._numbers(ENTRY_BYTES * (manifest.n + manifest.nnz), comm)
         for k in numbers:
-            block = dataset.load(manifest, comm, p, how.ignore_new, self.models[0].normalization.by_row, (k, of))
-            with comm.together():
+            block = dataset.load(
+                manifest, comm, p, options.ignore_new, self.models[0].normalization.by_row, (k, n_parts)
+            )
+            with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
-            scored = Scored(scores(self.models, block.features), block.labels, block.counted, ids)
+            scored = ScoredRows(score_rows(self.models, block.features), block.labels, block.counted, ids)
             del block  # before the next one is loaded
             yield scored
 
-    def _of_file(self, comm: Communicator) -> Iterator[Scored]:
-        """A rank's share of a file is one part, whose blocks are scored as they are read."""
-        reader = inputs.reader_for(self.models[0], self.path, comm, self.how)
-        with comm.together():
+    def _of_file(self, comm: Communicator) -> Iterator[ScoredRows]:
+        """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
+        reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
+        with comm.fail_together():
             n_bytes = os.path.getsize(self.path) * (text_files.EXPANSION if reader.compressed else 1)
-            numbers, of = self._numbers(n_bytes if self.in_turns else 0, comm)
-            shares = reader.plan(of)
+            numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
+            shares = reader.plan(n_parts)
         for k in numbers:
-            found, names = list[Scored](), list[str]()
-            with comm.together():
+            found, names = list[ScoredRows](), list[str]()
+            with comm.fail_together():
                 for rows in reader.read(shares[k]):
-                    X = Sparse.of(inputs.matrix(rows, self.models[0], self.path, self.how))
+                    X = SparseRows.of(inputs.to_matrix(rows, self.models[0], self.path, self.options))
                     X.normalize(self.models[0].normalization.by_row)
                     signs = rows.labels.astype(np.int8)
-                    found.append(Scored(scores(self.models, X), signs, np.ones(len(signs), bool)))
+                    found.append(ScoredRows(score_rows(self.models, X), signs, np.ones(len(signs), bool)))
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
-            yield _joined(found, len(self.models))._replace(ids=names if self.in_turns and reader.named else None)
-        if not self.how.quiet:
-            tell(self.path, reader.notes, comm)
+            yield _joined(found, len(self.models))._replace(ids=names if self.in_turns and reader.has_ids else None)
+        if not self.options.quiet:
+            print_warnings(self.path, reader.warnings, comm)
 
     def _numbers(self, n_bytes: int, comm: Communicator) -> tuple[range, int]:
-        """Which parts are this rank's, of how many of about PART_BYTES each."""
+        """Return which parts are this rank's, and how many there are, of about PART_BYTES each."""
         each = max(1, -(-n_bytes // (PART_BYTES * comm.size)))
-        of = each * comm.size
-        return range(comm.rank, of, comm.size) if self.in_turns else range(comm.rank * each, (comm.rank + 1) * each), of
+        n_parts = each * comm.size
+        mine = (
+            range(comm.rank, n_parts, comm.size) if self.in_turns else range(comm.rank * each, (comm.rank + 1) * each)
+        )
+        return mine, n_parts
 
 
-def _joined(parts: list[Scored], models: int) -> Scored:
-    """Parts, one after the other, as one, without names."""
+def _joined(parts: list[ScoredRows], models: int) -> ScoredRows:
+    """Return consecutive parts as one, without names."""
     if len(parts) == 1:
         return parts[0]
-    return Scored(
-        [np.concatenate([np.empty(0), *(one.scores[k] for one in parts)]) for k in range(models)],
-        np.concatenate([np.empty(0, np.int8), *(one.labels for one in parts)]),
-        np.concatenate([np.empty(0, bool), *(one.counted for one in parts)]),
+    return ScoredRows(
+        [np.concatenate([np.empty(0), *(part.scores[k] for part in parts)]) for k in range(models)],
+        np.concatenate([np.empty(0, np.int8), *(part.labels for part in parts)]),
+        np.concatenate([np.empty(0, bool), *(part.counted for part in parts)]),
     )
 
 

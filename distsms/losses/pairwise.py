@@ -76,7 +76,7 @@ class Table(NamedTuple):
         return Table(np.empty(k + 2), np.empty((k + 1, 8)), places, np.empty(3), np.empty((k + 1, 5)), np.empty(k))
 
 
-class Sums(NamedTuple):
+class PairSums(NamedTuple):
     """Sums over all pairs of max(0, t), of its Huber hinge, and of beta."""
 
     hinge: float
@@ -117,7 +117,7 @@ class SmallerClass:
         """
         if len(q) + 2 > len(self._table.value):
             self._table = Table.room(len(q))
-        self._nu, self._d, self.sums = nu, _tabulate(q, nu, self._table), Sums(0.0, 0.0, 0.0)
+        self._nu, self._d, self.sums = nu, _tabulate(q, nu, self._table), PairSums(0.0, 0.0, 0.0)
 
     def meet(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float, factor: float, out: Floats) -> None:
         """Pair q with the points b = offset + sign scores[row] of the rows given, and set out[row] = factor gamma_b.
@@ -127,7 +127,7 @@ class SmallerClass:
         full, hinge, t, t2 = _meet(scores, rows, sign, offset, self._nu, self._d, self._table, factor, out)
         beta, huber = (t / self._nu, 0.5 * t2 / self._nu) if self._nu > 0 else (0.0, 0.0)
         added = hinge + t, hinge - 0.5 * self._nu * full + huber, full + beta
-        self.sums = Sums(*(old + new for old, new in zip(self.sums, added, strict=True)))
+        self.sums = PairSums(*(old + new for old, new in zip(self.sums, added, strict=True)))
 
     def gamma(self) -> Floats:
         """Return gamma of each different q over all points so far, (d,) in increasing order of q, a view. O(d)."""

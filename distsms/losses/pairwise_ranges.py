@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.pairwise import TINY, SmallerClass, Sums
+from distsms.losses.pairwise import TINY, PairSums, SmallerClass
 from distsms.parallel.communicator import Communicator
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
@@ -58,7 +58,7 @@ class KeyRanges:
         Ranges(np.ones((1, 5)), 1.0).meet(np.zeros(1))  # compile the kernels, or load them, now
 
     @np.errstate(over="ignore", invalid="ignore")  # sums may overflow, which shows in the result
-    def evaluate(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, Floats, Sums]:
+    def evaluate(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, Floats, PairSums]:
         """Compute gamma of this rank's q and b, and the sums over all pairs. **Collective.**
 
         Parameters
@@ -79,7 +79,7 @@ class KeyRanges:
         """
         splitters = self._splitters(q, b, nu, finite)
         if splitters is None:
-            return np.zeros(len(q)), np.zeros(len(b)), Sums(np.nan, np.nan, np.nan)
+            return np.zeros(len(q)), np.zeros(len(b)), PairSums(np.nan, np.nan, np.nan)
         to = _range_of(q, splitters)
         sending = np.argsort(to, kind="stable")
         held, origin = self.comm.alltoall_rows(q[sending], np.bincount(to, minlength=self.comm.size))
@@ -95,7 +95,7 @@ class KeyRanges:
         answers[rows] += full + ((inside * (held[-1:] - held) + t) / nu if inside else 0.0)
         gamma_q = np.empty(len(q))
         gamma_q[sending] = self.comm.alltoall_rows(answers, origin)[0]
-        return gamma_q, gamma_b, Sums(*self.comm.sum(np.add(self._range.sums, ranges.sums)))
+        return gamma_q, gamma_b, PairSums(*self.comm.sum(np.add(self._range.sums, ranges.sums)))
 
     def _splitters(self, q: Floats, b: Floats, nu: float, finite: bool) -> Floats | None:
         """Choose the splitters, (P - 1,), increasing; None if scores of any rank are not finite. Collective."""
@@ -172,7 +172,7 @@ class Ranges:
         # [0, i, j]: the number of points with exactly the ranges i to j - 1 in their window; [1, i, j]: the sum of
         # their t with the top of range j - 1.
         self._window = np.zeros((2, B + 1, B + 1))
-        self.sums = Sums(0.0, 0.0, 0.0)
+        self.sums = PairSums(0.0, 0.0, 0.0)
 
     def meet(self, b: Floats) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
         """Compute the points' gamma from uniform ranges, and the questions for the others. O(log B) for each point.
@@ -190,7 +190,7 @@ class Ranges:
         )
         full, hinge, t, t2 = found
         beta, huber = (t / self.nu, 0.5 * t2 / self.nu) if self.nu > 0 else (0.0, 0.0)
-        self.sums = Sums(hinge + t, hinge - 0.5 * self.nu * full + huber, full + beta)
+        self.sums = PairSums(hinge + t, hinge - 0.5 * self.nu * full + huber, full + beta)
         rows = [np.flatnonzero(ranges >= 0) for ranges in ask]
         ranks = [self.rank[ranges[asking]] for ranges, asking in zip(ask, rows, strict=True)]
         return gamma, (np.concatenate(ranks), np.concatenate(rows))

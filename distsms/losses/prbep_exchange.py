@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.prbep import Balance, PrbepRisk, Side, near_kink, polish, settlement
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import RootSearch, find_place, find_roots, select
+from distsms.parallel.order_statistics import RootSearch, find_position, find_roots, select
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
@@ -72,7 +72,7 @@ class PrbepExchange(PrbepRisk):
         """Find tau and tau0; NaN if a margin of any rank is not finite. Collective."""
         a, smooth, exact = self.shift, self._smooth, self._exact
         if nu == 0:
-            tau0 = find_place(exact, scores, a, self.comm)
+            tau0 = find_position(exact, scores, a, self.comm)
             exact.track()
             return tau0, tau0
         smooth.pose(a, nu, SLACK * min(nu, a))

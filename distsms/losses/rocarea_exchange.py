@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from distsms.losses.base import Cost, LossValue
-from distsms.losses.pairwise import SmallerClass, Sums
+from distsms.losses.pairwise import PairSums, SmallerClass
 from distsms.losses.pairwise_ranges import KeyRanges
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
@@ -27,7 +27,7 @@ from distsms.utils.typing import Floats
 
 EVERYWHERE = 2**20
 """Number of rows of a class that every rank can afford to sort: 0.2 GB."""
-NOT_FINITE = Sums(np.nan, np.nan, np.nan)
+NOT_FINITE = PairSums(np.nan, np.nan, np.nan)
 
 
 class RocAreaExchange(RocAreaRisk):
@@ -74,7 +74,7 @@ class RocAreaExchange(RocAreaRisk):
         R, R_mu, d = (float(total / self.n_pos / self.n_neg) for total in sums)
         return LossValue(R, R_mu, d, coefficients)
 
-    def _everywhere(self, table: SmallerClass, scores: Floats, nu: float, factor: float, out: Floats) -> Sums:
+    def _everywhere(self, table: SmallerClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort the whole smaller class on every rank. Collective."""
         # The rows stay in the order of the last evaluation. It is nearly right for the next one, and then a stable
         # sort,
@@ -94,9 +94,9 @@ class RocAreaExchange(RocAreaRisk):
         table.meet(scores, self._larger, self._sign, self._offset, factor, out)
         total = self.comm.sum(np.concatenate([table.gamma(), table.sums]))
         table.give(total[:-3], run[1:], self._smaller, -factor, out)
-        return Sums(*total[-3:])
+        return PairSums(*total[-3:])
 
-    def _by_ranges(self, ranges: KeyRanges, scores: Floats, nu: float, factor: float, out: Floats) -> Sums:
+    def _by_ranges(self, ranges: KeyRanges, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort one range of the smaller class on each rank. Collective."""
         q, b = (
             self._sign * scores[self._smaller] - (1.0 - self._offset),

@@ -32,7 +32,7 @@ Entries = tuple[Any, ...]
 T = TypeVar("T")
 
 
-def threads_wanted() -> int:
+def thread_count() -> int:
     """Return the number of threads: the first number in OMP_NUM_THREADS, or 1 if there is none."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return max(1, int(first)) if first.isdecimal() else 1

@@ -1,8 +1,8 @@
 """The compiled loops of `distsms.matrix.local`.
 
-Sparse rows arrive as `Sparse` stores them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None if all
-are 1, and then the compiler removes them; and `Runs`. Sums are float64 whatever the type of the values. A kernel works
-on the rows of one part, which begins at the start of a block. Nothing is checked here.
+Sparse rows arrive as `SparseRows` stores them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None if
+all are 1, and then the compiler removes them; and `Runs`. Sums are float64 whatever the type of the values. A kernel
+works on the rows of one part, which begins at the start of a block. Nothing is checked here.
 
 The unusual shape of these loops comes from measurements. A processor predicts the end of a row badly unless the rows
 before it had the same length, and a misprediction costs more than a short row: hence the runs. Two running sums hide

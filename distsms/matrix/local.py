@@ -1,8 +1,8 @@
 """The rows of X that a rank holds in memory: products with w and with one coefficient per row.
 
-`Sparse` (with or without values) and `Dense` have one interface, `distsms.matrix.base.Features`, and a few methods more
-(`nnz`, `nbytes`, `normalize`). No other module asks which of them it has. `distsms.matrix.blocks` divides the rows into
-parts and passes over these on threads.
+`SparseRows` (with or without values) and `DenseRows` have one interface, `distsms.matrix.base.Features`, and a few more
+methods (`nnz`, `nbytes`, `normalize`). No other module asks which of them it has. `distsms.matrix.blocks` divides the
+rows into parts and passes over these on threads.
 
 X is stored in its own precision: float32 values stay float32, and nothing is copied that has the right type already.
 Sums are float64. Nothing communicates: the caller sums X'c and the second moments over ranks. A rank without rows is an
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.matrix import kernels as kernel
-from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, threads_wanted
+from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
 from distsms.matrix.normalization import Normalization
 from distsms.utils.typing import Floats
 
@@ -50,7 +50,7 @@ def length_dtype(longest: int) -> Any:
     return np.uint8 if longest < 2**8 else unsigned(longest)
 
 
-class Sparse(LocalRows):
+class SparseRows(LocalRows):
     """Local rows in compressed form. Products cost O(nnz k).
 
     Where the arrays may be changed, rows are stored in the order of their lengths inside blocks of up to 256 rows. What
@@ -68,7 +68,7 @@ class Sparse(LocalRows):
     p : int
         The number of columns.
     threads : int, optional
-        The number of threads; by default `threads_wanted()`.
+        The number of threads; by default `thread_count()`.
     sort : bool, optional
         Sort the rows of each block by length, inside the arrays given: the caller must not use these any more.
     source : EntrySource, optional
@@ -110,7 +110,7 @@ class Sparse(LocalRows):
         starts = _starts_of_runs(lengths, block)
         counts = (np.diff(starts, append=len(lengths)) - 1).astype(np.uint8)
         self._runs = kernel.Runs(lengths[starts], counts, order, block)
-        threads = threads or threads_wanted()
+        threads = threads or thread_count()
         parts = _parts(lengths, starts, self._nnz, block, threads)
         super().__init__((len(lengths), p), parts, threads, (indices, values), source)
         if sort and source is None:
@@ -120,7 +120,7 @@ class Sparse(LocalRows):
                 self.arrange(part, indices[here].copy(), given, indices, values)
 
     @classmethod
-    def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> Sparse:
+    def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> SparseRows:
         """Wrap a SciPy matrix in canonical CSR format."""
         return cls(X.data, X.indices.view(f"u{X.indices.itemsize}"), np.diff(X.indptr), X.shape[1], threads)
 
@@ -182,13 +182,13 @@ class Sparse(LocalRows):
         return self._entries[0].itemsize > 2 or _FEW * int(np.count_nonzero(sample)) <= len(sample)
 
 
-class Pattern(Sparse):
+class PatternRows(SparseRows):
     """Local rows of a 0/1 matrix: only the positions of the ones are stored.
 
     Parameters
     ----------
     indices, lengths, p, threads, sort
-        As for `Sparse`.
+        As for `SparseRows`.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Pattern(Sparse):
         super().__init__(None, indices, lengths, p, threads, sort)
 
 
-class Dense(LocalRows):
+class DenseRows(LocalRows):
     """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k).
 
     Parameters
@@ -205,7 +205,7 @@ class Dense(LocalRows):
     array : (n_local, p)
         Not copied if it is C-contiguous float32 or float64.
     threads : int, optional
-        The number of threads; by default `threads_wanted()`.
+        The number of threads; by default `thread_count()`.
     source : EntrySource, optional
         Supplies the rows. The array has none then.
     rows : int, optional
@@ -221,7 +221,7 @@ class Dense(LocalRows):
     ) -> None:
         array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
         n_local, p = len(array) if rows is None else rows, array.shape[1]
-        threads = threads or threads_wanted()
+        threads = threads or thread_count()
         count = threads * max(1, -(-n_local * p // (threads * PART_ENTRIES)))
         cuts = [n_local * t // count for t in range(count + 1)]
         parts = [Part(first, last, first, last) for first, last in pairwise(cuts)]
@@ -298,7 +298,7 @@ def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: in
     return [Part(first, last, start, stop, run) for (first, start, run), (last, stop, _) in pairwise(places)]
 
 
-Features = Sparse | Dense
+Features = SparseRows | DenseRows
 
 
 def as_features(X: Any) -> Features:
@@ -311,15 +311,15 @@ def as_features(X: Any) -> Features:
 
     Returns
     -------
-    Sparse or Dense
+    SparseRows or DenseRows
     """
     if not sparse.issparse(X):
-        return Dense(np.asarray(X))
+        return DenseRows(np.asarray(X))
     X = sparse.csr_matrix(X)
     if not X.has_canonical_format:  # sort and merge duplicates, but not in the caller's own arrays
         X = X.copy()
         X.sum_duplicates()
-    return Sparse.of(X)
+    return SparseRows.of(X)
 
 
 def normalize_matrix(X: Any, normalization: Normalization) -> None:

@@ -109,7 +109,7 @@ class Extent:
         self.high[sparse] = np.maximum(self.high[sparse], 0)
 
 
-def measure(
+def fit(
     kind: str, entries: Callable[[], Iterable[tuple[Any, Any]]], shape: tuple[int, int], comm: Communicator
 ) -> Normalization:
     """Compute the normalization of all ranks' rows. **Collective.**
@@ -131,7 +131,7 @@ def measure(
     if kind not in BY_COLUMN:
         return Normalization(kind)  # needs no vector of length p
     (n, p), extent = shape, Extent()
-    with comm.together():
+    with comm.fail_together():
         for indices, values in entries():
             extent.add(indices, values)
     extent.merge(p, n, comm)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
-from distsms.utils.hashing import GOLDEN, _mix, keys
+from distsms.utils.hashing import GOLDEN, _mix, row_keys
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
@@ -44,7 +44,7 @@ def _poisson() -> NDArray[np.uint64]:
 UP_TO = _poisson()
 
 
-def prbep(
+def prbep_replicates(
     scores: Floats, labels: NDArray[np.int8], rows: NDArray[np.int64], replicates: int, seed: int, comm: Communicator
 ) -> Floats:
     """Compute replicates of PRBEP, the same on every rank. **Collective.**
@@ -115,7 +115,7 @@ def _window(
     below = scores < low
     column[below] = last = 2 * len(values) + 2
     drawn = positive | ~below
-    return _Window(keys(rows[drawn], seed), column[drawn], last + 1)
+    return _Window(row_keys(rows[drawn], seed), column[drawn], last + 1)
 
 
 def _of_tables(table: NDArray[np.int64]) -> Floats:

@@ -3,7 +3,7 @@
 There are two kinds of statements (`Interval.of`): what *this model* would reach on new rows, and what *the method*,
 trained on new rows, would reach on new rows. New rows are drawn like the given ones, so their class counts vary, too.
 
-A measure is treated as a mean over rows (`Spread`). ROCArea is the mean of V10, the share of negatives below a
+A measure is treated as a mean over rows (`MeanEstimate`). ROCArea is the mean of V10, the share of negatives below a
 positive, or of V01, the share of positives above a negative, with ties counting one half (DeLong, DeLong &
 Clarke-Pearson 1988):
 
@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from distsms.metrics.ranking import among, exact_sum, placements
+from distsms.metrics.ranking import exact_sum, placements, top_k_shares
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -91,7 +91,7 @@ class Interval:
         return {name: value for name, value in vars(self).items() if value not in ("", None)}
 
 
-class Spread(NamedTuple):
+class MeanEstimate(NamedTuple):
     """A measure as a mean over rows; for several folds, the mean of the folds' measures.
 
     Attributes
@@ -130,8 +130,8 @@ class Spread(NamedTuple):
         return METHOD if self.folds else MODEL
 
 
-def delong(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: Communicator) -> Spread:
-    """Compute ROCArea and its spread from placements. **Collective**, a few numbers.
+def rocarea_estimate(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
+    """Estimate ROCArea and its spread from placements, by DeLong's method. **Collective**, a few numbers.
 
     Parameters
     ----------
@@ -144,20 +144,20 @@ def delong(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: Communicato
 
     Returns
     -------
-    Spread
+    MeanEstimate
         NaN if a class has no rows. All sums are of whole numbers and exact: nothing cancels, and the result has the
         same bits on any number of ranks.
     """
     positive = labels > 0
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
     if not (n_pos and n_neg):
-        return Spread(math.nan, (math.nan, math.nan), (n_pos, n_neg))
+        return MeanEstimate(math.nan, (math.nan, math.nan), (n_pos, n_neg))
     total = exact_sum(twice[positive], comm)
     squares = tuple(
         (n * _squares(twice[rows], comm) - total**2) / (n * (2 * others) ** 2)
         for rows, n, others in ((positive, n_pos, n_neg), (~positive, n_neg, n_pos))
     )
-    return Spread(total / (2 * n_pos * n_neg), squares, (n_pos, n_neg))
+    return MeanEstimate(total / (2 * n_pos * n_neg), squares, (n_pos, n_neg))
 
 
 def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
@@ -167,13 +167,13 @@ def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
     return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
 
 
-def recall(share: Floats, labels: NDArray[np.int8], comm: Communicator) -> Spread:
-    """Compute PRBEP and its spread from the rows' shares among the n+ highest scores. **Collective**, a few numbers.
+def prbep_estimate(share: Floats, labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
+    """Estimate PRBEP and its spread from the rows' shares among the n+ highest scores. **Collective**, a few numbers.
 
     Parameters
     ----------
     share : (n_local,) float64
-        From `ranking.among`. The difference of two models' shares gives the difference of their PRBEP.
+        From `ranking.top_k_shares`. The difference of two models' shares gives the difference of their PRBEP.
     labels : (n_local,) int8
         This rank's labels, +1 or -1.
     comm : Communicator
@@ -181,26 +181,26 @@ def recall(share: Floats, labels: NDArray[np.int8], comm: Communicator) -> Sprea
 
     Returns
     -------
-    Spread
+    MeanEstimate
         NaN without positive rows.
     """
     own = share[labels > 0]
     n_pos, n_neg = map(int, comm.sum(np.array([len(own), len(labels) - len(own)])))
     total, square = comm.sum(np.array([np.sum(own), np.sum(own * own)])).tolist()
     if not n_pos:
-        return Spread(math.nan, (math.nan,), (n_pos, n_neg))
-    return Spread(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
+        return MeanEstimate(math.nan, (math.nan,), (n_pos, n_neg))
+    return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
 
 
-def spread_of(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Spread:
+def measure_estimate(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
     """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores and labels. **Collective.**"""
     if measure == "rocarea":
-        return delong(placements(scores, labels, comm), labels, comm)
+        return rocarea_estimate(placements(scores, labels, comm), labels, comm)
     n_pos = int(comm.sum(np.array([np.count_nonzero(labels > 0)]))[0])
-    return recall(among(scores, n_pos, comm), labels, comm)
+    return prbep_estimate(top_k_shares(scores, n_pos, comm), labels, comm)
 
 
-def of_folds(found: Sequence[Spread]) -> Spread:
+def pool_folds(found: Sequence[MeanEstimate]) -> MeanEstimate:
     """Pool folds, which have no row in common, into the mean of their measures, as a measure of the method. Local."""
     values = np.array([fold.value for fold in found])
     counts = np.array([fold.counts for fold in found])
@@ -208,16 +208,18 @@ def of_folds(found: Sequence[Spread]) -> Spread:
     own = counts[:, : squares.shape[1]]
     about = values[:, None] - (own * values[:, None]).sum(0) / own.sum(0)
     n_pos, n_neg = counts.sum(0).tolist()
-    return Spread(float(values.mean()), tuple((squares + own * about**2).sum(0).tolist()), (n_pos, n_neg), len(found))
+    return MeanEstimate(
+        float(values.mean()), tuple((squares + own * about**2).sum(0).tolist()), (n_pos, n_neg), len(found)
+    )
 
 
-def limits(found: Spread, level: float) -> tuple[float, float]:
+def limits(found: MeanEstimate, level: float) -> tuple[float, float]:
     """Return the confidence limits of a mean of values between 0 and 1; see the module's docstring. Local."""
     low, high = (_limit(found, end, quantile) for end, quantile in ((0.0, 0.5 - level / 2), (1.0, 0.5 + level / 2)))
     return min(low, found.value), max(high, found.value)
 
 
-def _limit(found: Spread, end: float, quantile: float) -> float:
+def _limit(found: MeanEstimate, end: float, quantile: float) -> float:
     """Return one limit: a quantile with one more row at `end` in each class."""
     mean, variance, kept = found.value, 0.0, 1.0
     for squares, n in zip(found.squares, found.counts, strict=False):
@@ -231,16 +233,19 @@ def _limit(found: Spread, end: float, quantile: float) -> float:
     return float(special.betaincinv(mean * weight, (1 - mean) * weight, quantile))
 
 
-def of_rocarea(found: Spread, level: float) -> Interval:
-    """Return the interval of ROCArea, from the result of `delong`. Local."""
+def rocarea_interval(found: MeanEstimate, level: float) -> Interval:
+    """Return the interval of ROCArea, from `rocarea_estimate`. Local."""
     method = "DeLong, beta"
     if not min(found.counts):
         return Interval(found.value, math.nan, math.nan, math.nan, method, "a class is missing", of=found.of)
     return Interval(found.value, found.error, *limits(found, level), method, of=found.of)
 
 
-def of_rocarea_difference(found: Spread, level: float) -> Interval:
-    """Return the interval of how much larger one ROCArea is, from `delong` of a difference of placements. Local."""
+def rocarea_difference_interval(found: MeanEstimate, level: float) -> Interval:
+    """Return the interval of how much larger one ROCArea is, from `rocarea_estimate` of placements' differences.
+
+    Local.
+    """
     value, error, method = found.value, found.error, "DeLong, paired"
     why = too_few(found.counts)
     if not why and error == 0:
@@ -255,8 +260,8 @@ def of_rocarea_difference(found: Spread, level: float) -> Interval:
     return Interval(value, error, value - half, value + half, method, p=p, of=found.of)
 
 
-def of_prbep(found: Spread, replicates: Floats, level: float) -> Interval:
-    """Return the interval of PRBEP, from the result of `recall` and (B,) replicates; B may be 0. Local."""
+def prbep_interval(found: MeanEstimate, replicates: Floats, level: float) -> Interval:
+    """Return the interval of PRBEP, from `prbep_estimate` and (B,) replicates; B may be 0. Local."""
     if not found.counts[0]:
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=found.of)
     low, high, method, drawn = *limits(found, level), "binomial", _enlarged(found, replicates)
@@ -266,13 +271,13 @@ def of_prbep(found: Spread, replicates: Floats, level: float) -> Interval:
     return Interval(found.value, found.error, low, high, method, of=found.of)
 
 
-def of_prbep_difference(found: Spread, replicates: Floats, level: float) -> Interval:
+def prbep_difference_interval(found: MeanEstimate, replicates: Floats, level: float) -> Interval:
     """Return the interval of how much larger one PRBEP is. Local.
 
     Parameters
     ----------
-    found : Spread
-        From `recall` of the difference of two models' shares.
+    found : MeanEstimate
+        From `prbep_estimate` of the difference of two models' shares.
     replicates : (B,) float64
         Differences of two models' replicates of the same draws.
     level : float
@@ -293,7 +298,7 @@ def of_prbep_difference(found: Spread, replicates: Floats, level: float) -> Inte
     return Interval(found.value, error, low, high, method, p=p, of=found.of)
 
 
-def _enlarged(found: Spread, replicates: Floats) -> Floats:
+def _enlarged(found: MeanEstimate, replicates: Floats) -> Floats:
     """Return the replicates that have a positive row, with distances from the value enlarged for new training rows."""
     return found.value + math.sqrt(found.factor) * (replicates[np.isfinite(replicates)] - found.value)
 

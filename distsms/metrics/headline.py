@@ -19,7 +19,7 @@ def decision_threshold(calls_positive: int | None, scores: Floats, labels: Label
     scores, labels : ndarray of shape (n_local,)
         This rank's rows that count.
     """
-    return 0.0 if calls_positive is None else ranking.at_k(scores, labels, calls_positive, comm).threshold
+    return 0.0 if calls_positive is None else ranking.top_k(scores, labels, calls_positive, comm).threshold
 
 
 def headline_measures(
@@ -39,5 +39,5 @@ def headline_measures(
     ranked = ranking.ranking(scores, labels, comm)
     values = {name: float(getattr(ranked, name)) for name in RANKING}
     if measure.name not in values:
-        values[measure.name] = ranking.value(measure, scores, labels, threshold, comm)
+        values[measure.name] = ranking.measure_value(measure, scores, labels, threshold, comm)
     return values

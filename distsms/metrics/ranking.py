@@ -84,10 +84,10 @@ PIECE = 2**24
 def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ranking:
     """Compute ROCArea and PRBEP of all ranks' (n_local,) scores and labels, on every rank. **Collective.**"""
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
-    return Ranking(n_pos, n_neg, rocarea(scores, labels, comm), at_k(scores, labels, n_pos, comm).recall)
+    return Ranking(n_pos, n_neg, rocarea(scores, labels, comm), top_k(scores, labels, n_pos, comm).recall)
 
 
-class Head(NamedTuple):
+class TopK(NamedTuple):
     """Measures of the k highest scores, as expected values over random orders of the rows tied at the k-th.
 
     Attributes
@@ -104,7 +104,7 @@ class Head(NamedTuple):
     threshold: float
 
 
-def at_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -> Head:
+def top_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -> TopK:
     """Compute precision@k and recall@k of all ranks' scores, on every rank. **Collective**, about eight small
     Allreduces.
 
@@ -120,7 +120,7 @@ def at_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -
     n = int(comm.sum(np.array([len(scores)]))[0])
     at = select(scores, k, comm) if 1 <= k <= n else np.nan
     if np.isnan(at):
-        return Head(np.nan, np.nan, np.nan)
+        return TopK(np.nan, np.nan, np.nan)
     above, tied, positive = scores > at, scores == at, labels > 0
     groups = (above, above & positive, tied, tied & positive, positive)
     above_all, above_pos, tied_all, tied_pos, n_pos = map(
@@ -131,10 +131,10 @@ def at_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -
     tp = above_pos + tied_pos * wanted / tied_all
     middle = following / 2 + at / 2
     threshold = middle if wanted == tied_all and following < middle else at
-    return Head(tp / k, _ratio(tp, n_pos), threshold)
+    return TopK(tp / k, _ratio(tp, n_pos), threshold)
 
 
-def among(scores: Floats, k: int, comm: Communicator) -> Floats:
+def top_k_shares(scores: Floats, k: int, comm: Communicator) -> Floats:
     """Return each row's share among the k highest scores. **Collective.**
 
     Parameters
@@ -159,7 +159,7 @@ def among(scores: Floats, k: int, comm: Communicator) -> Floats:
     return above + tied * ((k - above_all) / max(tied_all, 1))
 
 
-def value(
+def measure_value(
     measure: str | Measure, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator
 ) -> float:
     """Compute the measure of this name, on every rank; NaN where it is not defined. **Collective.**
@@ -181,7 +181,7 @@ def value(
     if family in ("rocarea", "prbep"):
         return float(getattr(ranking(scores, labels, comm), family))
     if measure.k:
-        head = at_k(scores, labels, measure.k, comm)
+        head = top_k(scores, labels, measure.k, comm)
         return head.precision if family == "precision@k" else head.recall
     table = contingency(scores, labels, threshold, comm)
     return table.error_rate if family == "error-rate" else table.f(*measure.parameters)

@@ -63,7 +63,7 @@ def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve]
     at_once : how many may be under way; a next one begins when one ends.  Collective; the solves run on the
     ranks that step, and the others, which return 0, serve them. What a solve raises ends all of them.
     """
-    if not objective.vectors.steps:
+    if not objective.vectors.runs_solver:
         objective.serve()
         return 0
     waiting, asking, passes = deque(enumerate(solves)), dict[greenlet, Request](), 0

@@ -114,7 +114,7 @@ class CuttingPlaneBundle:
         alpha = self._maximizer(lam, lam * self._d[:k], self._alpha[:k])
         *weights, value, taken, lost = self._agreed(alpha, *self._by_gram(alpha))
         if lost > tolerance:
-            self._factor = self._vectors.factor(self._planes[:k])
+            self._factor = self._vectors.qr_factor(self._planes[:k])
             weights = self._agreed(self._maximizer(lam, lam * self._d[:k], np.array(weights)))
         self._alpha[:k], self.bound = weights, Bound(value, taken)
         if self._factor is not None or taken - self.unavoidable > tolerance:
@@ -126,7 +126,7 @@ class CuttingPlaneBundle:
         return self.lower_bound
 
     def _agreed(self, values: Sequence[float] | Floats, *more: float) -> list[float]:
-        return self._vectors.agreed(np.append(values, more)).tolist()
+        return self._vectors.root_values(np.append(values, more)).tolist()
 
     def _length(self, vector: Floats) -> float:
         return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])
@@ -262,7 +262,7 @@ class CuttingPlaneBundle:
         """
         w, lost = self._level_point(centre, J, share)
         if lost > self._tolerance and self._factor is None:
-            self._factor = self._vectors.factor(self._planes[: self._count])
+            self._factor = self._vectors.qr_factor(self._planes[: self._count])
             w, _ = self._level_point(centre, J, share)
         return w
 

@@ -82,7 +82,7 @@ class Course:
             raise StopRun(Status.NONFINITE, f"at evaluation {self.count + 1}, where ||w|| = {norm:.3g}")
         self.count += 1
         self.gap.add(e)
-        self.seconds = float(self._objective.vectors.agreed(np.array([self.elapsed()]))[0])
+        self.seconds = float(self._objective.vectors.root_values(np.array([self.elapsed()]))[0])
         self._report(e)
         self._check_limits()
         self._evaluated()

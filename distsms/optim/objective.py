@@ -160,7 +160,7 @@ class Objective:
         """Answer the requests in one pass over the data, on the ranks that run the solver."""
         numbers = np.array([[request.nu, request.loss] for request in requests])
         with self.clock.phase(self.vectors.outward):
-            self.vectors.announce(len(requests), numbers)
+            self.vectors.send_request(len(requests), numbers)
         values, gradients = self._answer([request.w for request in requests], numbers)
         return [self._evaluation(*answer) for answer in zip(requests, values, gradients, strict=True)]
 
@@ -172,7 +172,7 @@ class Objective:
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
         with np.errstate(over="ignore", invalid="ignore"):  # the run ends if a number is not finite, and says so
             products = np.array([np.dot(w, w), np.dot(r, w), np.dot(gradient, gradient)])
-        R, R_mu, d, ww, rw, gg = self.vectors.sums(np.append(numbers, products)).tolist()
+        R, R_mu, d, ww, rw, gg = self.vectors.sum_values(np.append(numbers, products)).tolist()
         omega, smoothing_gap, optimization_gap = regularizer.value(ww), R - (rw + d), regularizer.conjugate(gg)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
@@ -208,10 +208,10 @@ class Objective:
 
     def release(self) -> None:
         """Let the other ranks leave `serve`."""
-        self.vectors.announce(Query.RELEASE, _NO_NUMBERS)
+        self.vectors.send_request(Query.RELEASE, _NO_NUMBERS)
 
     def _ask(self, query: Query, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
-        self.vectors.announce(query, numbers)
+        self.vectors.send_request(query, numbers)
         return self._ANSWERS[query](self, slices, numbers)
 
     # On all ranks
@@ -222,16 +222,16 @@ class Objective:
 
     def second_moments(self) -> Floats:
         """Return a slice of mean_i x_ij^2 of each column over all rows. **Collective**; a pass over the data."""
-        moments = self.vectors.total(self.features.second_moments())
+        moments = self.vectors.sum_vector(self.features.second_moments())
         rows = self.comm.sum(np.array([self.features.shape[0]]))[0]
         moments /= rows
         return moments
 
     def serve(self) -> None:
         """Answer what is asked until `release` is called. Ranks that run the solver return at once."""
-        while not self.vectors.steps:
+        while not self.vectors.runs_solver:
             with self.clock.phase(self.vectors.outward):
-                query, numbers = self.vectors.awaited()
+                query, numbers = self.vectors.receive_request()
             if query == Query.RELEASE:
                 return
             if query > 0:
@@ -244,22 +244,22 @@ class Objective:
     def _plane_rounding(self, slices: list[Floats] | None, numbers: Floats) -> Floats:
         """Return a slice of the bound e on rounding in r: see `plane_errors`."""
         with self.clock.phase("rounding"):
-            self.vectors.give_back()
+            self.vectors.free_buffer()
             largest, counts = self.features.columns()
-            errors = self.vectors.highest(largest)
+            errors = self.vectors.maximum(largest)
             del largest
-            errors *= EPS * (self.vectors.total(counts) + self.comm.size + 8)
+            errors *= EPS * (self.vectors.sum_vector(counts) + self.comm.size + 8)
             return errors
 
     def _margin_rounding(self, slices: list[Floats] | None, numbers: Floats) -> float:
         """Return twice `Features.largest_terms` at w, of all rows."""
         with self.clock.phase("rounding"):
-            local = np.array([2 * self.features.largest_terms(self.vectors.copies(1, slices)[0])])
+            local = np.array([2 * self.features.largest_terms(self.vectors.replicate(1, slices)[0])])
             return float(self.comm.maximum(local)[0])
 
     def _assess(self, slices: list[Floats] | None, numbers: Floats) -> Any:
         with self.clock.phase("measures"):
-            return self.assess(self.features.margins(self.vectors.copies(1, slices)[0]), int(numbers[0, 1]))
+            return self.assess(self.features.margins(self.vectors.replicate(1, slices)[0]), int(numbers[0, 1]))
 
     _ANSWERS: ClassVar[dict[Query, Callable[[Objective, list[Floats] | None, Floats], Any]]] = {
         Query.PLANE_ROUNDING: _plane_rounding,
@@ -275,7 +275,7 @@ class Objective:
         clock, k = self.clock, len(numbers)
         self.evaluations += k
         with clock.phase(self.vectors.outward):
-            W = self.vectors.copies(k, slices)
+            W = self.vectors.replicate(k, slices)
         with clock.phase("margins X w"):
             if len(self._scores) != k:
                 self._scores = np.empty((k, self.features.shape[0]))
@@ -286,10 +286,10 @@ class Objective:
                 value = self.losses[int(index)].evaluate(scores, float(nu))
                 coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d))
-        buffer = self.vectors.room(k)  # all gradients, and the stop flag
+        buffer = self.vectors.buffer(k)  # all gradients, and the stop flag
         with clock.phase("gradient X'c"):
             self.features.transposed_times(coefficients, buffer[:-1].reshape(k, self.p))
             buffer[-1] = self._stop_wanted()
         with clock.phase(self.vectors.inward):
-            gradients, self.stop_requested = self.vectors.totals(buffer)
+            gradients, self.stop_requested = self.vectors.sum_buffer(buffer)
         return values, gradients

@@ -49,7 +49,7 @@ class SmoothedProblem:
     @property
     def holders(self) -> Any:
         """The communicator of the ranks that hold the vectors; asking for it starts MPI, where it is installed."""
-        return self._vectors.holders
+        return self._vectors.mpi_comm
 
     def model_minimum(self) -> tuple[Floats, float]:
         """Return where the model of planes has its minimum, and its value there."""

@@ -69,13 +69,13 @@ def minimize(
     """
     comm, vectors = objective.comm, objective.vectors
     scale, result = scale_of(objective, settings), None
-    if vectors.steps:
-        start = np.zeros(vectors.length) if w is None else np.array(vectors.part(w), float)
+    if vectors.runs_solver:
+        start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
         result = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot)
         objective.release()
     else:
         objective.serve()
-    best = vectors.everywhere(result.w if result else None)
+    best = vectors.allgather(result.w if result else None)
     return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
 
 
@@ -179,7 +179,7 @@ class TrainingRun:
     def _scaled_problem(self) -> Problem:
         if isinstance(self._scale, float):
             return self._problem
-        return Scaled(self._problem, self._scale, self._objective.vectors.least(self._scale))
+        return Scaled(self._problem, self._scale, self._objective.vectors.minimum(self._scale))
 
     def _keep_if_due(self) -> None:
         every = self._settings.checkpoint_every

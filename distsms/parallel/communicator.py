@@ -51,7 +51,7 @@ class Communicator:
         """Whether this is rank 0, which writes the files."""
         return self.rank == 0
 
-    def moved(self) -> tuple[int, int]:
+    def bytes_moved(self) -> tuple[int, int]:
         """Return the bytes sent and received so far."""
         return sum(self.sent.values()), sum(self.received.values())
 
@@ -120,9 +120,9 @@ class Communicator:
         return Replica()
 
     @property
-    def library(self) -> Any:
+    def mpi_comm(self) -> Any:
         """mpi4py's communicator of all ranks, for libraries that need one; None without mpi4py."""
-        return alone()
+        return self_communicator()
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
         """Concatenate the ranks' (n_local,) arrays in rank order on the root; return None elsewhere. **Collective.**"""
@@ -202,7 +202,7 @@ class Communicator:
         return make() if made is None else made
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def fail_together(self) -> Iterator[None]:
         """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
         the end.
 
@@ -244,7 +244,7 @@ class MPICommunicator(Communicator):
         return MPI
 
     @property
-    def library(self) -> Any:
+    def mpi_comm(self) -> Any:
         return self._comm
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -432,7 +432,7 @@ def world() -> Communicator:
     return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()
 
 
-def communicator(comm: Any) -> Communicator:
+def as_communicator(comm: Any) -> Communicator:
     """Wrap an mpi4py communicator. Local.
 
     Parameters
@@ -445,7 +445,7 @@ def communicator(comm: Any) -> Communicator:
     return Communicator() if comm is None or comm.Get_size() == 1 else MPICommunicator(comm)
 
 
-def alone() -> Any:
+def self_communicator() -> Any:
     """Return mpi4py's communicator of this process alone, for libraries that need one; None without mpi4py."""
     try:
         from mpi4py import MPI

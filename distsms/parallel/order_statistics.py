@@ -229,7 +229,7 @@ def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicato
             start += len(table)
 
 
-def find_place(search: RootSearch, scores: Floats, shift: float, comm: Communicator) -> float:
+def find_position(search: RootSearch, scores: Floats, shift: float, comm: Communicator) -> float:
     """Return the target-th smallest position exactly; NaN if a score is not finite. **Collective**, one or two more
     Allreduces.
     """
@@ -270,4 +270,4 @@ def select(scores: Floats, k: int, comm: Communicator) -> float:
     if not 1 <= k <= n:
         raise InputError(f"k = {k} is not possible with {n} scores: choose k from 1 to {n}", everywhere=True)
     search = RootSearch(np.full(len(scores), POSITIVE, np.uint8), n - k + 1)
-    return find_place(search, np.ascontiguousarray(scores, np.float64), 0.0, comm)
+    return find_position(search, np.ascontiguousarray(scores, np.float64), 0.0, comm)

@@ -107,7 +107,7 @@ class OnePerRank(Replica):
         vectors, comm = self._buffer(), self._comm
         for whole, mine in zip(vectors, slices, strict=True):
             buffers.own(whole, counts, comm.rank)[:] = mine
-            buffers.complete(comm.mpi, comm.library, whole, counts)
+            buffers.complete(comm.mpi, comm.mpi_comm, whole, counts)
             comm.sent["allgather"] += mine.nbytes
             comm.received["allgather"] += whole.nbytes - mine.nbytes
         return vectors
@@ -126,9 +126,9 @@ class OnePerNode(Replica):
 
     def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:
         self._comm, self._nodes = comm, nodes
-        self._node = comm.library.Split_type(comm.mpi.COMM_TYPE_SHARED)
+        self._node = comm.mpi_comm.Split_type(comm.mpi.COMM_TYPE_SHARED)
         self._leads = self._node.Get_rank() == 0
-        self._leaders = comm.library.Split(0 if self._leads else comm.mpi.UNDEFINED)
+        self._leaders = comm.mpi_comm.Split(0 if self._leads else comm.mpi.UNDEFINED)
         self._window = comm.mpi.Win.Allocate_shared(8 * k * length if self._leads else 0, 8, comm=self._node)
         memory: Any = self._window.Shared_query(0)[0]
         self._rows = np.frombuffer(memory, np.float64, k * length).reshape(k, length)

@@ -7,7 +7,7 @@
 
 A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions, so they
 decide by numbers that are the same to the bit on each of them: sums over ranks (an Allreduce gives every rank the same)
-or the root's numbers (`agreed`).
+or the root's numbers (`root_values`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distsms.errors import InputError
-from distsms.parallel.communicator import Communicator, Replica, alone
+from distsms.parallel.communicator import Communicator, Replica, self_communicator
 from distsms.utils.typing import Floats
 
 SPREAD_FROM = 2**20
@@ -58,7 +58,7 @@ class Vectors(ABC):
     ----------
     length, longest : int
         The length of this rank's slice, and of the longest slice.
-    steps : bool
+    runs_solver : bool
         Whether this rank runs the solver.
     outward, inward : str
         The names of the collectives that send w to the ranks and sum X'c.
@@ -67,7 +67,7 @@ class Vectors(ABC):
     """
 
     length: int
-    steps: bool
+    runs_solver: bool
     outward: ClassVar[str]
 
     def __init__(self, comm: Communicator, p: int, shared: bool = False) -> None:
@@ -84,7 +84,7 @@ class Vectors(ABC):
 
     @property
     @abstractmethod
-    def holders(self) -> Any:
+    def mpi_comm(self) -> Any:
         """mpi4py's communicator of the ranks that run the solver, for PETSc; None without mpi4py."""
 
     @abstractmethod
@@ -94,8 +94,8 @@ class Vectors(ABC):
         """
 
     @abstractmethod
-    def announce(self, what: int, numbers: Floats) -> None:
-        """Send a request from the root to the ranks that do not run the solver, which wait in `awaited`.
+    def send_request(self, what: int, numbers: Floats) -> None:
+        """Send a request from the root to the ranks that do not run the solver, which wait in `receive_request`.
 
         Parameters
         ----------
@@ -106,11 +106,11 @@ class Vectors(ABC):
         """
 
     @abstractmethod
-    def awaited(self) -> tuple[int, Floats]:
-        """Wait for a request of the root; return its `what` and `numbers`, as given to `announce`."""
+    def receive_request(self) -> tuple[int, Floats]:
+        """Wait for a request of the root; return its `what` and `numbers`, as given to `send_request`."""
 
     @abstractmethod
-    def copies(self, k: int, slices: Sequence[Floats] | None) -> Floats:
+    def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
         """Return k whole vectors on every rank. **Collective.**
 
         Parameters
@@ -127,13 +127,13 @@ class Vectors(ABC):
         """
 
     @abstractmethod
-    def totals(self, buffer: Floats) -> tuple[Floats, bool]:
+    def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
         """Sum k vectors and a flag over ranks. **Collective.**
 
         Parameters
         ----------
         buffer : (k p + 1,) float64
-            From `room`: k vectors one after the other, then the flag. Its content is overwritten.
+            From `buffer`: k vectors one after the other, then the flag. Its content is overwritten.
 
         Returns
         -------
@@ -144,50 +144,50 @@ class Vectors(ABC):
         """
 
     @abstractmethod
-    def total(self, local: Floats) -> Floats:
+    def sum_vector(self, local: Floats) -> Floats:
         """Return this rank's slice of the sum over ranks of (p,) arrays, whose content is overwritten.
 
         **Collective.**
         """
 
     @abstractmethod
-    def part(self, whole: Floats) -> Floats:
+    def local_slice(self, whole: Floats) -> Floats:
         """Return this rank's slice of a vector (p,), a view. Local."""
 
     @abstractmethod
-    def dealt(self, whole: Floats | None) -> Floats:
-        """Return this rank's slice of a vector (p,) that the root has (None elsewhere): the inverse of `at_root`.
+    def scatter(self, whole: Floats | None) -> Floats:
+        """Return this rank's slice of a vector (p,) that the root has (None elsewhere): the inverse of `gather`.
         **Collective.**
         """
 
-    def highest(self, local: Floats) -> Floats:
+    def maximum(self, local: Floats) -> Floats:
         """Return this rank's slice of the elementwise maximum of (p,) arrays, whose content is overwritten.
         **Collective.**
         """
-        return self.part(self.comm.maximum(local)).copy()
+        return self.local_slice(self.comm.maximum(local)).copy()
 
-    def everywhere(self, mine: Floats | None) -> Floats:
+    def allgather(self, mine: Floats | None) -> Floats:
         """Return a whole vector (p,) on every rank, as a copy. **Collective.**
 
         mine : this rank's slice, (length,); None where it does not run the solver.
         """
-        self.give_back()
-        return self.copies(1, None if mine is None else [mine])[0].copy()
+        self.free_buffer()
+        return self.replicate(1, None if mine is None else [mine])[0].copy()
 
     @abstractmethod
-    def at_root(self, mine: Floats) -> Floats | None:
+    def gather(self, mine: Floats) -> Floats | None:
         """Return a whole vector (p,) on the root, None elsewhere.
 
         **Collective** among the ranks that run the solver.
         """
 
-    def room(self, k: int) -> Floats:
-        """Return a buffer for k vectors and a flag, (k p + 1,), to be filled and passed to `totals`. Local."""
+    def buffer(self, k: int) -> Floats:
+        """Return a buffer for k vectors and a flag, (k p + 1,), to be filled and passed to `sum_buffer`. Local."""
         if len(self._buffer) != k * self.p + 1:
             self._buffer = np.empty(k * self.p + 1)
         return self._buffer
 
-    def give_back(self) -> None:
+    def free_buffer(self) -> None:
         """Free the buffer until it is needed again. Local."""
         self._buffer = np.empty(0)
 
@@ -205,15 +205,15 @@ class Vectors(ABC):
 
     # Operations on vectors, for the ranks that run the solver
 
-    def sums(self, values: Floats) -> Floats:
+    def sum_values(self, values: Floats) -> Floats:
         """Sum (k,) values over slices, in place. **Collective** among the ranks that run the solver."""
         return values
 
-    def agreed(self, values: Floats) -> Floats:
+    def root_values(self, values: Floats) -> Floats:
         """Replace (k,) values by the root's, in place. **Collective** among the ranks that run the solver."""
         return values
 
-    def least(self, values: Floats) -> float:
+    def minimum(self, values: Floats) -> float:
         """Return the smallest entry of a vector, infinity if it has none. **Collective** among the ranks that run the
         solver.
         """
@@ -225,7 +225,7 @@ class Vectors(ABC):
 
         **Collective** among the ranks that run the solver.
         """
-        return float(self.sums(np.array([np.dot(a, b)]))[0])
+        return float(self.sum_values(np.array([np.dot(a, b)]))[0])
 
     @np.errstate(over="ignore", invalid="ignore")  # the caller sees that the result is not finite
     def dots(self, A: Floats, b: Floats) -> Floats:
@@ -244,14 +244,16 @@ class Vectors(ABC):
             The error of each is at most `longest_sum` times the unit roundoff times the product of the two norms.
         """
         starts = range(0, max(len(b), 1), SUMMED)  # matmul, since np.dot would copy slices that are not contiguous
-        return self.sums(sum(np.matmul(A[:, start : start + SUMMED], b[start : start + SUMMED]) for start in starts))
+        return self.sum_values(
+            sum(np.matmul(A[:, start : start + SUMMED], b[start : start + SUMMED]) for start in starts)
+        )
 
     @property
     def longest_sum(self) -> int:
         """The maximum number of successive additions in `dots`."""
         return min(self.longest, SUMMED) + -(-self.longest // SUMMED) + self.comm.size
 
-    def factor(self, A: Floats) -> Floats:
+    def qr_factor(self, A: Floats) -> Floats:
         """Return F with F'F the matrix of inner products of k vectors. **Collective** among the ranks that run the
         solver.
 
@@ -284,7 +286,7 @@ class Vectors(ABC):
         """
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
-        buffer = self.room(1)[:-1]
+        buffer = self.buffer(1)[:-1]
         for name, way in self._ways().items():
             taken: list[float] = []
             while len(taken) < 2 or (len(taken) < 5 and sum(taken) < 1.0):
@@ -297,7 +299,7 @@ class Vectors(ABC):
         self.inward = self.comm.bcast(min(self.measured, key=self.measured.__getitem__))
         self._sum = self._ways()[self.inward]
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Describe for people how w and X'c travel."""
         times = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.measured.items())
         return f"{self.outward} and {self.inward}" + (f", the fastest of {times}" if times else "")
@@ -311,7 +313,7 @@ class RootVectors(Vectors):
     outward = "broadcast"
 
     def __init__(self, comm: Communicator, p: int, shared: bool = False) -> None:
-        self.steps = comm.is_root
+        self.runs_solver = comm.is_root
         self.length = p if comm.is_root else 0
         super().__init__(comm, p, shared)
 
@@ -320,8 +322,8 @@ class RootVectors(Vectors):
         return self.p
 
     @property
-    def holders(self) -> Any:
-        return alone()
+    def mpi_comm(self) -> Any:
+        return self_communicator()
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         comm = self.comm
@@ -331,13 +333,13 @@ class RootVectors(Vectors):
             "allreduce": comm.sum,
         }
 
-    def announce(self, what: int, numbers: Floats) -> None:
+    def send_request(self, what: int, numbers: Floats) -> None:
         first, others = (numbers[0], numbers[1:]) if len(numbers) else (np.zeros(2), numbers)
         self.comm.broadcast(np.array([what, *first]))
         if len(others):
             self.comm.broadcast(np.ascontiguousarray(others))
 
-    def awaited(self) -> tuple[int, Floats]:
+    def receive_request(self) -> tuple[int, Floats]:
         what, *first = self.comm.broadcast(np.empty(3))
         numbers = np.empty((max(1, int(what)), 2))
         numbers[0] = first
@@ -345,27 +347,27 @@ class RootVectors(Vectors):
             self.comm.broadcast(numbers[1:])
         return int(what), numbers
 
-    def copies(self, k: int, slices: Sequence[Floats] | None) -> Floats:
+    def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
         return self._room_for_copies(k).broadcast(slices)
 
-    def room(self, k: int) -> Floats:
+    def buffer(self, k: int) -> Floats:
         # On the root the result is a view of this buffer, which the caller keeps: so it is a new one each time.
-        return np.empty(k * self.p + 1) if self.steps else super().room(k)
+        return np.empty(k * self.p + 1) if self.runs_solver else super().buffer(k)
 
-    def totals(self, buffer: Floats) -> tuple[Floats, bool]:
+    def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
         self._sum(buffer)
         return buffer[:-1].reshape(-1, self.p), bool(buffer[-1])
 
-    def total(self, local: Floats) -> Floats:
-        return self.part(self._sum(local))
+    def sum_vector(self, local: Floats) -> Floats:
+        return self.local_slice(self._sum(local))
 
-    def part(self, whole: Floats) -> Floats:
-        return whole if self.steps else whole[:0]
+    def local_slice(self, whole: Floats) -> Floats:
+        return whole if self.runs_solver else whole[:0]
 
-    def at_root(self, mine: Floats) -> Floats | None:
+    def gather(self, mine: Floats) -> Floats | None:
         return mine
 
-    def dealt(self, whole: Floats | None) -> Floats:
+    def scatter(self, whole: Floats | None) -> Floats:
         return np.empty(0) if whole is None else whole
 
 
@@ -373,7 +375,7 @@ class DistributedVectors(Vectors):
     """A slice of every vector on every rank, of p/P entries or one more; all ranks run the solver in lock-step."""
 
     outward = "allgather"
-    steps = True
+    runs_solver = True
 
     def __init__(self, comm: Communicator, p: int, shared: bool = False) -> None:
         self._counts = [p // comm.size + (rank < p % comm.size) for rank in range(comm.size)]
@@ -385,8 +387,8 @@ class DistributedVectors(Vectors):
         return self._counts[0]
 
     @property
-    def holders(self) -> Any:
-        return self.comm.library
+    def mpi_comm(self) -> Any:
+        return self.comm.mpi_comm
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         comm, counts = self.comm, self._counts
@@ -395,44 +397,44 @@ class DistributedVectors(Vectors):
             "reduces in turn": lambda array: comm.reduce_scatter(array, counts, in_turn=True),
         }
 
-    def announce(self, what: int, numbers: Floats) -> None:
+    def send_request(self, what: int, numbers: Floats) -> None:
         pass  # every rank runs the solver and knows what is next
 
-    def awaited(self) -> tuple[int, Floats]:
+    def receive_request(self) -> tuple[int, Floats]:
         raise AssertionError("all ranks run the solver, so none waits for requests")
 
-    def copies(self, k: int, slices: Sequence[Floats] | None) -> Floats:
+    def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
         assert slices is not None
         return self._room_for_copies(k).gather(slices, self._counts)
 
-    def totals(self, buffer: Floats) -> tuple[Floats, bool]:
+    def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
         flag = bool(self.comm.maximum(buffer[-1:])[0])
         return np.array([self._sum(vector) for vector in buffer[:-1].reshape(-1, self.p)]), flag
 
-    def total(self, local: Floats) -> Floats:
+    def sum_vector(self, local: Floats) -> Floats:
         return self._sum(local)
 
-    def part(self, whole: Floats) -> Floats:
+    def local_slice(self, whole: Floats) -> Floats:
         start = sum(self._counts[: self.comm.rank])
         return whole[start : start + self.length]
 
-    def at_root(self, mine: Floats) -> Floats | None:
+    def gather(self, mine: Floats) -> Floats | None:
         return self.comm.gather_rows(mine)
 
-    def dealt(self, whole: Floats | None) -> Floats:
+    def scatter(self, whole: Floats | None) -> Floats:
         return self.comm.scatter_rows(whole, self.length)
 
-    def sums(self, values: Floats) -> Floats:
+    def sum_values(self, values: Floats) -> Floats:
         return self.comm.sum(values)
 
-    def agreed(self, values: Floats) -> Floats:
+    def root_values(self, values: Floats) -> Floats:
         return self.comm.broadcast(values)
 
-    def factor(self, A: Floats) -> Floats:
-        return _triangular(np.vstack(self.comm.allgather(super().factor(A))))
+    def qr_factor(self, A: Floats) -> Floats:
+        return _triangular(np.vstack(self.comm.allgather(super().qr_factor(A))))
 
-    def least(self, values: Floats) -> float:
-        return -float(self.comm.maximum(np.array([-super().least(values)]))[0])
+    def minimum(self, values: Floats) -> float:
+        return -float(self.comm.maximum(np.array([-super().minimum(values)]))[0])
 
 
 def _triangular(A: Floats) -> Floats:

@@ -23,7 +23,7 @@ from distsms.report import html, plots
 from distsms.report.html import Html, element
 from distsms.report.plots import Drawing
 from distsms.report.selection_sections import Beside, OnPath, baseline_section, figure_of, path_section
-from distsms.utils.formatting import size
+from distsms.utils.formatting import format_bytes
 from distsms.utils.typing import Floats
 
 WEIGHTS = 20
@@ -61,7 +61,7 @@ def compose(material: Material) -> tuple[str, list[Drawing]]:
 
 
 def _subtitle(material: Material) -> str:
-    found, now = material.judged.found, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    found, now = material.judged.measures, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return (
         f"measured on {material.on}: {found['n']:,} rows, {found['n_pos']:,} positive, {found['n_neg']:,} negative. "
         f"Made by distsms {__version__}, {now}."
@@ -69,7 +69,7 @@ def _subtitle(material: Material) -> str:
 
 
 def _headline(material: Material, drawn: list[Drawing]) -> Html:
-    found, sure, info = material.judged.found, material.judged.sure, material.info
+    found, sure, info = material.judged.measures, material.judged.intervals, material.info
     gap = f"J {_number(info.get('J'))}, lower bound {_number(info.get('lower_bound'))}"
     return html.tiles(
         [
@@ -82,13 +82,13 @@ def _headline(material: Material, drawn: list[Drawing]) -> Html:
 
 
 def _measured(material: Material, drawn: list[Drawing]) -> Html:
-    found = material.judged.found
+    found = material.judged.measures
     shown = {"precision": "precision", "recall": "recall", "f1": "F1", "error_rate": "error rate"}
-    shown |= {name: name for name in material.judged.more}
+    shown |= {name: name for name in material.judged.extra_measures}
     parts = []
     if found["n_pos"] and found["n_neg"]:
         these = [
-            plots.roc(material.curve, found, in_words(material.judged.sure["rocarea"], material.level)),
+            plots.roc(material.curve, found, in_words(material.judged.intervals["rocarea"], material.level)),
             plots.precision_recall(material.curve, found),
         ]
         drawn += these
@@ -115,7 +115,7 @@ def _measured(material: Material, drawn: list[Drawing]) -> Html:
 
 
 def _sure(material: Material) -> str:
-    sure = material.judged.sure
+    sure = material.judged.intervals
     return (
         f"Intervals of {100 * material.level:g} % ({sure['rocarea'].method} for ROCArea, {sure['prbep'].method} for "
         f"PRBEP) are of {sure['rocarea'].of}, drawn as these were, not of what another training would give. Curves are "
@@ -203,7 +203,7 @@ def _cost(material: Material, drawn: list[Drawing]) -> str:
     rows = []
     for k, of_rank in enumerate(ranks):
         spent = [_number(of_rank.get("seconds", {}).get(name), ".3f") for name in phases]
-        amounts = [size(of_rank[name]) if name in of_rank else "-" for name in others]
+        amounts = [format_bytes(of_rank[name]) if name in of_rank else "-" for name in others]
         rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *spent, *amounts])
     header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in others)]
     return html.section("Seconds, memory and bytes", html.table("What the training took", header, rows))

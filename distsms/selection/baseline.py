@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 from distsms.measures import RANKING
 from distsms.metrics import bootstrap, confidence, ranking
-from distsms.metrics.confidence import LEVEL, Interval, Spread
+from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
 from distsms.optim.settings import Settings
 from distsms.selection.competitors import ALONE, HELD, METHODS, OURS, Task
 from distsms.selection.folds import Folds, best_of_others, held_out
 from distsms.utils import schema
-from distsms.utils.files import replacing, require_space
+from distsms.utils.files import atomic_write, require_space
 from distsms.utils.runstore import ResumableStore
-from distsms.utils.schema import Fields, number, number_or_null, read_objects
+from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects
 from distsms.utils.typing import Floats
 
 REPLICATES = 1000
@@ -108,7 +108,7 @@ class BaselineStore(ResumableStore):
         """Write a fit and the scores (n_fold,), or a try."""
         if scores is not None:
             require_space(self.path, scores.nbytes)
-            with replacing(self.file_entry(found, "npy")) as temporary, open(temporary, "wb") as file:
+            with atomic_write(self.file_entry(found, "npy")) as temporary, open(temporary, "wb") as file:
                 np.save(file, scores)
         self.write(self.file_entry(found, "json"), found._asdict())
 
@@ -148,13 +148,13 @@ class BaselineStore(ResumableStore):
 
 FIT: Fields = {
     "method": METHODS.__contains__,
-    **dict.fromkeys(("setting", "fold", "seconds", *RANKING), number),
+    **dict.fromkeys(("setting", "fold", "seconds", *RANKING), is_number),
     "note": lambda value: isinstance(value, str),
 }
 TRY: Fields = {
     "method": METHODS.__contains__,
-    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), number),
-    "value": number_or_null,
+    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), is_number),
+    "value": is_number_or_null,
 }
 
 
@@ -238,7 +238,7 @@ class MethodResult(NamedTuple):
 STANDING: Fields = {
     "method": lambda value: isinstance(value, str),
     "chosen": lambda value: isinstance(value, list),
-    "seconds": number,
+    "seconds": is_number,
     "sure": lambda value: isinstance(value, dict) and set(value) == set(RANKING),
     "less": lambda value: isinstance(value, dict),
 }
@@ -246,7 +246,7 @@ STANDING: Fields = {
 
 def read_standing(told: Mapping[str, Any], where: object) -> MethodResult:
     """A line of baseline.json. Raises InputError where it is damaged."""
-    if why := schema.fault(told, STANDING):
+    if why := schema.find_fault(told, STANDING):
         raise InputError(f"{where}: is damaged: {why}. The same line of distsms baseline again writes it anew")
 
     def of(words: Mapping[str, Any]) -> dict[str, Interval]:
@@ -312,16 +312,16 @@ def _counted(words: Iterable[str]) -> list[tuple[str, int]]:
 
 
 class _Judged:
-    """A fit for each fold: placements and shares (`measures.among`) of its rows, and replicates of the mean PRBEP."""
+    """A fit for each fold: placements and shares (`top_k_shares`) of its rows, and replicates of the mean PRBEP."""
 
     def __init__(self, folder: BaselineStore, fits: Sequence[Fit], rows: Rows) -> None:
         inside = [rows.fold == one.fold for one in fits]
         self._labels = [rows.y[one] for one in inside]
         scored = [(folder.scores(fit), y) for fit, y in zip(fits, self._labels, strict=True)]
         self._placed = [ranking.placements(s, y, ALONE) for s, y in scored]
-        self._shares = [ranking.among(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
+        self._shares = [ranking.top_k_shares(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
         drawn = [
-            bootstrap.prbep(s, y, np.flatnonzero(one), REPLICATES, 0, ALONE)
+            bootstrap.prbep_replicates(s, y, np.flatnonzero(one), REPLICATES, 0, ALONE)
             for (s, y), one in zip(scored, inside, strict=True)
         ]
         self._replicates = np.mean(drawn, axis=0)
@@ -330,8 +330,8 @@ class _Judged:
         """The measures."""
         area, prbep = self._spreads(self._placed, self._shares)
         return {
-            "rocarea": confidence.of_rocarea(area, LEVEL),
-            "prbep": confidence.of_prbep(prbep, self._replicates, LEVEL),
+            "rocarea": confidence.rocarea_interval(area, LEVEL),
+            "prbep": confidence.prbep_interval(prbep, self._replicates, LEVEL),
         }
 
     def less(self, ours: _Judged | None) -> dict[str, Interval]:
@@ -341,12 +341,14 @@ class _Judged:
         placed = [a - b for a, b in zip(ours._placed, self._placed, strict=True)]
         area, prbep = self._spreads(placed, [a - b for a, b in zip(ours._shares, self._shares, strict=True)])
         return {
-            "rocarea": confidence.of_rocarea_difference(area, LEVEL),
-            "prbep": confidence.of_prbep_difference(prbep, ours._replicates - self._replicates, LEVEL),
+            "rocarea": confidence.rocarea_difference_interval(area, LEVEL),
+            "prbep": confidence.prbep_difference_interval(prbep, ours._replicates - self._replicates, LEVEL),
         }
 
-    def _spreads(self, placed: Sequence[NDArray[np.int64]], shares: Sequence[Floats]) -> tuple[Spread, Spread]:
+    def _spreads(
+        self, placed: Sequence[NDArray[np.int64]], shares: Sequence[Floats]
+    ) -> tuple[MeanEstimate, MeanEstimate]:
         """Of both measures, over the folds."""
-        area = [confidence.delong(one, y, ALONE) for one, y in zip(placed, self._labels, strict=True)]
-        prbep = [confidence.recall(one, y, ALONE) for one, y in zip(shares, self._labels, strict=True)]
-        return confidence.of_folds(area), confidence.of_folds(prbep)
+        area = [confidence.rocarea_estimate(one, y, ALONE) for one, y in zip(placed, self._labels, strict=True)]
+        prbep = [confidence.prbep_estimate(one, y, ALONE) for one, y in zip(shares, self._labels, strict=True)]
+        return confidence.pool_folds(area), confidence.pool_folds(prbep)

@@ -49,7 +49,7 @@ def setting(one: MethodResult) -> str:
 
 def table(found: Sequence[MethodResult], measure: str) -> str:
     """A row for each method."""
-    return formatting.table(header(measure), [cells(one, measure) for one in found])
+    return formatting.format_table(header(measure), [cells(one, measure) for one in found])
 
 
 def sentences(found: Sequence[MethodResult], measure: str) -> list[str]:

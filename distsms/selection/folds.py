@@ -21,16 +21,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.duplicates import hashes
+from distsms.data.duplicates import hash_rows
 from distsms.data.groupby import Groups
 from distsms.data.row_metadata import Hashes
-from distsms.data.shards.dataset import opened
+from distsms.data.shards.dataset import open_shards
 from distsms.data.shards.manifest import Manifest
 from distsms.data.splits import periods
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
-from distsms.utils.hashing import keys
+from distsms.utils.hashing import row_keys
 
 CAVEATS = {
     "groups": "intervals count each row by itself: where rows of a group are alike, they are too narrow",
@@ -74,14 +74,14 @@ def marks(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
     found = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):
         return np.arange(first, last)
-    for shard, piece in opened(manifest, first, last):
+    for shard, piece in open_shards(manifest, first, last):
         if by == "groups":
             found.append(shard.read_groups(piece))
         elif by == "time":
             found.append(shard.read_times(piece))
         else:
             rows = max(1, PART_ENTRIES * piece.shard.rows // max(piece.shard.nnz, 1))
-            found += [hashes(shard.read_rows(part)) for part in piece.parts(rows)]
+            found += [hash_rows(shard.read_rows(part)) for part in piece.parts(rows)]
     return np.concatenate([np.empty(0, np.float64 if by == "time" else np.uint64), *found])
 
 
@@ -138,7 +138,7 @@ def deal(
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
         skipped, runs = first % folds, -(-(first % folds + len(rows)) // folds)
         numbers = first - skipped + np.arange(runs * folds)
-        order = np.argsort(keys(numbers, 2 * seed + (sign > 0)).reshape(runs, folds), axis=1, kind="stable")
+        order = np.argsort(row_keys(numbers, 2 * seed + (sign > 0)).reshape(runs, folds), axis=1, kind="stable")
         places = np.argsort(order, axis=1).ravel()[skipped : skipped + len(rows)]
         found[rows] = 1 + places
     return found
@@ -242,7 +242,7 @@ def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int,
     kind = np.repeat(np.arange(len(left)), left)
     a, b = shares[:, kind]
     # Within a factor of 2 in size the seed decides, so that it makes a difference even where all groups differ.
-    order = np.lexsort((keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
+    order = np.lexsort((row_keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
     load, found = np.zeros((2, folds)), np.empty(len(kind), np.int64)
     for group in order.tolist():
         # Of all folds it adds least to the sum of the squares of loads.

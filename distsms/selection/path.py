@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.measures import Measure
 from distsms.metrics import confidence
-from distsms.metrics.confidence import Interval, Spread
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
@@ -44,7 +44,7 @@ class Point(NamedTuple):
     result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous` and `idle`
     threshold: float
     training: Mapping[str, float]  # on the lane's own rows
-    held_out: Mapping[str, Any] | None  # on the fold's rows, and `squares` and `counts` of `Spread`; lane 0 has none
+    held_out: Mapping[str, Any] | None  # on the fold's rows, with `MeanEstimate.squares`, `counts`; lane 0 has none
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Run(NamedTuple):
 
 
 def run(
-    block: Block,
+    block: DataBlock,
     problem: Problem,
     comm: Communicator,
     keep: Callable[[Point, Result], None],
@@ -125,7 +125,7 @@ class LaneObjective(Objective):
         if not loss:
             return threshold, training, None
         out = self.folds.judged(loss)
-        spread = confidence.spread_of(self.measure.name, scores[out], labels[out], comm)
+        spread = confidence.measure_estimate(self.measure.name, scores[out], labels[out], comm)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts)}
         return threshold, training, headline_measures(self.measure, scores[out], labels[out], threshold, comm) | parts
 
@@ -135,7 +135,7 @@ class Lanes:
 
     def __init__(
         self,
-        block: Block,
+        block: DataBlock,
         problem: Problem,
         comm: Communicator,
         stop_wanted: Callable[[], bool] = lambda: False,
@@ -178,7 +178,7 @@ class Lanes:
                 w = result.w
                 numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
                 points.append(Point(lam, number, numbers, *seat.assessment(w)))
-                whole = vectors.at_root(w)
+                whole = vectors.gather(w)
                 if whole is not None:
                     keep(points[-1], replace(result, w=whole))
 
@@ -190,7 +190,7 @@ class Lanes:
     def _dealt(self, whole: Floats | None) -> Floats:
         """This rank's slice of the root's start, or of 0 where the root has none. Collective."""
         given = self.comm.bcast(whole is not None)
-        return self.vectors.dealt(whole) if given else np.zeros(self.vectors.length)
+        return self.vectors.scatter(whole) if given else np.zeros(self.vectors.length)
 
 
 class Mean(NamedTuple):
@@ -246,10 +246,12 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
             curve = [Mean(*one) for one in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
             at.append(choose(curve, rule, wrong).chosen.lam)
     these = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
-    found = confidence.of_folds([Spread(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these])
+    found = confidence.pool_folds(
+        [MeanEstimate(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these]
+    )
     if measure == "rocarea":
-        return confidence.of_rocarea(found, confidence.LEVEL)
-    return confidence.of_prbep(found, np.empty(0), confidence.LEVEL)
+        return confidence.rocarea_interval(found, confidence.LEVEL)
+    return confidence.prbep_interval(found, np.empty(0), confidence.LEVEL)
 
 
 def faults(points: Sequence[Point]) -> dict[float, str]:

@@ -20,24 +20,24 @@ from distsms.optim.settings import Settings
 from distsms.selection.path import Point
 from distsms.utils import schema
 from distsms.utils.runstore import ResumableStore
-from distsms.utils.schema import Fields, number, number_or_null, read_objects
+from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects
 from distsms.utils.typing import Floats
 
 MODEL = "model.h5"
 
 RESULT: Fields = {
     "status": tuple(one.name.lower() for one in Status).__contains__,
-    **dict.fromkeys(("J", "lower_bound", "gap"), number_or_null),
-    "evaluations": number,
+    **dict.fromkeys(("J", "lower_bound", "gap"), is_number_or_null),
+    "evaluations": is_number,
     "vacuous": (False, True).__contains__,
 }
 POINT: Fields = {
-    "lam": number,
-    "lane": number,
-    "result": lambda value: schema.fault(value, RESULT) is None,
-    "threshold": number_or_null,
-    "training": lambda value: schema.fault(value, schema.MEASURED) is None,
-    "held_out": lambda value: value is None or schema.fault(value, schema.MEASURED) is None,
+    "lam": is_number,
+    "lane": is_number,
+    "result": lambda value: schema.find_fault(value, RESULT) is None,
+    "threshold": is_number_or_null,
+    "training": lambda value: schema.find_fault(value, schema.MEASURED) is None,
+    "held_out": lambda value: value is None or schema.find_fault(value, schema.MEASURED) is None,
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.matrix.blocks import threads_wanted
+from distsms.matrix.blocks import thread_count
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 
@@ -87,7 +87,7 @@ def grow(X: Any, y: NDArray[np.int8], number: int, rounds: int) -> Any:
 
 
 def _told(number: int) -> dict[str, Any]:
-    same = {"objective": "binary:logistic", "tree_method": "hist", "nthread": threads_wanted()}
+    same = {"objective": "binary:logistic", "tree_method": "hist", "nthread": thread_count()}
     return {**same, "verbosity": 0, "seed": 0, **setting(number)}
 
 
@@ -99,4 +99,4 @@ def _rows(X: Any, y: NDArray[np.int8]) -> Any:
 
 def _prbep(scores: NDArray[np.float32], rows: Any) -> tuple[str, float]:
     y = np.where(rows.get_label() > 0, 1, -1).astype(np.int8)
-    return "prbep", ranking.at_k(scores.astype(float), y, int(np.sum(y > 0)), ALONE).precision
+    return "prbep", ranking.top_k(scores.astype(float), y, int(np.sum(y > 0)), ALONE).precision

@@ -24,19 +24,19 @@ from distsms.measures import RANKING
 from distsms.optim.result import Status
 from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.training.trace import LINE, read_trace
-from distsms.utils.files import replacing
+from distsms.utils.files import atomic_write
 from distsms.utils.formatting import to_json
 from distsms.utils.schema import (
     MEASURED,
     Fields,
-    columns,
     differences,
-    fault,
-    file_entry,
-    number,
-    number_or_null,
-    positive,
+    find_fault,
+    is_file_entry,
+    is_number,
+    is_number_or_null,
+    is_positive,
     read_objects,
+    to_columns,
 )
 from distsms.utils.typing import Floats
 
@@ -103,7 +103,7 @@ class CompletedRun:
         remedy = f"Remove this run's folder, {folder}, and it is run anew"
         (result,) = read_objects(folder / RESULT, RESULTS, remedy)
         trace = read_trace(folder / TRACE, remedy)
-        test = columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
+        test = to_columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
         cell = RunSpec(result["measure"], result["lambda"], result["solver"], result["c_mu"])
         if cell.name != folder.name:
             raise InputError(f"{folder / RESULT}: belongs to another run, {cell.name}. {remedy}")
@@ -195,7 +195,7 @@ class RunStore:
 
     def write(self, name: str | Path, text: str) -> None:
         """Replace one of the folder's files, atomically."""
-        with replacing(self.path / name) as temporary:
+        with atomic_write(self.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     @property
@@ -227,18 +227,18 @@ def _remove(path: Path) -> None:
 
 
 NONFINITE = Status.NONFINITE.name.lower()
-TESTED: Fields = {**LINE, "best_J": number_or_null, **MEASURED}
+TESTED: Fields = {**LINE, "best_J": is_number_or_null, **MEASURED}
 RESULTS: Fields = {
     "measure": RANKING.__contains__,
-    "lambda": positive,
+    "lambda": is_positive,
     "solver": tuple(SOLVERS).__contains__,
-    "c_mu": lambda value: value is None or positive(value),
+    "c_mu": lambda value: value is None or is_positive(value),
     "status": tuple(one.name.lower() for one in Status).__contains__,
-    **dict.fromkeys(("J", "lower_bound", "gap"), number_or_null),
-    **dict.fromkeys(("J_at_zero", "seconds"), number),
-    "evaluations": lambda value: type(value) is int and number(value),
+    **dict.fromkeys(("J", "lower_bound", "gap"), is_number_or_null),
+    **dict.fromkeys(("J_at_zero", "seconds"), is_number),
+    "evaluations": lambda value: type(value) is int and is_number(value),
     "vacuous": lambda value: isinstance(value, bool),
-    "test": lambda value: value is None or fault(value, MEASURED) is None,
+    "test": lambda value: value is None or find_fault(value, MEASURED) is None,
     "host": lambda value: isinstance(value, str),
 }
-IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": file_entry, "test": file_entry}
+IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": is_file_entry, "test": is_file_entry}

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.inference import inputs, scoring
 from distsms.losses.registry import Loss
@@ -48,13 +48,13 @@ class HeldOutRows:
 
     def __init__(self, path: str, training: Manifest, comm: Communicator, ignore_new: bool = False) -> None:
         """training : the data set whose columns, labels and normalization they share. Raises InputError."""
-        self._path, self._like = path, inputs.like(training)
+        self._path, self._like = path, inputs.untrained_model(training)
         self._comm, self._quiet = comm, inputs.InputOptions(ignore_new, quiet=True)
         found = scoring.score([self._like], path, comm, inputs.InputOptions(ignore_new))
         rows = int(comm.maximum(np.array([len(found.labels)]))[0])
         self.at_once = max(1, TESTED_BYTES // (8 * (training.p + rows)))
 
-    def scored(self, vectors: Sequence[Floats]) -> scoring.Scored:
+    def scored(self, vectors: Sequence[Floats]) -> scoring.ScoredRows:
         """Scores of some w (p,), in one pass. Collective. Raises InputError if one is not finite."""
         models = [replace(self._like, w=self._like.normalization.fold(w)) for w in vectors]
         return scoring.score(models, self._path, self._comm, self._quiet)
@@ -68,7 +68,7 @@ class Runner:
 
     def __init__(
         self,
-        block: Block,
+        block: DataBlock,
         test: HeldOutRows | None,
         ordering: str,
         folder: RunStore,
@@ -87,10 +87,10 @@ class Runner:
         """Solve, measure on the test rows, write the cell's files. A cell that a signal stopped stays unfinished."""
         self._warm_up(cell, settings)
         comm, folder = self.comm, Path()
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 folder = self.folder.begin(cell)
-        with Kept(folder if comm.is_root and self.test else None, self.vectors.at_root) as kept:
+        with Kept(folder if comm.is_root and self.test else None, self.vectors.gather) as kept:
 
             def watch(state: State, w: Floats) -> None:
                 if self.test is not None:
@@ -102,7 +102,7 @@ class Runner:
                 return result
             kept.add(result.evaluations, result.seconds, result.J, result.w)
             tested = self._tested(kept)
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root:
                 self._write(cell, folder, result, tested)
         return result
@@ -134,7 +134,7 @@ class Runner:
             some = range(first, min(first + test.at_once, count))
             found = test.scored([comm.broadcast(kept.load(k, p) if comm.is_root else np.empty(p)) for k in some])
             for place, k in enumerate(some):
-                worth = ranking(*found.judged(place), comm)
+                worth = ranking(*found.counted_scores(place), comm)
                 if comm.is_root:
                     lines.append({**kept.records[k], "rocarea": worth.rocarea, "prbep": worth.prbep})
         return lines
@@ -157,7 +157,7 @@ class Kept:
     """The best w so far at a growing distance of evaluations, in a nameless file that a killed run does not leave.
 
     folder : where the file is; None keeps nothing but the records: evaluation, seconds and best J of each w.
-    whole : makes of a slice of w the whole on the root, where the others have None; see `Vectors.at_root`.
+    whole : makes of a slice of w the whole on the root, where the others have None; see `Vectors.gather`.
     On the disk: 8 p bytes for each, some 50 w for 1000 evaluations.
     """
 

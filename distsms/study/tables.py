@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distsms.study.grid import CompletedRun
-from distsms.utils.formatting import table
+from distsms.utils.formatting import format_table
 
 SHARES = {"1 %": 0.01, "0.1 %": 0.001}
 """How near to the least J known."""
@@ -178,7 +178,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table for a terminal: its columns become lines, since methods are many and measures are few."""
     turned = [list(one) for one in zip(header, *lines, strict=True)]
-    return table(turned[0], turned[1:])
+    return format_table(turned[0], turned[1:])
 
 
 def _every(runs: Sequence[CompletedRun]) -> tuple[list[str], list[list[str]]]:

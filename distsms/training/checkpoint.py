@@ -29,7 +29,7 @@ import numpy as np
 
 from distsms.data.formats.npy import DAMAGED
 from distsms.errors import InputError
-from distsms.utils.files import replacing, require_space, sync
+from distsms.utils.files import atomic_write, require_space, sync
 from distsms.utils.typing import Floats
 
 FORMAT, VERSION = "distsms-checkpoint", 2
@@ -84,7 +84,7 @@ def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], a
     require_space(folder, sum(8 * int(np.prod(one.shape)) for one in arrays.values()))
     shapes = {name: one.shape for name, one in arrays.items()}
     info = {"format": FORMAT, "version": VERSION, "problem": problem, "numbers": numbers, "shapes": shapes}
-    with replacing(folder / NEWEST) as temporary:
+    with atomic_write(folder / NEWEST) as temporary:
         with zipfile.ZipFile(temporary, "w") as archive:
             archive.writestr(INFO, json.dumps(info))
             for name, array in arrays.items():

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from distsms.data.shards import dataset
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.inference import model
@@ -37,7 +37,7 @@ from distsms.training.provenance import Distribution, describe_data_set, describ
 from distsms.training.recorder import recording
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Labels
-from distsms.utils.usage import ReadCounter, busiest, used
+from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TrainingTask:
 
     Parameters
     ----------
-    data : Manifest or Block
+    data : Manifest or DataBlock
         A data set, of which each rank loads its share, or this rank's rows.
     measure : Measure
         What to optimize.
@@ -64,7 +64,7 @@ class TrainingTask:
         Identifies rows in memory, for checkpoints; a data set has its own.
     """
 
-    data: Manifest | Block
+    data: Manifest | DataBlock
     measure: Measure
     settings: Settings
     bias: float | None = None
@@ -82,7 +82,7 @@ class TrainingTask:
 
         `features` is what `distsms.matrix.local.as_features` or `distsms.matrix.augmented.RepeatedRows` made of them.
         """
-        block = Block(features, labels, None, 0, len(labels), features.shape[1], 0)
+        block = DataBlock(features, labels, None, 0, len(labels), features.shape[1], 0)
         return cls(block, Measure.parse(measure), settings, bias)
 
     @property
@@ -134,7 +134,7 @@ class TrainingObserver:
     def planned(self, plan: Plan, notes: list[str]) -> None:
         """Before a data set is loaded. `notes`, on the root, are lines on the checkpoint that the run goes on from."""
 
-    def loaded(self, block: Block, vectors: Vectors) -> None:
+    def loaded(self, block: DataBlock, vectors: Vectors) -> None:
         """When the rows are in memory and the solver's vectors are laid out. May be collective."""
 
     def evaluated(self, state: State, w: Floats) -> None:
@@ -210,11 +210,11 @@ class TrainedModel:
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
-        return comm.allgather(used(self.clock, comm.moved(), self.reading.bytes, self.evaluations))
+        return comm.allgather(resource_usage(self.clock, comm.bytes_moved(), self.reading.bytes, self.evaluations))
 
     def usage_info(self, usage: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what a model file says of the ranks' usage."""
-        return busiest(usage) | {"outward": self.vectors.outward, "inward": self.vectors.inward}
+        return maximum_usage(usage) | {"outward": self.vectors.outward, "inward": self.vectors.inward}
 
     def to_model(self, comm: Communicator) -> Model:
         """Return the model, with all that its file says: the same on every rank. **Collective.**"""
@@ -232,7 +232,7 @@ class TrainedModel:
             comm.bcast(provenance() if comm.is_root else None),
         )
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
-        return model.trained(self.w, info, task.manifest)
+        return model.from_training(self.w, info, task.manifest)
 
 
 def fit(
@@ -266,9 +266,9 @@ def fit(
     Memory beyond the rows: see `distsms.training.plan`. Cost beyond the solver's evaluations: one pass over the rows
     for their scores, and with `measure_rows` a distributed sort of these.
     """
-    clock, reading, manifest, settings = Clock(comm.moved), ReadCounter(), task.manifest, task.settings
+    clock, reading, manifest, settings = Clock(comm.bytes_moved), ReadCounter(), task.manifest, task.settings
     node_ranks, ordering, step, plan = comm.node_ranks(), task.ordering, task.step, None
-    with comm.together():
+    with comm.fail_together():
         task.check()
         start = task.start_vector()
         if manifest is not None:
@@ -281,7 +281,7 @@ def fit(
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:
             observer.planned(plan, recorder.notes)
-        block = task.data if isinstance(task.data, Block) else _load(task.data, comm, plan, clock, reading)
+        block = task.data if isinstance(task.data, DataBlock) else _load(task.data, comm, plan, clock, reading)
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
         features = WithBias(block.features, task.bias) if task.bias else block.features
         step, _ = choose_step(step, features.shape[1], comm.size, settings.traits.spreadable)
@@ -297,7 +297,7 @@ def fit(
     if options.measure_rows:
         gc.collect()  # a run and its solver refer to each other
     with clock.phase("threshold"):
-        scores, labels = block.judged(features.margins(result.w))
+        scores, labels = block.counted_scores(features.margins(result.w))
         threshold, training, data = decision_threshold(calls_positive, scores, labels, comm), None, None
         if options.measure_rows:
             training = headline_measures(task.measure, scores, labels, threshold, comm)
@@ -311,7 +311,7 @@ def fit(
     return TrainedModel(*found, vectors, clock, reading, evaluations)
 
 
-def _load(data: Manifest, comm: Communicator, plan: Plan | None, clock: Clock, reading: ReadCounter) -> Block:
+def _load(data: Manifest, comm: Communicator, plan: Plan | None, clock: Clock, reading: ReadCounter) -> DataBlock:
     assert plan is not None
     with clock.phase("load"), reading:
-        return dataset.load(data, comm, room=plan.room(comm.is_root))
+        return dataset.load(data, comm, budget=plan.room(comm.is_root))

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.losses.registry import Loss, choose_ordering, make_loss
 from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 
 
 def make_losses(
-    block: Block,
+    block: DataBlock,
     measure: str | Measure,
     ordering: str,
     comm: Communicator,
@@ -24,7 +24,7 @@ def make_losses(
 
     Parameters
     ----------
-    block : Block
+    block : DataBlock
         This rank's rows.
     measure : str or Measure
         What is trained for.

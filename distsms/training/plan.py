@@ -14,12 +14,12 @@ from distsms.data.shards.streaming import MemoryBudget, buffer_bytes, entry_byte
 from distsms.errors import InputError
 from distsms.losses.base import Cost
 from distsms.losses.registry import choose_ordering, loss_class
-from distsms.matrix.blocks import threads_wanted
+from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
 from distsms.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import SHARED_FROM, choose_step
-from distsms.utils.formatting import size
+from distsms.utils.formatting import format_bytes
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
 """Python and the libraries on every rank, and what PETSc adds where the solver steps; see docs/theory/costs.md."""
@@ -74,9 +74,9 @@ class Needs:
 
     def in_words(self, ranks: int, here: int) -> str:
         """The same for people, where `here` of so many ranks are on a node."""
-        words = [f"{size(self.of_rank(ranks))} on each rank"]
-        words += [f"{size(self.node)} more on each node"] if self.node and here > 1 else []
-        words += [f"{size(self.root)} more on the root"] if self.root else []
+        words = [f"{format_bytes(self.of_rank(ranks))} on each rank"]
+        words += [f"{format_bytes(self.node)} more on each node"] if self.node and here > 1 else []
+        words += [f"{format_bytes(self.root)} more on the root"] if self.root else []
         return ", ".join(words)
 
 
@@ -119,7 +119,7 @@ def needs(
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
     each = INTERPRETER + EXPANDING * (manifest.compression != "none")
-    each += 8 * p * solves * (2 + (not shared) + threads_wanted() + bias)
+    each += 8 * p * solves * (2 + (not shared) + thread_count() + bias)
     each += 8 * p * (1 + solves) * (kind in BY_COLUMN)
     each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
     steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
@@ -127,7 +127,7 @@ def needs(
         each += steps
     else:
         root += steps
-    return Needs(data, each, root, 8 * p * solves * shared, rows, row, buffer_bytes(manifest, threads_wanted()))
+    return Needs(data, each, root, 8 * p * solves * shared, rows, row, buffer_bytes(manifest, thread_count()))
 
 
 def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: float = math.inf) -> None:
@@ -139,7 +139,7 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     least = [needed.least(ranks, rank == 0) for rank in here]
     if max(least) > allowed:
         raise InputError(
-            f"--memory {size(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
+            f"--memory {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
             f"{'the root' if 0 in here else 'a rank'} for vectors, labels, scores and buffers, all entries being "
             "streamed; more ranks need less each of what belongs to rows"
         )
@@ -147,8 +147,8 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     if wanted <= there:
         return
     text = (
-        f"{len(here)} rank(s) on {os.uname().nodename} need {size(wanted)}, and {size(there)} are there "
-        f"({size(needed.of_rank(ranks))} a rank, {size(needed.root)} more on the root). "
+        f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(wanted)}, and {format_bytes(there)} are "
+        f"there ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
     )
     share = math.floor(there / len(here) / 2**26) * 2**26
     stream = f"; or --memory {share // 2**20}MiB, by which what does not fit is read from the shards on each pass"
@@ -210,14 +210,15 @@ class Plan:
         lines = [
             f"ordering  {self.ordering}: {self.reasons[0]}",
             f"step      {self.step}: {self.reasons[1]}",
-            f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these {size(self.vector_bytes)} of the"
-            f" solver's vectors on {owner}; its node has {size(self.available)}",
+            f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these"
+            f" {format_bytes(self.vector_bytes)} of the solver's vectors on {owner};"
+            f" its node has {format_bytes(self.available)}",
         ]
         if self.allowed is not None:
             lines.append(
-                f"          at most {size(self.allowed)} on each rank, by --memory: entries beyond are streamed"
+                f"          at most {format_bytes(self.allowed)} on each rank, by --memory: entries beyond are streamed"
             )
-        threads, cores = threads_wanted(), len(os.sched_getaffinity(0))
+        threads, cores = thread_count(), len(os.sched_getaffinity(0))
         if threads > cores:
             lines.append(
                 f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind"

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from distsms._version import __version__
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.measures import Measure
 from distsms.optim.result import Result
@@ -73,7 +73,7 @@ def describe_data_set(manifest: Manifest, directory: object) -> dict[str, Any]:
     return {"directory": str(directory)} | {name: getattr(manifest, name) for name in names}
 
 
-def describe_rows(block: Block, fingerprint: str | None, comm: Communicator) -> dict[str, Any]:
+def describe_rows(block: DataBlock, fingerprint: str | None, comm: Communicator) -> dict[str, Any]:
     """Return the same of rows that were given in memory. **Collective.**"""
     labels = block.labels
     counts = [len(labels), block.features.nnz, np.sum(labels > 0), np.sum(labels < 0)]

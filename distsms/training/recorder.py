@@ -100,7 +100,7 @@ def recording(
     """
     found, notes, identity = None, list[str](), identity or {}
     with contextlib.ExitStack() as held:
-        with comm.together():
+        with comm.fail_together():
             if comm.is_root and trace is not None:
                 check_trace(os.fspath(trace))
             if comm.is_root and checkpoint is not None:

@@ -36,7 +36,7 @@ class CheckpointWriter:
         """
         arrays = {f"table.{name}": Rows.of(table) for name, table in snapshot.tables.items()}
         for name, slices in snapshot.vectors.items():
-            rows = (self.vectors.at_root(one) for one in slices)
+            rows = (self.vectors.gather(one) for one in slices)
             arrays[f"vector.{name}"] = Rows((len(slices), self.vectors.p), rows)  # type: ignore[arg-type]
         if self.vectors.comm.is_root:
             try:
@@ -90,5 +90,5 @@ def restored(found: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
             tables[key] = vectors.comm.broadcast(found.array(name) if found else np.empty(shape))
         else:
             rows = found.rows(name) if found else [None] * shape[0]
-            slices[key] = [vectors.dealt(row) for row in rows]
+            slices[key] = [vectors.scatter(row) for row in rows]
     return Snapshot(numbers, tables, slices)

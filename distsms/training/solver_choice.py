@@ -32,7 +32,7 @@ def choose_solver(
     InputError
         On all ranks, if ``lmvm`` is requested or needed, and cannot run on some rank.
     """
-    with comm.together():
+    with comm.fail_together():
         smooth = Measure.parse(measure).smooth
     if not (requested or smooth):
         return "bmrm", "this measure has no smoothed risk"

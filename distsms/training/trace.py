@@ -11,11 +11,11 @@ from pathlib import Path
 from distsms.errors import InputError
 from distsms.optim.result import State
 from distsms.utils.formatting import to_json
-from distsms.utils.schema import Fields, columns, number, number_or_null, positive, read_objects
+from distsms.utils.schema import Fields, is_number, is_number_or_null, is_positive, read_objects, to_columns
 from distsms.utils.typing import Floats
 
-LINE: Fields = {"evaluation": positive, "seconds": number}
-TRACED: Fields = {**LINE, "best_J": number, "gap": number_or_null}
+LINE: Fields = {"evaluation": is_positive, "seconds": is_number}
+TRACED: Fields = {**LINE, "best_J": is_number, "gap": is_number_or_null}
 
 
 class Trace:
@@ -84,4 +84,4 @@ def _length_up_to(path: str, evaluation: int) -> int:
 
 def read_trace(path: Path, remedy: str = "Give the file that `distsms train --trace` wrote") -> dict[str, Floats]:
     """The columns of a trace file; without lines none. Raises InputError if it is damaged."""
-    return columns(read_objects(path, TRACED, remedy, lines=True), TRACED)
+    return to_columns(read_objects(path, TRACED, remedy, lines=True), TRACED)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic replacement, room on the disk, one writer at a time."""
+"""Files that are either complete or absent: atomic replacement, a check for disk space, one writer at a time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,29 @@ from typing import IO
 from distsms.errors import InputError
 
 SLACK_BYTES = 2**20
-"""Room on the disk beyond the data themselves: HDF5's own structures, and what others write meanwhile."""
+"""Disk space that is required beyond the data themselves, for HDF5's own structures and for what others write
+meanwhile.
+"""
 
 LOCK = ".writing"
-"""The file in a directory that whoever writes it holds locked."""
+"""The file in a directory that its writer holds locked."""
 
 
 PARTIAL = ".partial"
-"""How the names of files end that are being written."""
+"""The ending of the names of files that are being written."""
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A name to write to; afterwards `path` holds the whole new file, or the old one if anything fails or is killed.
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Replace a file atomically: yield a temporary path, which takes the place of `path` when the body succeeds.
 
-    A link is followed. Raises InputError if `path` cannot be written or is no regular file.
+    Whatever fails, or if the process is killed, `path` holds either the whole new file or the old one. A symbolic link
+    is followed.
+
+    Raises
+    ------
+    InputError
+        If `path` cannot be written, or is not a regular file.
     """
     path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
@@ -48,16 +56,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_partial(directory: Path) -> None:
-    """Remove what writers that were killed in `replacing` left in a directory that is held by this process."""
+    """Remove the temporary files of killed writers from a directory that this process holds; see `atomic_write`."""
     for path in directory.glob(f".*{PARTIAL}"):
         path.unlink(missing_ok=True)
 
 
 def require_regular(path: Path) -> None:
-    """Raise InputError if there is something else than a regular file at `path`, such as a directory or a device."""
+    """Raise InputError if `path` exists and is not a regular file, but a directory or a device, say."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise InputError(f"{path}: is not a regular file; nothing is written there")
+            raise InputError(f"{path}: is not a regular file, so nothing is written there; name another file")
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -65,21 +73,30 @@ def require_regular(path: Path) -> None:
 
 
 def require_space(directory: Path, n_bytes: int) -> None:
-    """Raise InputError if the disk has no room for n_bytes more: HDF5 may crash the process where a write fails."""
+    """Raise InputError if the disk lacks space for n_bytes more: a failing write may crash HDF5 and the process."""
     try:
         free = os.statvfs(directory)
     except OSError as error:
         raise InputError(f"{directory}: cannot be written to: {error.strerror}") from error
     available = free.f_bavail * free.f_frsize
     if available < n_bytes + SLACK_BYTES:
-        raise InputError(f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes needed, {available} free")
+        raise InputError(
+            f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes are needed, {available} are free; free some "
+            "space, or name a directory on another disk"
+        )
 
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Make a directory and hold it for one writer; a killed one holds nothing. InputError if another holds it.
+    """Create a directory and hold it for one writer while the body runs.
 
-    Nor does what a batch system has requeued hold anything, whatever the file server still believes of its dead host.
+    A killed writer holds nothing. Nor does a job that a batch system has requeued, even if the file server still takes
+    the lock of its dead host to be valid.
+
+    Raises
+    ------
+    InputError
+        If another process holds the directory, or it cannot be written to.
     """
     path = directory / LOCK
     try:
@@ -94,15 +111,19 @@ def exclusive(directory: Path) -> Iterator[None]:
             yield
         finally:
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):  # not a successor's
+                if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):  # not a successor's lock file
                     path.unlink()
 
 
 def _locked(path: Path) -> IO[str]:
-    """The lock file, open and locked, with its owner in it. Raises BlockingIOError, with words, if that is another."""
+    """Return the lock file, open and locked, with its owner in it. If another process holds it, BlockingIOError says
+    which.
+    """
     me = _owner()
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link leads elsewhere
+        handle = os.open(
+            path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666
+        )  # a link could lead elsewhere
         lock = open(handle, "a+", encoding="utf-8")  # noqa: SIM115 - closed by the caller
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +147,7 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _owner() -> dict[str, str]:
-    """Who this process is, to whoever finds its lock."""
+    """Describe this process to others that find its lock."""
     return {
         "pid": str(os.getpid()),
         "host": os.uname().nodename,
@@ -137,7 +158,7 @@ def _owner() -> dict[str, str]:
 
 
 def _read_owner(lock: IO[str]) -> dict[str, str] | None:
-    """What a lock file says of its holder; None if it does not say."""
+    """Return what a lock file says of its holder; None if that is missing or unreadable."""
     try:
         lock.seek(0)
         found = json.loads(lock.read())
@@ -147,7 +168,7 @@ def _read_owner(lock: IO[str]) -> dict[str, str] | None:
 
 
 def _went_before(holder: dict[str, str] | None, me: dict[str, str]) -> bool:
-    """Whether the holder is this very job before it was requeued: then it has ended, wherever it was."""
+    """Return whether the holder is this very job before it was requeued; that run has ended, wherever it was."""
     return bool(holder and me["job"] and holder["job"] == me["job"] and holder["restart"] != me["restart"])
 
 

@@ -1,31 +1,36 @@
-"""What a run tells: its course line by line, the trace file, and tables for people."""
+"""Text for people and JSON: tables, numbers of bytes, and NaN as null."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 
-def to_json(thing: Any, indent: int | None = None) -> str:
-    """JSON with NaN and infinities as null, which JSON has no words for."""
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, with NaN and infinities as null, since JSON has no notation for them."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: clean(one) for key, one in value.items()}
+            return {key: clean(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [clean(one) for one in value]
+            return [clean(item) for item in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return json.dumps(clean(thing), indent=indent, allow_nan=False)
+    return json.dumps(clean(value), indent=indent, allow_nan=False)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns aligned to the right, the first to the left."""
+def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table as text, with the first column aligned to the left and the others to the right.
+
+    Parameters
+    ----------
+    header : sequence of str
+        The columns' names.
+    rows : sequence of sequences
+        Cells are strings, or numbers, which are printed with four significant digits.
+    """
     cells = [list(header), *[[cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = [
@@ -35,8 +40,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def size(n_bytes: float) -> str:
-    """A number of bytes for people."""
+def format_bytes(n_bytes: float) -> str:
+    """Format a number of bytes for people, in a unit up to TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.4g} {unit}"

@@ -1,7 +1,8 @@
-"""HDF5 files that somebody else may have written, or damaged: looked at before HDF5's library believes what they say.
+"""Safe reading of HDF5 files that somebody else may have written, or that may be damaged.
 
-The library follows links out of a file, claims whatever memory a header asks for, and (to its release 2.0) never comes
-back from a heap of strings in which one size is wrong. What is refused here is what no sound file has.
+HDF5's library follows links out of a file, allocates whatever memory a header asks for, and (up to release 2.0) never
+returns from a heap of strings in which one size is wrong. So files are checked before the library uses what they claim.
+No sound file is refused.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import h5py
 from distsms.errors import InputError
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_HEAP = b"GCOL\x01"  # how a heap of strings begins; its header is of 16 bytes, like that of every object in it
+_HEAP = b"GCOL\x01"  # how a heap of strings begins; its header has 16 bytes, like that of every object in it
 _PACKED = 1100
-"""Bytes that one byte of a compressed dataset may stand for: deflate reaches 1032, Blosc's LZ4 255."""
+"""The maximum number of bytes that one byte of a compressed dataset may represent: deflate reaches 1032, Blosc's LZ4
+255.
+"""
 _ATTRIBUTE_BYTES = 2**16
 
 
@@ -30,8 +33,18 @@ def versions() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Iterator[h5py.File]:
-    """An HDF5 file without locks; what HDF5 and h5py have to say against it becomes an InputError with its name."""
+def open_file(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Iterator[h5py.File]:
+    """Open an HDF5 file without locks; errors of HDF5 and h5py become an InputError with the file's name.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    kind : str
+        What it should be, for the error message.
+    mode : str, optional
+        As for `h5py.File`.
+    """
     try:
         with h5py.File(path, mode, locking=False) as file:
             yield file
@@ -50,9 +63,14 @@ def opened(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Iterator
 
 
 def dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """The dataset of this name if it lies in the file itself, and is not larger than what is stored of it can be.
+    """Return the dataset of this name if it lies in the file itself and is not larger than its stored bytes allow.
 
-    Raises InputError for links to another place, views of other files and headers that lie. Reads no data.
+    Reads no data.
+
+    Raises
+    ------
+    InputError
+        If it is a link to another place, a view of other files, or its header claims an impossible shape.
     """
     parts = name.split("/")
     own = all(isinstance(file.get("/".join(parts[: k + 1]), getlink=True), h5py.HardLink) for k in range(len(parts)))
@@ -67,9 +85,10 @@ def dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) -> Any:
-    """An attribute, numbers or bytes of fixed length, or None; one of another type, which is not ours, is none.
+    """Return an attribute (numbers, or bytes of fixed length); None if there is none, or it has another type than we
+    write.
 
-    text : take a single string of variable length, too, of a file whose heaps were checked.
+    text : also accept a single string of variable length, if the file's heaps have been checked.
     """
     if name not in item.attrs:
         return None
@@ -86,7 +105,7 @@ def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) ->
 def check_heaps(path: str | os.PathLike[str]) -> None:
     """Raise InputError if the file is not HDF5, or has a heap of strings in which HDF5 would search for ever.
 
-    To be called before strings of variable length are read. Local; looks through the whole file once.
+    Call this before reading strings of variable length. Local; reads the whole file once.
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -102,17 +121,17 @@ def check_heaps(path: str | os.PathLike[str]) -> None:
 
 
 def _check_heap(content: mmap.mmap, start: int, path: str | os.PathLike[str]) -> None:
-    """Whether the objects of a heap follow each other to its end, as HDF5 will go through them."""
+    """Check that the objects of a heap follow one another to its end, as HDF5 will traverse them."""
     end = start + int.from_bytes(content[start + 8 : start + 16], "little")
     if end > len(content):
-        return  # no heap: HDF5 refuses what leads out of the file
+        return  # not a heap: HDF5 refuses objects that extend beyond the file
     at = start + 16
     while at + 16 <= end:
         number, size = (
             int.from_bytes(content[at : at + 2], "little"),
             int.from_bytes(content[at + 8 : at + 16], "little"),
         )
-        step = size if number == 0 else 16 + -(-size // 8) * 8  # number 0: the space that is left, with its header
+        step = size if number == 0 else 16 + -(-size // 8) * 8  # number 0: the remaining space, with its header
         if not 16 <= step <= end - at:
             raise InputError(f"{path}: is damaged: a heap of strings is broken at byte {at}; copy it again")
         at += step

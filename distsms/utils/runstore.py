@@ -1,4 +1,4 @@
-"""A folder of finished parts that a killed job goes on from, and of what they are parts."""
+"""Folders of finished parts, from which a killed job resumes, with a description of the problem that they belong to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from distsms.errors import InputError
-from distsms.utils.files import replacing
+from distsms.utils.files import atomic_write
 from distsms.utils.formatting import to_json
 from distsms.utils.schema import Fields, differences, read_objects
 
@@ -17,9 +17,21 @@ VERSION = 1
 
 
 class ResumableStore:
-    """A folder with KIND.json and finished parts below `parts`. For the root alone; hold it with `files.exclusive`."""
+    """A folder with KIND.json and the finished parts in a sub-folder.
 
-    kind: ClassVar[str]  # as in "path.json"
+    For the root alone; hold the folder with `files.exclusive`.
+
+    Attributes
+    ----------
+    kind : str
+        The kind of the store, as in "path.json".
+    parts : str
+        The name of the sub-folder.
+    path : Path
+        The folder.
+    """
+
+    kind: ClassVar[str]
     parts: ClassVar[str]
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -27,42 +39,54 @@ class ResumableStore:
 
     @property
     def identity(self) -> Path:
-        """The file that says what the parts are of, and what came of them."""
+        """The file that describes the problem of the parts, and the results."""
         return self.path / f"{self.kind}.json"
 
     def check(self) -> None:
-        """Raise InputError if something else is there."""
+        """Raise InputError if the path is not a folder, or holds something else."""
         if os.path.lexists(self.path) and not self.path.is_dir():
-            raise InputError(f"{self.path}: is not a folder; name another place for the {self.kind}")
+            raise InputError(f"{self.path}: is not a folder; name another path for the {self.kind}")
         if self.path.is_dir() and any(self.path.glob("[!.]*")) and not self.identity.exists():
             raise InputError(f"{self.path}: holds something that is not a {self.kind}; name another folder")
 
     def open(self, problem: Mapping[str, Any]) -> None:
-        """Begin, or go on with, the parts of a problem. InputError, with what differs, if another one's are there."""
+        """Start a new store for a problem, or resume the one that exists.
+
+        Raises
+        ------
+        InputError
+            If the store belongs to another problem; the message lists the differences.
+        """
         (self.path / self.parts).mkdir(exist_ok=True)
         if not self.identity.exists() or not any((self.path / self.parts).glob("[!.]*")):
             return self.describe(problem)
         if differing := differences(self.read("problem")["problem"], json.loads(to_json(problem))):
-            words = "; ".join(differing)
             raise InputError(
-                f"{self.path}: holds another {self.kind} ({words}). Name another folder, or remove this one"
+                f"{self.path}: holds another {self.kind} ({'; '.join(differing)}). Name another folder, or remove this "
+                "one"
             )
 
     def describe(self, problem: Mapping[str, Any], **more: Any) -> None:
-        """Write KIND.json: the problem, and what came of it."""
+        """Write KIND.json: the problem, and further fields for the results."""
         self.write(self.identity, {"format": f"distsms-{self.kind}", "version": VERSION, "problem": problem, **more})
 
     def read(self, *names: str) -> dict[str, Any]:
-        """KIND.json. Raises InputError unless it is one, and has these fields."""
+        """Read KIND.json.
+
+        Raises
+        ------
+        InputError
+            If it is not of this kind and version, or lacks one of the fields in `names`.
+        """
         fields: Fields = {
             "format": f"distsms-{self.kind}".__eq__,
             "version": VERSION.__eq__,
             **dict.fromkeys(names, lambda value: isinstance(value, dict | list)),
         }
-        remedy = f"So this is no {self.kind}, or a damaged or unfinished one; name another folder"
+        remedy = f"So this is not a {self.kind}, or it is damaged or unfinished; name another folder"
         return read_objects(self.identity, fields, remedy)[0]
 
-    def write(self, path: Path, thing: Any) -> None:
-        """Write a file of JSON, atomically."""
-        with replacing(path) as temporary:
-            temporary.write_text(to_json(thing, indent=1) + "\n", encoding="utf-8")
+    def write(self, path: Path, value: Any) -> None:
+        """Write a value as a JSON file, atomically."""
+        with atomic_write(path) as temporary:
+            temporary.write_text(to_json(value, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Check JSON that files hold: fields and their conditions, and what differs between two objects."""
+"""Checks of the JSON in files: required fields and their conditions, and the differences between two objects."""
 
 from __future__ import annotations
 
@@ -15,24 +15,38 @@ from distsms.measures import RANKING
 from distsms.utils.typing import Floats
 
 LIMITS = ("time_limit", "max_evaluations")
-"""Settings that may grow while a folder is resumed."""
+"""Settings that may change when a folder is resumed."""
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """In words, where two mappings of the same kind differ but for limits; files by their fingerprints, not places."""
-    words = []
+    """Describe, for people, how two mappings of the same kind differ.
+
+    Parameters
+    ----------
+    there, here : mapping
+        What a folder holds, and what is requested now. `LIMITS` are ignored, and files are compared by their
+        fingerprints rather than by their paths.
+    prefix : str, optional
+        Precedes the names of fields, for nested mappings.
+
+    Returns
+    -------
+    list of str
+        One sentence for each difference.
+    """
+    found = []
     for name in dict.fromkeys([*there, *here]):
         old, new = there.get(name), here.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             if "fingerprint" not in new:
-                words += differences(old, new, f"{prefix}{name}.")
+                found += differences(old, new, f"{prefix}{name}.")
             elif old["fingerprint"] != new["fingerprint"]:
                 changed = ", with other content" if old["path"] == new["path"] else ""
-                called = "test data" if name == "test" else name
-                words.append(f"{called}: there {_plain(old['path'])}, now {_plain(new['path'])}{changed}")
+                label = "test data" if name == "test" else name
+                found.append(f"{label}: there {_plain(old['path'])}, now {_plain(new['path'])}{changed}")
         elif old != new and name not in LIMITS:
-            words.append(f"{prefix}{name}: there {_plain(old)}, now {_plain(new)}")
-    return words
+            found.append(f"{prefix}{name}: there {_plain(old)}, now {_plain(new)}")
+    return found
 
 
 def _plain(value: Any) -> str:
@@ -42,42 +56,70 @@ def _plain(value: Any) -> str:
 Fields = Mapping[str, Callable[[Any], bool]]
 
 
-def number(value: Any) -> bool:
-    """Python's JSON knows NaN, infinities and integers beyond any float, too."""
+def is_number(value: Any) -> bool:
+    """Return whether a value from JSON is a finite float or an integer in the range of floats.
+
+    Python's JSON also reads NaN, infinities and integers beyond any float.
+    """
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
-def number_or_null(value: Any) -> bool:
-    return value is None or number(value)
+def is_number_or_null(value: Any) -> bool:
+    """Return whether a value from JSON is None or a `is_number`."""
+    return value is None or is_number(value)
 
 
-def positive(value: Any) -> bool:
-    return number(value) and bool(value > 0)
+def is_positive(value: Any) -> bool:
+    """Return whether a value from JSON is a `is_number` above 0."""
+    return is_number(value) and bool(value > 0)
 
 
-def file_entry(value: Any) -> bool:
+def is_file_entry(value: Any) -> bool:
+    """Return whether a value from JSON describes a file: a mapping with at least "path" and "fingerprint"."""
     return isinstance(value, dict) and {"path", "fingerprint"} <= set(value)
 
 
-MEASURED: Fields = dict.fromkeys(RANKING, number_or_null)
+MEASURED: Fields = dict.fromkeys(RANKING, is_number_or_null)
 
 
-def fault(thing: Any, fields: Fields) -> str | None:
-    """In words, why a value is not an object with these fields, if so."""
-    if not isinstance(thing, dict):
+def find_fault(value: Any, fields: Fields) -> str | None:
+    """Describe why a value is not an object with these fields; None if it is one."""
+    if not isinstance(value, dict):
         return "it is not an object"
-    wrong = [name for name, will_do in fields.items() if name not in thing or will_do(thing[name]) is not True]
-    return f"the field {wrong[0]!r} is missing or impossible" if wrong else None
+    wrong = [name for name, is_valid in fields.items() if name not in value or is_valid(value[name]) is not True]
+    return f"the field {wrong[0]!r} is missing or has an impossible value" if wrong else None
 
 
 def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
-    """The objects of a file, one or one in each line. Raises InputError, with the remedy, if it is damaged."""
+    """Read the JSON objects in a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    fields : mapping
+        For each required field, a condition on its value.
+    remedy : str
+        What to do if the file is damaged, for the error message.
+    lines : bool, optional
+        Whether the file has one object in each line; else it is one object.
+
+    Returns
+    -------
+    list of dict
+        A single object is a list of length 1.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or an object lacks a field; with the line where that applies.
+    """
     found, number = [], 0
     try:
         text = path.read_text(encoding="utf-8")
-        for number, one in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - told below
-            found.append(json.loads(one))
-            if why := fault(found[-1], fields):
+        for number, part in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - used in the message
+            found.append(json.loads(part))
+            if why := find_fault(found[-1], fields):
                 raise ValueError(why)
     except (OSError, ValueError, RecursionError) as error:
         where = f" at line {number}" if lines and number else ""
@@ -85,5 +127,6 @@ def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -
     return found
 
 
-def columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:
-    return {name: np.array([one[name] for one in lines], float) for name in names} if lines else {}  # null: NaN
+def to_columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:
+    """Return the fields named of JSON objects as float arrays, with null as NaN; no arrays if there are no objects."""
+    return {name: np.array([line[name] for line in lines], float) for name in names} if lines else {}

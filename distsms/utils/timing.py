@@ -1,4 +1,4 @@
-"""Seconds per phase on this rank, and bytes that moved meanwhile."""
+"""Wall time and bytes moved, by phase, on this rank."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from collections.abc import Callable, Iterator
 
 
 class Clock:
-    """Adds up wall seconds by the name of a phase; `seconds` maps each name to its sum, in order of first use.
+    """Adds up wall time, and bytes moved, by the name of a phase.
 
-    moved : bytes sent and received so far; `sent` and `received` map each name to what was added to them meanwhile.
+    Parameters
+    ----------
+    moved : callable, optional
+        Returns the bytes sent and received so far.
+
+    Attributes
+    ----------
+    seconds : dict
+        The seconds of each phase, in order of first use.
+    sent, received : Counter
+        The bytes sent and received during each phase.
     """
 
     def __init__(self, moved: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> None:
@@ -22,7 +32,7 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the body's time under `name`. Phases do not nest."""
+        """Count the body's time and bytes under `name`. Phases must not be nested."""
         start, (sent, received) = time.perf_counter(), self._moved()
         try:
             yield

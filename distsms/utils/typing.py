@@ -1,4 +1,4 @@
-"""Types of arrays that annotations name."""
+"""Array types for annotations."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int8]
-"""+1, -1, or 0 where a row has no label."""
+"""+1, -1, or 0 for a row without a label."""

@@ -1,4 +1,4 @@
-"""Measure what a process has used: seconds, bytes moved and read, and peak memory."""
+"""Measure the resources that a process has used: seconds, bytes moved and read, and peak memory."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distsms.utils.timing import Clock
 
-if TYPE_CHECKING:
-    pass
 
+def resource_usage(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> dict[str, Any]:
+    """Return what this rank has used so far. Local.
 
-def used(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> dict[str, Any]:
-    """What this rank took so far: seconds and bytes of each phase, bytes moved and read, peak memory. Local."""
+    Parameters
+    ----------
+    clock : Clock
+        The seconds and bytes of each phase.
+    moved : (int, int)
+        Bytes sent and received.
+    read : int
+        Bytes read from files.
+    evaluations : int
+        The number of evaluations.
+
+    Returns
+    -------
+    dict
+        Ready for JSON; also has the peak memory.
+    """
     return {
         "seconds": dict(clock.seconds),
         "sent": dict(clock.sent),
@@ -28,27 +42,27 @@ def used(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> d
     }
 
 
-def busiest(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of usages, each number's largest among the ranks: what is kept with a model."""
+def maximum_usage(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the maximum over ranks of each number in `resource_usage`; this is what a model records."""
     first = ranks[0]
     return {
-        name: {phase: max(one[name].get(phase, 0) for one in ranks) for one in ranks for phase in one[name]}
+        name: {phase: max(usage[name].get(phase, 0) for usage in ranks) for rank in ranks for phase in rank[name]}
         if isinstance(first[name], dict)
-        else max(one[name] for one in ranks)
+        else max(usage[name] for usage in ranks)
         for name in first
     }
 
 
 def peak_memory() -> int:
-    """The largest resident size of this process so far, in bytes."""
+    """Return the largest resident size of this process so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 class ReadCounter:
-    """Adds up, in `bytes`, what this process reads from files while it is entered, by the system's own count (Linux).
+    """A context that adds up, in `bytes`, what this process reads from files, as counted by Linux; 0 on other systems.
 
-    Where the system does not tell, 0. What is not counted: pages of files that are mapped rather than read.
+    Pages of memory-mapped files are not counted.
     """
 
     def __init__(self) -> None:

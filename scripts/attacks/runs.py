@@ -20,7 +20,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator, communicator
+from distsms.parallel.communicator import Communicator, as_communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint, snapshots
 from distsms.utils.typing import Floats
@@ -44,7 +44,7 @@ def held(problem: Problem, mine: slice = slice(None)) -> Any:
     features = as_features(sparse.csr_matrix(X) if problem.seed % 2 else X)
     if problem.normalization != "none":
         entries = [(np.arange(len(row)), row) for row in problem.X]
-        how = normalization.measure(problem.normalization, lambda: entries, problem.X.shape, Communicator())
+        how = normalization.fit(problem.normalization, lambda: entries, problem.X.shape, Communicator())
         features.normalize(how)
     return features
 
@@ -115,8 +115,8 @@ def _started(
 @cache
 def _subset(comm: Communicator, ranks: int) -> Communicator | None:
     taken = comm.rank < ranks
-    part = comm.library.Split(int(taken), comm.rank)
-    return communicator(part) if taken else None
+    part = comm.mpi_comm.Split(int(taken), comm.rank)
+    return as_communicator(part) if taken else None
 
 
 def _first(comm: Communicator, ranks: int) -> Communicator | None:

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.measuring import EPSILON, LAMBDA, Row, Set, objective_of, row, say
 from benchmarks.running import module
 
-from distsms.data.shards.dataset import matrix, read_manifest
+from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Result, State
@@ -94,7 +94,7 @@ def run_dlib(data: Path, C: float, epsilon: float, w_file: Path) -> dict[str, An
     """One training; w in a file."""
     import dlib
 
-    X, y, _ = matrix(read_manifest(data))
+    X, y, _ = load_matrix(read_manifest(data))
     pair = dlib.sparse_ranking_pair()
     for i in range(X.shape[0]):
         entries = dlib.sparse_vector()

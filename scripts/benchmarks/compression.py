@@ -11,7 +11,7 @@ from benchmarks.measuring import Row, Set, row
 from benchmarks.stream import forget, read
 from scipy import sparse
 
-from distsms.data.shards.dataset import load, matrix, read_manifest, write_data
+from distsms.data.shards.dataset import load, load_matrix, read_manifest, write_data
 from distsms.data.shards.manifest import COMPRESSIONS, Manifest
 from distsms.data.shards.streaming import MemoryBudget
 from distsms.parallel.communicator import Communicator
@@ -56,7 +56,7 @@ def _copy(one: Set, folder: Path, compression: str, n_bytes: int) -> Manifest:
     data = folder / f"{one.name}-{compression}-{n_bytes}"
     if not (data / "manifest.json").exists():
         given = read_manifest(one.train)
-        X, y, _ = matrix(given)
+        X, y, _ = load_matrix(given)
         times = max(1, n_bytes // (12 * X.nnz))
         stack = sparse.vstack([X] * times, "csr") if sparse.issparse(X) else np.tile(X, (times, 1))
         write_data(data, stack, np.tile(y, times), times, dtype=given.dtype, compression=compression)
@@ -68,6 +68,6 @@ def _loading(manifest: Manifest) -> Callable[[], object]:
 
 
 def _streaming(manifest: Manifest, plain_bytes: int) -> Callable[[], object]:
-    features = load(manifest, Communicator(), room=MemoryBudget(max(plain_bytes // TIMES, 2**26))).features
+    features = load(manifest, Communicator(), budget=MemoryBudget(max(plain_bytes // TIMES, 2**26))).features
     w, s = np.random.default_rng(0).normal(size=features.shape[1]), np.empty(features.shape[0])
     return lambda: features.margins(w, s)

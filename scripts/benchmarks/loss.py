@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from benchmarks.measuring import Row, Set, objective_of, requests, row, timed
 
-from distsms.data.shards.dataset import matrix, read_manifest
+from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.parallel.communicator import Communicator
 
 SORT = {"covertype-nominal": ">= 10"}
@@ -18,7 +18,7 @@ FEW = 6  # evaluations in a round
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set; each function goes through the same consecutive w of a training in every round."""
-    block, (X, y, _) = one.load(), matrix(read_manifest(one.train))
+    block, (X, y, _) = one.load(), load_matrix(read_manifest(one.train))
     c = np.random.default_rng(0).normal(size=len(y))
     losses, asked, margins = {}, {}, {}
     for measure in ("rocarea", "prbep"):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from distsms.data.shards.dataset import Block, load
+from distsms.data.shards.dataset import DataBlock, load
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.optim.objective import Objective, Request
 from distsms.optim.run import minimize
@@ -118,12 +118,12 @@ class Set(NamedTuple):
     train: Path
     test: Path | None = None
 
-    def load(self, comm: Communicator | None = None) -> Block:
+    def load(self, comm: Communicator | None = None) -> DataBlock:
         """The rows to train on."""
         return load(self.train, comm or Communicator())
 
 
-def objective_of(block: Block, measure: str, comm: Communicator) -> Objective:
+def objective_of(block: DataBlock, measure: str, comm: Communicator) -> Objective:
     """As `distsms train` makes it."""
     n_pos = int(comm.sum(np.array([np.count_nonzero(block.labels > 0)]))[0])
     ordering, _ = choose_ordering("auto", measure, n_pos, block.n - n_pos, comm.size)

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.measuring import LAMBDA, Row, Set, row
 from benchmarks.running import train
 
-from distsms.data.shards.dataset import matrix, read_manifest, write_data
+from distsms.data.shards.dataset import load_matrix, read_manifest, write_data
 
 FEW = 50  # rows of each class
 
@@ -16,7 +16,7 @@ FEW = 50  # rows of each class
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set. What p costs is measured on a few rows of it; the base on these without their columns."""
     words = ("--lambda", LAMBDA, "--epsilon", 1e-12, "--max-evaluations", 5 if quick else 60)
-    X, y, _ = matrix(read_manifest(one.train))
+    X, y, _ = load_matrix(read_manifest(one.train))
     few = [i for sign in (1, -1) for i in (y == sign).nonzero()[0][:FEW]]
     manifest, ranks = read_manifest(one.train), 2
     share = sum(shard.bytes for shard in manifest.shards) / ranks

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from benchmarks.measuring import Row, Set, Triad, row, timed
 
-from distsms.data.shards.dataset import matrix, read_manifest
-from distsms.matrix.local import Pattern, Sparse
+from distsms.data.shards.dataset import load_matrix, read_manifest
+from distsms.matrix.local import PatternRows, SparseRows
 
 
 def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Rows of a set; no coefficient is zero, so that none is passed over."""
-    features, (X, y, _) = one.load().features, matrix(read_manifest(one.train))
-    if not isinstance(features, Sparse):
+    features, (X, y, _) = one.load().features, load_matrix(read_manifest(one.train))
+    if not isinstance(features, SparseRows):
         return
     rng = np.random.default_rng(0)
     w, c = rng.normal(size=X.shape[1]), rng.normal(size=len(y))
@@ -27,7 +27,7 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
         "SciPy X'c": lambda: transposed @ c,
     }
     times, triad = timed(functions, 0.2 if quick else 6.0), Triad().rate()
-    ones = isinstance(features, Pattern)
+    ones = isinstance(features, PatternRows)
     for name in ("X w", "X'c"):
         ratio = times[f"SciPy {name}"] / times[name]
         yield row("products", one.name, f"SciPy's {name} / ours", ratio, "x", ">= 1.5" if ones else ">= 1")
@@ -35,7 +35,7 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
         yield row("products", one.name, f"bytes of rows a second in {name} / of a triad", 100 * rate / triad, "%")
     yield row("products", one.name, "bytes held for a nonzero", features.nbytes / features.nnz, "", _most(one))
     if not ones and X.data.dtype != np.float32:
-        narrow = Sparse(X.data.astype(np.float32), X.indices, np.diff(X.indptr), X.shape[1])
+        narrow = SparseRows(X.data.astype(np.float32), X.indices, np.diff(X.indptr), X.shape[1])
         what = "bytes held for a nonzero, with --dtype float32"
         yield row("products", one.name, what, narrow.nbytes / narrow.nnz, "", "<= 8.2")
 

@@ -59,7 +59,7 @@ def _memory(name: str, data: Path, n_bytes: int, folder: Path, quick: bool) -> I
 def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
     """A pass of one rank beside reading as many bytes of the same files and doing nothing; all take turns."""
     manifest = read_manifest(data)
-    features = load(manifest, Communicator(), room=MemoryBudget(n_bytes // TIMES)).features
+    features = load(manifest, Communicator(), budget=MemoryBudget(n_bytes // TIMES)).features
     source = features.source
     assert source is not None
     rng = np.random.default_rng(0)

@@ -62,14 +62,14 @@ def test_trace_lines_are_json(tmp_path):
 
 
 def test_sizes_and_tables():
-    assert [formatting.size(n) for n in (0, 1023, 2048, 3 * 2**30, 2**50)] == [
+    assert [formatting.format_bytes(n) for n in (0, 1023, 2048, 3 * 2**30, 2**50)] == [
         "0 B",
         "1023 B",
         "2 KiB",
         "3 GiB",
         "1024 TiB",
     ]
-    lines = formatting.table(["name", "x"], [["a", 1.5], ["long name", "text"]]).splitlines()
+    lines = formatting.format_table(["name", "x"], [["a", 1.5], ["long name", "text"]]).splitlines()
     assert len({len(line) for line in lines}) == 1
     usage = {
         "seconds": {"loss": 1.0},

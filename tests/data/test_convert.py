@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.data.convert import convert, interpret
+from distsms.data.convert import convert
+from distsms.data.labels import interpret, to_signs
 from distsms.data.shards.dataset import load, verify
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
@@ -32,7 +33,8 @@ from distsms.errors import InputError
 def test_labels(found, positive, expected):
     meaning = interpret(map(float, found), positive)
     assert (meaning.positive, meaning.negative) == expected
-    assert meaning.signs(np.array(found, float)).tolist() == [1 if one == meaning.positive else -1 for one in found]
+    found_signs = to_signs(np.array(found, float), meaning.as_map(), "the labels").tolist()
+    assert found_signs == [1 if label == meaning.positive else -1 for label in found]
 
 
 @pytest.mark.serial

@@ -28,10 +28,10 @@ def test_hashes_are_equal_where_rows_are(rows):
     stored = sparse.csr_matrix(np.ones_like(dense))  # zeros are stored there, too
     stored.data[:] = dense.ravel()
     rounded = dense.astype(np.float32).astype(float)
-    found = duplicates.hashes(dense)
-    np.testing.assert_array_equal(duplicates.hashes(sparse.csr_matrix(dense)), found)
-    np.testing.assert_array_equal(duplicates.hashes(stored), found)
-    np.testing.assert_array_equal(duplicates.hashes(dense, "float32"), duplicates.hashes(rounded))
+    found = duplicates.hash_rows(dense)
+    np.testing.assert_array_equal(duplicates.hash_rows(sparse.csr_matrix(dense)), found)
+    np.testing.assert_array_equal(duplicates.hash_rows(stored), found)
+    np.testing.assert_array_equal(duplicates.hash_rows(dense, "float32"), duplicates.hash_rows(rounded))
     equal = (dense[:, None] == dense[None]).all(axis=2)
     np.testing.assert_array_equal(found[:, None] == found[None], equal)
 
@@ -40,11 +40,11 @@ def test_hashes_are_equal_where_rows_are(rows):
 def test_columns_and_values_in_any_order_and_type():
     a = sparse.csr_matrix((np.ones(3), np.array([5, 2, 2**30], np.int32), [0, 3]), (1, 2**31 - 1))
     b = sparse.csr_matrix((np.ones(3), np.array([2, 5, 2**30], np.int64), [0, 3]), (1, 2**40))
-    assert duplicates.hashes(a) == duplicates.hashes(b) != duplicates.hashes(2 * b)
-    assert duplicates.hashes(sparse.csr_matrix((2, 5)))[0] == duplicates.hashes(np.zeros((1, 3)))[0]
+    assert duplicates.hash_rows(a) == duplicates.hash_rows(b) != duplicates.hash_rows(2 * b)
+    assert duplicates.hash_rows(sparse.csr_matrix((2, 5)))[0] == duplicates.hash_rows(np.zeros((1, 3)))[0]
     rng = np.random.default_rng(0)
     many = (rng.random((100_000, 3)) * 50).astype(int)
-    assert len(np.unique(duplicates.hashes(many))) == len(np.unique(many, axis=0))
+    assert len(np.unique(duplicates.hash_rows(many))) == len(np.unique(many, axis=0))
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([1, -1])), max_size=60), st.sampled_from([1, 4, 2**21]))
@@ -54,7 +54,7 @@ def test_census_by_brute_force(comm, rows, at_once):
     mine, before = share(comm, len(rows)), groupby.AT_ONCE
     groupby.AT_ONCE = at_once
     try:
-        found = groupby.census(keys[mine], labels[mine], comm)
+        found = groupby.count_groups(keys[mine], labels[mine], comm)
     finally:
         groupby.AT_ONCE = before
     sizes, classes = Counter(keys.tolist()), defaultdict(set)
@@ -85,7 +85,7 @@ def test_shard_counts_them(comm, shared_dir, dtype, n_shards):
     wanted = {"different": len(counts), "rows": counts[counts > 1].sum(), "largest": counts.max()}
     assert manifest.doubles == {**wanted, "contradicting": counts[both].sum()}
     hashes = folds.marks(manifest, "doubles", 0, 60)
-    np.testing.assert_array_equal(hashes, duplicates.hashes(X, dtype))
+    np.testing.assert_array_equal(hashes, duplicates.hash_rows(X, dtype))
     if comm.is_root:
         dense = write_data(shared_dir / "dense", X, 2 * y - 1, 3, dtype=dtype)
         np.testing.assert_array_equal(folds.marks(dense, "doubles", 7, 50), hashes[7:50])
@@ -99,6 +99,6 @@ def test_a_warning_where_doubles_lead_astray():
     for rows, largest in ((500, 99), (700, 100), (0, 1)):
         assert not duplicates.warning({"rows": rows, "largest": largest}, 10_000)
     assert not duplicates.warning(None, 10)
-    told = duplicates.in_words({"rows": 700, "largest": 99, "different": 9400, "contradicting": 12}, 10_000)
+    told = duplicates.describe({"rows": 700, "largest": 99, "different": 9400, "contradicting": 12}, 10_000)
     assert "7.0%" in told and "12 rows have both labels" in told
-    assert "no row" in duplicates.in_words({"rows": 0, "largest": 1, "different": 5, "contradicting": 0}, 5)
+    assert "no row" in duplicates.describe({"rows": 0, "largest": 1, "different": 5, "contradicting": 0}, 5)

@@ -130,9 +130,9 @@ def test_a_column_is_a_feature_only_where_asked_for(tmp_path):
     files(tmp_path)
     how = {"label": "y", "group": "user", "time": "day"}
     kept = convert([tmp_path / "c.parquet"], tmp_path / "kept", ALONE, keep=("user",), **how)
-    assert kept.table.features == ["x", "user"] and kept.table.dropped == ("day",)
+    assert kept.table.feature_names == ["x", "user"] and kept.table.dropped == ("day",)
     plain = convert([tmp_path / "a.csv"], tmp_path / "plain", ALONE, **how)
-    assert plain.table.features == ["x"] and plain.table.dropped == ("user", "day")
+    assert plain.table.feature_names == ["x"] and plain.table.dropped == ("user", "day")
     # Later tables may have the columns or not; groups of data sets that are made like others are asked for again.
     write_csv(tmp_path / "new.csv", ["x", "y"], [[1, 0], [2, 1]])
     for name in ("new.csv", "a.csv", "c.parquet"):
@@ -184,7 +184,7 @@ def test_a_column_is_a_feature_only_where_asked_for(tmp_path):
         ),
         ("a.svm", f"1 qid:1 1:1\n0 qid:{2**63} 1:1\n", {"group": "qid"}, r"a\.svm:2: .*the query id is above"),
         ("a.svm", "1 qid:1 1:1\n", {"group": "user"}, "--group qid"),
-        ("a.svm", "1 qid:1 1:1\n", {"keep": ("qid",), "group": "qid"}, "no columns with names"),
+        ("a.svm", "1 qid:1 1:1\n", {"keep": ("qid",), "group": "qid"}, "columns of svmlight text have no names"),
     ],
 )
 def test_rows_of_no_group_or_time_are_refused(comm, shared_dir, name, text, how, message):
@@ -235,14 +235,15 @@ def test_a_group_is_its_text():
         one("17")
         == one("17.0")
         == one("17.")
-        == int(row_metadata.groups(row_metadata.texts(np.array([17.0])), None)[0])
+        == int(row_metadata.groups(row_metadata.as_strings(np.array([17.0])), None)[0])
     )
     assert one("+7") == one("7") and one("-0") == one("0") == one("-0.0")
     of_arrays = [
-        int(row_metadata.groups(row_metadata.texts(np.array([10**16], kind)), None)[0]) for kind in ("i8", "f8", "O")
+        int(row_metadata.groups(row_metadata.as_strings(np.array([10**16], kind)), None)[0])
+        for kind in ("i8", "f8", "O")
     ]
     assert set(of_arrays) == {one("10000000000000000")}
-    assert row_metadata.texts(np.array([None, "a"], object)) == ["", "a"]
+    assert row_metadata.as_strings(np.array([None, "a"], object)) == ["", "a"]
     assert one("17") == int.from_bytes(hashlib.blake2b(b"17", digest_size=8).digest(), "little")
     assert len({one(text) for text in ("17", "017", "17.5", "-17", "a", "A", "17.0.0", "é")}) == 8
 
@@ -256,5 +257,5 @@ def test_dates_are_seconds(moment):
     )
     assert text == space == utc == pytest.approx(wanted, abs=1e-4) and east == pytest.approx(wanted - 7200, abs=1e-4)
     assert kinds == {"dates"}
-    shown = row_metadata.time_in_words(np.floor(text), "dates")
+    shown = row_metadata.format_time(np.floor(text), "dates")
     assert shown == moment.strftime("%Y-%m-%d %H:%M:%S" if np.floor(text) % 86400 else "%Y-%m-%d")

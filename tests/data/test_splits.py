@@ -16,7 +16,7 @@ from distsms.data.convert import convert
 from distsms.data.formats import rows
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import load, read_ids, read_manifest, verify
-from distsms.data.splits import Split, periods
+from distsms.data.splits import Splitter, periods
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.selection import folds
@@ -54,7 +54,7 @@ def write(comm, folder, kind):
 @pytest.mark.parametrize("n_shards, compression", [(None, "none"), (1, "blosc-lz4"), (7, "none"), (7, "blosc-lz4")])
 def test_the_same_rows_whoever_writes_them(comm, shared_dir, kind, n_shards, compression):
     how = write(comm, shared_dir, kind)
-    split = Split((0.6, 0.4), seed=1)
+    split = Splitter((0.6, 0.4), seed=1)
     how |= {"split": split, "compression": compression}
     first = convert([shared_dir / f"a.{kind}"], shared_dir / "d", comm, n_shards, **how)
     assert first.directory == shared_dir / "d/train"
@@ -74,7 +74,7 @@ def test_the_same_rows_whoever_writes_them(comm, shared_dir, kind, n_shards, com
 @pytest.mark.serial
 @given(st.integers(0, 2**62), st.lists(st.floats(0.05, 0.9), min_size=2, max_size=5), st.integers(0, 10**15))
 def test_parts_are_of_the_expected_size_and_depend_on_the_number_alone(seed, fractions, first):
-    split = Split(tuple(np.array(fractions) / max(1, sum(fractions))), seed)
+    split = Splitter(tuple(np.array(fractions) / max(1, sum(fractions))), seed)
     n = 4000
     part = split.assign(first, n)
     assert part.min() >= 0 and part.max() <= len(fractions)
@@ -87,16 +87,16 @@ def test_parts_are_of_the_expected_size_and_depend_on_the_number_alone(seed, fra
 
 @pytest.mark.serial
 def test_another_seed_is_another_split_and_thirds_leave_nothing_out():
-    a, b = (Split((0.5, 0.5), seed).assign(0, 1000) for seed in (0, 1))
+    a, b = (Splitter((0.5, 0.5), seed).assign(0, 1000) for seed in (0, 1))
     assert 400 < np.count_nonzero(a == b) < 600
-    assert set(Split((0.1,) * 10).assign(0, 10000)) == set(range(10))  # whose floats add up to less than 1
-    assert Split((0.5, 0.3, 0.1)).names == ["part-1", "part-2", "part-3"]
+    assert set(Splitter((0.1,) * 10).assign(0, 10000)) == set(range(10))  # whose floats add up to less than 1
+    assert Splitter((0.5, 0.3, 0.1)).names == ["part-1", "part-2", "part-3"]
 
 
 @pytest.mark.parametrize("kind", ["standard", "maxabs"])
 def test_factors_are_those_of_the_first_part(comm, shared_dir, kind):
     write(comm, shared_dir, "svm")
-    split = Split((0.5, 0.2, 0.1), seed=3)
+    split = Splitter((0.5, 0.2, 0.1), seed=3)
     convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, normalize=kind, split=split)
     convert([shared_dir / "a.svm"], shared_dir / "raw", comm, 5, split=split)
     x = np.flatnonzero(split.assign(0, N) == 0) + 1.0
@@ -112,7 +112,7 @@ def test_factors_are_those_of_the_first_part(comm, shared_dir, kind):
 @pytest.mark.parametrize("fractions", [(), (0.5,), (0.8, 0.3), (0.5, 0.0), (1.5, -0.5), (0.5, float("nan"))])
 def test_fractions_that_are_none(fractions):
     with pytest.raises(InputError, match="--split"):
-        Split(fractions)
+        Splitter(fractions)
 
 
 def test_refusals_change_nothing(comm, shared_dir):
@@ -120,28 +120,28 @@ def test_refusals_change_nothing(comm, shared_dir):
     write(comm, shared_dir, "svm")
     path = [shared_dir / "a.svm"]
     with pytest.raises(InputError, match=r"test: not a single row"):
-        convert(path, shared_dir / "d", comm, split=Split((0.5, 1e-12)))
+        convert(path, shared_dir / "d", comm, split=Splitter((0.5, 1e-12)))
     comm.barrier()
     assert not (shared_dir / "d").exists()
     convert(path, shared_dir / "d/test", comm)
     with pytest.raises(InputError, match=r"test: holds a data set already"):
-        convert(path, shared_dir / "d", comm, split=Split((0.5, 0.5)))
+        convert(path, shared_dir / "d", comm, split=Splitter((0.5, 0.5)))
     comm.barrier()
     assert read_manifest(shared_dir / "d/test").n == N and not (shared_dir / "d/train").exists()
-    convert(path, shared_dir / "d", comm, split=Split((0.5, 0.5)), overwrite=True)
+    convert(path, shared_dir / "d", comm, split=Splitter((0.5, 0.5)), overwrite=True)
     assert read_manifest(shared_dir / "d/test").n < N
     convert(path, shared_dir / "whole", comm)
     with pytest.raises(InputError, match=r"whole: holds a data set, and"):
-        convert(path, shared_dir / "whole", comm, split=Split((0.5, 0.5)), overwrite=True)
+        convert(path, shared_dir / "whole", comm, split=Splitter((0.5, 0.5)), overwrite=True)
 
 
 @pytest.mark.serial
 def test_the_folder_of_the_parts_names_them(tmp_path):
     write(ALONE, tmp_path, "svm")
-    convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5)))
+    convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5)))
     with pytest.raises(InputError, match=r"not a data set, but a folder of some: \S*d/test, \S*d/train\. Give"):
         read_manifest(tmp_path / "d")
-    convert([tmp_path / "a.svm"], tmp_path / "e", ALONE, split=Split((0.2,) * 4))
+    convert([tmp_path / "a.svm"], tmp_path / "e", ALONE, split=Splitter((0.2,) * 4))
     with pytest.raises(InputError, match=r"e/part-1, \S*e/part-2, \S*e/part-3, \.\.\.\. Give"):
         read_manifest(tmp_path / "e")
 
@@ -149,7 +149,7 @@ def test_the_folder_of_the_parts_names_them(tmp_path):
 @pytest.mark.serial
 def test_no_old_part_is_left_beside_a_new_one(tmp_path, monkeypatch):
     write(ALONE, tmp_path, "svm")
-    convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5), seed=0))
+    convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5), seed=0))
     publish = dataset.publish
 
     def full(directory, *args, **how):
@@ -159,7 +159,7 @@ def test_no_old_part_is_left_beside_a_new_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr(dataset, "publish", full)
     with pytest.raises(InputError, match="no space"):
-        convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5), seed=1), overwrite=True)
+        convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5), seed=1), overwrite=True)
     assert read_manifest(tmp_path / "d/train").split["seed"] == 1
     with pytest.raises(InputError, match="not a data set"):
         read_manifest(tmp_path / "d/test")
@@ -168,7 +168,7 @@ def test_no_old_part_is_left_beside_a_new_one(tmp_path, monkeypatch):
 @pytest.mark.serial
 def test_a_manifest_whose_split_is_damaged(tmp_path):
     write(ALONE, tmp_path, "svm")
-    path = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Split((0.5, 0.5))).path
+    path = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5))).path
     record = json.loads(path.read_text())
     for wrong in (7, {}, record["split"] | {"seed": -1}, record["split"] | {"fractions": "all"}):
         path.write_text(json.dumps(record | {"split": wrong}))
@@ -203,10 +203,10 @@ def test_the_program(tmp_path):
     write(ALONE, tmp_path, "svm")
     words = "shard", tmp_path / "a.svm", tmp_path / "d", "--split"
     told = run(*words, "0.5,0.3", "--seed", 5, "--compress", ranks=2)
-    left = np.count_nonzero(Split((0.5, 0.3), 5).assign(0, N) == 2)
+    left = np.count_nonzero(Splitter((0.5, 0.3), 5).assign(0, N) == 2)
     assert f"{left} of {N} rows: the fractions add up to 0.8" in told and "d/test: " in told
     made = run_json("info", tmp_path / "d/test")
-    assert made["split"] == Split((0.5, 0.3), 5).record(1, N) and made["compression"] == "blosc-lz4"
+    assert made["split"] == Splitter((0.5, 0.3), 5).record(1, N) and made["compression"] == "blosc-lz4"
     assert "a folder of some" in run("info", tmp_path / "d", code=1)
     assert "nosuch: no such file or folder" in run("info", tmp_path / "nosuch", code=1)
     assert "--split 0.8:" in run(*words, "0.8", code=1)
@@ -220,9 +220,9 @@ def test_gathered_blocks_are_as_large_as_allowed(lengths, limit):
     start, blocks = 0, []
     for n in lengths:
         labels = np.arange(start, start + n, dtype=float)
-        blocks.append(rows.Rows(labels, np.arange(n + 1), np.zeros(n, np.int32), np.ones(n), 1))
+        blocks.append(rows.RowBlock(labels, np.arange(n + 1), np.zeros(n, np.int32), np.ones(n), 1))
         start += n
-    whole = list(rows.gathered(iter(blocks), limit))
+    whole = list(rows.combined(iter(blocks), limit))
     np.testing.assert_array_equal(np.concatenate([np.empty(0), *(one.labels for one in whole)]), np.arange(start))
 
     def size(one):
@@ -241,12 +241,12 @@ def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
     X, y = rng.integers(1, 6, (N, 3)), rng.integers(0, 2, N)
     user, day = rng.integers(0, 40, N), rng.integers(0, 90, N)
     on_root(comm, lambda: np.savez(shared_dir / "a.npz", X=X, y=y, user=user, day=day))
-    how = {"split": Split((0.5, 0.3, 0.1), 2, by), "group": "user", "time": "day", "normalize": "standard"}
+    how = {"split": Splitter((0.5, 0.3, 0.1), 2, by), "group": "user", "time": "day", "normalize": "standard"}
     convert([shared_dir / "a.npz"], shared_dir / "d", comm, n_shards, **how)
     parts = [read_manifest(shared_dir / "d" / f"part-{k}") for k in (1, 2, 3)]
-    marks = {"groups": user, "doubles": duplicates.hashes(X), "time": day}[by]
+    marks = {"groups": user, "doubles": duplicates.hash_rows(X), "time": day}[by]
     given = row_metadata.groups([str(one) for one in user], None) if by == "groups" else marks
-    wanted = Split((0.5, 0.3, 0.1), 2).by_hash(given)
+    wanted = Splitter((0.5, 0.3, 0.1), 2).by_hash(given)
     if by == "time":
         ends = [np.sort(day)[N * k // 10 - 1] for k in (5, 8, 9)]
         wanted = sum((day > end).astype(int) for end in ends)
@@ -263,10 +263,10 @@ def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
 
 def test_time_is_the_order_of_the_input_where_there_is_no_other(comm, shared_dir):
     write(comm, shared_dir, "svm")
-    convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, split=Split((0.8, 0.2), by="time"))
+    convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, split=Splitter((0.8, 0.2), by="time"))
     np.testing.assert_array_equal(numbers(shared_dir / "d/test"), np.arange(240, N))
     with pytest.raises(InputError, match="--split-by groups: which column"):
-        convert([shared_dir / "a.svm"], shared_dir / "e", comm, 5, split=Split((0.8, 0.2), by="groups"))
+        convert([shared_dir / "a.svm"], shared_dir / "e", comm, 5, split=Splitter((0.8, 0.2), by="groups"))
 
 
 @pytest.mark.serial

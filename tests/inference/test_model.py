@@ -60,7 +60,7 @@ def test_a_model_that_finds_no_place_is_rescued(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone").rmdir()
     with pytest.raises(InputError, match=r"the model was written to .*m\.h5 instead"):
-        model.save_somewhere(tmp_path / "gone" / "m.h5", Model(np.ones(3), INFO))
+        model.save_or_rescue(tmp_path / "gone" / "m.h5", Model(np.ones(3), INFO))
     assert model.load(tmp_path / "m.h5").p == 3
 
 
@@ -162,7 +162,7 @@ def test_what_is_no_model_is_not_replaced(tmp_path):
 def test_two_jobs_that_write_one_model(tmp_path):
     """Both end well; what is there afterwards is the model of the one that ended last, whole."""
     path = tmp_path / "m.h5"
-    with files.replacing(path) as first:
+    with files.atomic_write(path) as first:
         model.save(first, model.Model(np.full(3, 1.0), INFO))
         model.save(path, model.Model(np.full(3, 2.0), INFO))
         assert model.load(path).w[0] == 2.0

@@ -32,13 +32,13 @@ def trained(folder, comm, normalize, source="a.csv", **how):
     """A model of a table, which is written on the root."""
     how = {"label": "y", "positive": "y", **how}
     convert([folder / source], folder / "train", comm, 3, normalize=normalize, **how)
-    return api.train(folder / "train", comm.library, lam=1e-2, solver="lbfgs", max_evaluations=30)
+    return api.train(folder / "train", comm.mpi_comm, lam=1e-2, solver="lbfgs", max_evaluations=30)
 
 
 def predicted(one, path, comm, folder, name="scores.txt", **how):
     """What `distsms predict` writes, read by the csv module: ids and scores."""
     how = inputs.InputOptions(labelled=False, **how)
-    output.write(str(folder / name), scoring.score_in_turns(one, path, comm, how), comm)
+    output.write(str(folder / name), scoring.score_in_parts(one, path, comm, how), comm)
     comm.barrier()
     with open(folder / name, newline="") as file:
         lines = list(csv.reader(file, delimiter="\t"))
@@ -93,7 +93,7 @@ def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
     capsys.readouterr()
     for name in ("s.txt", "s.h5"):
         output.write(
-            str(shared_dir / name), scoring.score_in_turns(one, path, comm, inputs.InputOptions(labelled=False)), comm
+            str(shared_dir / name), scoring.score_in_parts(one, path, comm, inputs.InputOptions(labelled=False)), comm
         )
         assert capsys.readouterr().err.count(f"{path}: has no rows") == comm.is_root
     if comm.is_root:
@@ -101,9 +101,9 @@ def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
         with h5py.File(shared_dir / "s.h5") as file:
             assert file["scores"].shape == (0,)
     labelled = inputs.InputOptions(label=how[1].get("label"))
-    with pytest.raises(InputError, match=rf"b.{kind}: not a single row that counts"):
-        evaluation.judge([str(shared_dir / "m.h5")], str(path), evaluation.EvaluationOptions(), comm, labelled)
-    with pytest.raises(InputError, match=rf"b.{kind}: not a single row that counts"):
+    with pytest.raises(InputError, match=rf"b.{kind}: no row counts"):
+        evaluation.evaluate([str(shared_dir / "m.h5")], str(path), evaluation.EvaluationOptions(), comm, labelled)
+    with pytest.raises(InputError, match=rf"b.{kind}: no row counts"):
         inputs.check(path, one, labelled)
 
 
@@ -119,7 +119,7 @@ def test_hdf5_and_awkward_ids(comm, shared_dir):
     one = trained(shared_dir, comm, "none", "a.pq", id="id")
     for source in ("a.pq", "train"):
         assert predicted(one, shared_dir / source, comm, shared_dir)[0] == names
-        parts = scoring.score_in_turns(one, shared_dir / source, comm, inputs.InputOptions(labelled=False))
+        parts = scoring.score_in_parts(one, shared_dir / source, comm, inputs.InputOptions(labelled=False))
         output.write(str(shared_dir / "s.h5"), parts, comm)
         comm.barrier()
         with h5py.File(shared_dir / "s.h5") as file:
@@ -156,7 +156,11 @@ def test_other_tables_are_read_as_the_training_data(comm, shared_dir, capsys):
     np.testing.assert_allclose(scores, expected, rtol=1e-12)
     assert ids == []
     told = capsys.readouterr().err
-    for what, count in (("'w': categories that training had not", 2), ("'x': missing", 1), ("'k': missing", 1)):
+    for what, count in (
+        ("'w': categories that the training data did not have", 2),
+        ("'x': missing", 1),
+        ("'k': missing", 1),
+    ):
         assert not comm.is_root or any(what in line and f": {count} rows" in line for line in told.splitlines())
 
 
@@ -164,7 +168,11 @@ def test_other_tables_are_read_as_the_training_data(comm, shared_dir, capsys):
     "header, row, message",
     [
         (["x", "k"], ["1", "2"], r"no column 'w', which the training data had; it has 'id', 'x', 'k'"),
-        (["x", "w", "k", "z"], ["1", "ann", "2", "3"], r"column 'z', which the training data had not.*--ignore-new"),
+        (
+            ["x", "w", "k", "z"],
+            ["1", "ann", "2", "3"],
+            r"column 'z', which the training data did not have.*--ignore-new",
+        ),
         (["x", "w", "k"], ["1", "ann", "two"], r"new\.csv:2: column 'k': found 'two': expected a number"),
         (["x", "w", "k"], ["inf", "ann", "2"], r"new\.csv:2: column 'x'.*not finite"),
     ],
@@ -206,13 +214,15 @@ def test_dropped_columns_may_be_there_or_not(comm, shared_dir, kind, capsys):
         np.testing.assert_allclose(predicted(one, path, comm, shared_dir)[1], X[:, kept] @ one.w, rtol=1e-9)
         assert convert([path], shared_dir / name, comm, 2, like=like).table == one.table
         np.testing.assert_array_equal(content(shared_dir / name)[0], X[:, kept])
-        found = [api.evaluate(one, data, comm.library) for data in (path, shared_dir / name)]
+        found = [api.evaluate(one, data, comm.mpi_comm) for data in (path, shared_dir / name)]
         assert found[0] == found[1]
         like = shared_dir / name
     assert capsys.readouterr().err == ""
-    with pytest.raises(InputError, match=r"'z', which the training data had not\. --ignore-new-features"):
+    with pytest.raises(InputError, match=r"'z', which the training data did not have\. --ignore-new-features"):
         predicted(one, shared_dir / f"new.{kind}", comm, shared_dir)
-    with pytest.raises(InputError, match=r"'z', which the training data had not\. Remove it from the file, or make"):
+    with pytest.raises(
+        InputError, match=r"'z', which the training data did not have\. Remove it from the file, or make"
+    ):
         convert([shared_dir / f"new.{kind}"], shared_dir / "x", comm, like=like)
 
 
@@ -222,8 +232,8 @@ def test_labels_and_ids_of_training_are_not_new_columns(tmp_path):
     table(tmp_path)
     one = trained(tmp_path, ALONE, "none", id="id")
     path = table(tmp_path, "b.csv", [[*row, row[-1]] for row in mixed()], [*HEADER, "truth"])
-    expected = scoring.score([one], tmp_path / "train", ALONE, inputs.InputOptions()).judged()
-    found = scoring.score([one], path, ALONE, inputs.InputOptions(label="truth")).judged()
+    expected = scoring.score([one], tmp_path / "train", ALONE, inputs.InputOptions()).counted_scores()
+    found = scoring.score([one], path, ALONE, inputs.InputOptions(label="truth")).counted_scores()
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
     np.testing.assert_array_equal(found[1], expected[1])
     write_csv(tmp_path / "c.csv", HEADER, mixed())
@@ -243,7 +253,7 @@ def test_types_that_changed(tmp_path):
         pq.write_table(pa.table({**columns, **change}), tmp_path / "new.parquet")
         with pytest.raises(InputError, match=message):
             predicted(one, tmp_path / "new.parquet", ALONE, tmp_path)
-    with pytest.raises(InputError, match="is a table, and the model's training data had no columns"):
+    with pytest.raises(InputError, match="is a table, but the columns of the model's training data"):
         predicted(model.Model(one.w, one.info), tmp_path / "a.csv", ALONE, tmp_path)
 
 
@@ -256,10 +266,10 @@ def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
     how = {"label": "y", "id": "id"}
     convert([shared_dir / "few.csv"], shared_dir / "like", comm, 2, like=shared_dir / "train", **how)
     convert([shared_dir / "few.csv"], shared_dir / "unlike", comm, 2, "y", **how)
-    found = [api.evaluate(one, shared_dir / name, comm.library) for name in ("few.csv", "like")]
+    found = [api.evaluate(one, shared_dir / name, comm.mpi_comm) for name in ("few.csv", "like")]
     assert found[0] == found[1] and found[0]["n"] == 50
     with pytest.raises(InputError, match=r"feature 4 is 'w=é' there and 'w=eve' here.*--like"):
-        api.evaluate(one, shared_dir / "unlike", comm.library)
+        api.evaluate(one, shared_dir / "unlike", comm.mpi_comm)
     with pytest.raises(InputError, match="--like TRAINING_DATA"):
         predicted(one, shared_dir / "unlike", comm, shared_dir, ignore_new=True)
     with pytest.raises(InputError, match="--like takes"):
@@ -276,7 +286,7 @@ def test_the_rest_is_negative(tmp_path):
     assert api.evaluate(one, tmp_path / "new.csv")["n_neg"] == 1
     convert([tmp_path / "two.csv"], tmp_path / "two", ALONE, 1, "a", label="y")
     one = api.train(tmp_path / "two", lam=1e-2, solver="lbfgs")
-    with pytest.raises(InputError, match=r"has the label d; the model knows a \(positive\) and b"):
+    with pytest.raises(InputError, match=r"has the label d, but the model knows a \(positive\) and b"):
         api.evaluate(one, tmp_path / "new.csv")
 
 

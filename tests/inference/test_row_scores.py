@@ -64,9 +64,9 @@ def loaded(manifest, comm, streamed):
     if not streamed:
         return dataset.load(manifest, comm)
     try:
-        return dataset.load(manifest, comm, room=MemoryBudget(1))
+        return dataset.load(manifest, comm, budget=MemoryBudget(1))
     except InputError as error:
-        return dataset.load(manifest, comm, room=MemoryBudget(int(re.search(r"and (\d+) are needed", str(error))[1])))
+        return dataset.load(manifest, comm, budget=MemoryBudget(int(re.search(r"and (\d+) are needed", str(error))[1])))
 
 
 @pytest.mark.serial
@@ -111,10 +111,10 @@ def test_training_and_scoring_see_the_same_rows(seed, dtype, layout, kind, compr
             stored = np.full(len(mine), 6) if layout == "dense" else np.count_nonzero(mine, axis=1)
             terms = (stored + 2) * (np.abs(seen) @ np.abs(v))
             np.testing.assert_allclose(rows.largest_terms(v), float(terms.max(initial=0)), rtol=1e-12)
-        others, *_ = dataset.matrix(manifest)
+        others, *_ = dataset.load_matrix(manifest)
         seen = dense(X).astype(EXACT) * factors / (lengths(X)[:, None] if kind == "l2" else 1)
         np.testing.assert_allclose(dense(others), seen.astype(float), rtol=1e-13)
-        assert_scores(api.predict(model.trained(v, INFO, manifest), folder), X, how.fold(v), kind)
+        assert_scores(api.predict(model.from_training(v, INFO, manifest), folder), X, how.fold(v), kind)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "bool"])
@@ -128,12 +128,12 @@ def test_rows_in_memory_are_scored_as_they_are(comm, dtype, layout, kind):
         X = X.astype("float32")  # SciPy has no others
     w = np.array([1e6, -1e-3, np.pi, 2.0, 0.0])
     one = model.Model(w, INFO | {"normalize": kind, "bias": 0.1})
-    found = api.predict(one, layout(X), comm.library)
+    found = api.predict(one, layout(X), comm.mpi_comm)
     assert_scores(found, X, w, kind, 0.1)
     y = np.tile([1, -1], 10)
     pooled = np.concatenate(comm.allgather(found)), np.concatenate(comm.allgather(y))
     area = oracles.rocarea(pooled[0][pooled[1] > 0], pooled[0][pooled[1] < 0])
-    assert api.evaluate(one, (layout(X), y), comm.library)["rocarea"] == pytest.approx(float(area), rel=1e-12)
+    assert api.evaluate(one, (layout(X), y), comm.mpi_comm)["rocarea"] == pytest.approx(float(area), rel=1e-12)
 
 
 @pytest.mark.serial
@@ -160,10 +160,10 @@ def test_what_is_proved_is_of_the_rows(comm, shared_dir, measure, dtype, kind):
     data = shared_dir / "data"
     reading = on_root(comm, lambda: (write(shared_dir / "a.csv", X, y), np.save(shared_dir / "b.npy", X))[0])
     convert([shared_dir / "a.csv"], data, comm, 3, dtype=dtype, normalize=kind, **reading)
-    one = api.train(data, comm.library, measure=measure, lam=1e-4, solver="lbfgs", max_evaluations=60)
-    found = api.evaluate(one, data, comm.library)
+    one = api.train(data, comm.mpi_comm, measure=measure, lam=1e-4, solver="lbfgs", max_evaluations=60)
+    found = api.evaluate(one, data, comm.mpi_comm)
     assert {name: found[name] for name in ("rocarea", "prbep")} == one.info["training"]
-    again = api.evaluate(one, shared_dir / "a.csv", comm.library)
+    again = api.evaluate(one, shared_dir / "a.csv", comm.mpi_comm)
     assert [again[name] for name in ("rocarea", "prbep", "tp", "fp")] == [
         found[name] for name in ("rocarea", "prbep", "tp", "fp")
     ]
@@ -178,11 +178,11 @@ def test_what_is_proved_is_of_the_rows(comm, shared_dir, measure, dtype, kind):
     assert one.info["lower_bound"] - rounding <= J and abs(J - one.info["J"]) <= rounding
 
     for path in (data, shared_dir / "a.csv"):
-        mine = api.predict(one, path, comm.library)
+        mine = api.predict(one, path, comm.mpi_comm)
         assert_scores(np.concatenate(comm.allgather(mine)), X, one.w, kind)
     plain = replace(one, table=None)  # arrays have no names of columns
     assert_scores(
-        np.concatenate(comm.allgather(api.predict(plain, shared_dir / "b.npy", comm.library))), X, one.w, kind
+        np.concatenate(comm.allgather(api.predict(plain, shared_dir / "b.npy", comm.mpi_comm))), X, one.w, kind
     )
     if kind == "l2":
         return

@@ -69,7 +69,7 @@ def test_parts_do_not_show_in_a_file(kind, comm, shared_dir, small_parts):
     for scores, one in zip(found.scores, pair, strict=True):
         np.testing.assert_allclose(everywhere(comm, scores), X @ one.w + one.bias, rtol=1e-9)
     np.testing.assert_array_equal(everywhere(comm, found.labels), np.where(y == 7, 1, -1))
-    assert found.counted.all() and found.judged(1)[0] is found.scores[1]
+    assert found.counted.all() and found.counted_scores(1)[0] is found.scores[1]
 
 
 @pytest.mark.parametrize("normalize", ["none", "l2", "maxabs"])
@@ -88,8 +88,8 @@ def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_par
     pair = [replace(one, info=one.info | {"normalize": normalize}, scale=how.scale) for one in models_of(9)]
     found = scoring.score([replace(one, w=how.fold(one.w)) for one in pair], shared_dir / "d", comm)
     margins = [block.features.margins(one.w) + one.bias for one in pair]
-    assert_same(found, scoring.Scored(margins, block.labels, block.weights != 0, first_row=block.first_row))
-    scores, labels = found.judged(1)
+    assert_same(found, scoring.ScoredRows(margins, block.labels, block.weights != 0, first_row=block.first_row))
+    scores, labels = found.counted_scores(1)
     np.testing.assert_array_equal(scores, margins[1][block.weights != 0])
     np.testing.assert_array_equal(everywhere(comm, labels), y[weights != 0])
 
@@ -105,8 +105,8 @@ def test_what_is_told_of_models_does_not_depend_on_parts(comm, shared_dir, small
     asked = evaluation.EvaluationOptions(replicates=20)
 
     def told():
-        rows, judged, pairs = evaluation.judge(paths, str(shared_dir / "d"), asked, comm)
-        return rows.numbers.tolist(), [one.found for one in judged], [one.as_json() for one in pairs]
+        rows, judged, pairs = evaluation.evaluate(paths, str(shared_dir / "d"), asked, comm)
+        return rows.row_numbers.tolist(), [one.measures for one in judged], [one.as_json() for one in pairs]
 
     whole = told()
     small_parts()
@@ -132,7 +132,7 @@ def test_a_score_that_is_not_finite_is_named_by_its_row(name, comm, shared_dir, 
 
 
 def in_turns(one, path, comm):
-    return list(scoring.score_in_turns(one, path, comm, inputs.AS_TRAINED))
+    return list(scoring.score_in_parts(one, path, comm, inputs.AS_TRAINED))
 
 
 def test_rows_held_out_are_tested_in_any_number_of_passes(comm, shared_dir, monkeypatch, capsys):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.losses.registry import make_loss
-from distsms.metrics.ranking import at_k
+from distsms.metrics.ranking import top_k
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import BUCKETS, LEVELS, REFINEMENTS
 from tests.support.problems import problems, share
@@ -122,7 +122,7 @@ def test_no_rank_holds_what_all_ranks_have(what, comm):
         for nu in (0.1, 0.0):
             loss.evaluate(scores, nu)
     else:
-        at_k(scores, labels, 20_000, comm)
+        top_k(scores, labels, 20_000, comm)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     if comm.is_root:

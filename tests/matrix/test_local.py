@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.matrix import local
-from distsms.matrix.blocks import threads_wanted
-from distsms.matrix.local import Dense, Sparse, index_dtype, length_dtype, unsigned
+from distsms.matrix.blocks import thread_count
+from distsms.matrix.local import DenseRows, SparseRows, index_dtype, length_dtype, unsigned
 
 KINDS = ("sparse", "sorted", "pattern", "sorted pattern", "dense")
 EPS = np.finfo(float).eps
@@ -26,12 +26,12 @@ def draw_rows(seed, n_local, p, density, ones=False, dtype=np.float64):
 
 def hold(kind, array, threads=1):
     if kind == "dense":
-        return Dense(array, threads)
+        return DenseRows(array, threads)
     X, p = sparse.csr_matrix(array), array.shape[1]
     if kind == "sparse":
-        return Sparse.of(X, threads)
+        return SparseRows.of(X, threads)
     values = None if "pattern" in kind else X.data
-    return Sparse(values, X.indices, np.diff(X.indptr), p, threads, sort="sorted" in kind)
+    return SparseRows(values, X.indices, np.diff(X.indptr), p, threads, sort="sorted" in kind)
 
 
 cases = st.tuples(
@@ -124,7 +124,7 @@ def test_the_last_columns(p, dtype, values):
     data = None if values is None else rng.normal(size=len(indices)).astype(values)
     indptr = np.concatenate(([0], np.cumsum(lengths)))
     X = sparse.csr_matrix((np.ones(len(indices)) if data is None else data, indices, indptr), shape=(13, p))
-    rows = Sparse(data, indices, lengths, p)
+    rows = SparseRows(data, indices, lengths, p)
     assert rows._entries[0].dtype == dtype
     w, c = rng.normal(size=p), rng.normal(size=13)
     np.testing.assert_allclose(rows.margins(w), X.astype(float) @ w, rtol=1e-13, atol=1e-13)
@@ -132,7 +132,7 @@ def test_the_last_columns(p, dtype, values):
 
 
 def test_columns_beyond_32_bits():
-    rows = Sparse(np.array([2.0]), np.array([2**32]), np.array([1]), 2**32 + 1)
+    rows = SparseRows(np.array([2.0]), np.array([2**32]), np.array([1]), 2**32 + 1)
     assert rows.shape == (1, 2**32 + 1) and rows.nnz == 1 and rows.nbytes == 8 + 8 + 2
 
 
@@ -186,9 +186,9 @@ def test_vectors_of_wrong_length_are_refused(kind):
         with pytest.raises(ValueError):
             wrong()
     with pytest.raises(ValueError, match="row lengths"):
-        Sparse(None, np.zeros(3, np.uint16), np.array([1, 1]), 4)
+        SparseRows(None, np.zeros(3, np.uint16), np.array([1, 1]), 4)
     with pytest.raises(ValueError, match="2 values, but 3 column indices"):
-        Sparse(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
+        SparseRows(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
 
 
 @given(st.integers(2**36, 2**37), st.integers(1, 7))
@@ -205,12 +205,12 @@ def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
 def test_the_given_arrays_are_held_without_a_copy(dtype):
     X = sparse.csr_matrix(draw_rows(2, 50, 9, 0.5, dtype=dtype))
     columns, lengths = X.indices.astype(np.uint16), np.diff(X.indptr).astype(np.uint8)
-    rows, w = Sparse(X.data, columns, lengths, 9), np.ones(9)
+    rows, w = SparseRows(X.data, columns, lengths, 9), np.ones(9)
     before = rows.margins(w)
     X.data *= 2
     np.testing.assert_allclose(rows.margins(w), 2 * before)
     array = np.ones((3, 2), dtype)
-    dense = Dense(array)
+    dense = DenseRows(array)
     array[:] = 3
     assert dense.margins(np.ones(2))[0] == 6
 
@@ -222,7 +222,7 @@ def test_bytes_per_entry(p, column, value):
     values = np.ones(12_000, f"f{value}") if value else None
     for lengths, of_rows in (np.full(1000, 12), 4 * 2), (np.tile([12, 0, 24, 12], 250), 1000 + 4 * 3 * 2):
         indices = np.concatenate([np.arange(length) for length in lengths])
-        rows = Sparse(values, indices, lengths, p, sort=len(set(lengths)) > 1)
+        rows = SparseRows(values, indices, lengths, p, sort=len(set(lengths)) > 1)
         assert rows.nbytes == (column + value) * rows.nnz + of_rows
 
 
@@ -233,10 +233,10 @@ def test_products_allocate_next_to_nothing(kind, threads):
     """Products allocate far less than a byte for each entry once the buffers exist."""
     n, p, m = 20_000, 50, 25
     if kind.startswith("dense"):
-        rows = Dense(np.ones((n, p), kind.replace("dense", "float")), threads)
+        rows = DenseRows(np.ones((n, p), kind.replace("dense", "float")), threads)
     else:
         values = None if kind == "pattern" else np.ones(n * m, kind)
-        rows = Sparse(values, np.tile(np.arange(m, dtype=np.uint16), n), np.full(n, m, np.uint8), p, threads)
+        rows = SparseRows(values, np.tile(np.arange(m, dtype=np.uint16), n), np.full(n, m, np.uint8), p, threads)
     w, c, s, g = np.ones((2, p)), np.ones((2, n)), np.empty((2, n)), np.empty((2, p))
 
     def evaluate():
@@ -266,7 +266,7 @@ def test_types_are_as_small_as_possible():
     for largest, expected in ((65535, np.uint16), (65536, np.uint32), (2**32 - 1, np.uint32), (2**32, np.uint64)):
         assert unsigned(largest) is expected and length_dtype(largest) is expected
     assert length_dtype(255) is np.uint8 and length_dtype(256) is np.uint16 and unsigned(0) is np.uint16
-    long_row = Sparse(None, np.arange(300), np.array([300, 0]), 300)
+    long_row = SparseRows(None, np.arange(300), np.array([300, 0]), 300)
     assert long_row.nbytes == 2 * 300 + 2 * 3
     np.testing.assert_array_equal(long_row.margins(np.ones(300)), [300, 0])
 
@@ -274,4 +274,4 @@ def test_types_are_as_small_as_possible():
 @pytest.mark.parametrize("given, expected", [("", 1), ("3", 3), ("4,2", 4), ("0", 1), ("many", 1)])
 def test_threads_are_those_of_the_environment(given, expected, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert threads_wanted() == expected
+    assert thread_count() == expected

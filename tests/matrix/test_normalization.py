@@ -52,7 +52,7 @@ def test_deviations_are_sums_without_order(rows, random):
         parts = (
             [(X.indices[:k], X.data[:k]), (X.indices[k:], X.data[k:])] if (k := X.nnz // 2) else [(X.indices, X.data)]
         )
-        return normalization.measure("standard", lambda: parts, (len(rows), 3), ALONE).scale
+        return normalization.fit("standard", lambda: parts, (len(rows), 3), ALONE).scale
 
     first = scale(rows)
     shuffled = list(rows)
@@ -74,4 +74,4 @@ def test_deviations_are_sums_without_order(rows, random):
 @pytest.mark.parametrize("last", [0.3, 3.0, 1e-300])
 def test_a_column_that_only_rounding_moves_stays_as_it_is(last):
     entries = [(np.array([0]), np.array([value])) for value in (last, np.nextafter(last, 4), last)]
-    assert normalization.measure("standard", lambda: entries, (3, 1), ALONE).scale.tolist() == [1]
+    assert normalization.fit("standard", lambda: entries, (3, 1), ALONE).scale.tolist() == [1]

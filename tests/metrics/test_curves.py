@@ -20,7 +20,7 @@ def of(scores, labels, comm=ALONE, also=()):
 
 
 def check_counts(curve, scores, labels):
-    """Each point is what the definition says, from nothing to everything."""
+    """Each point has the counts of the definition, from no rows to all."""
     positive, negative = scores[labels > 0], scores[labels < 0]
     for threshold, tp, fp in zip(curve.thresholds, curve.tp, curve.fp, strict=True):
         assert (tp, fp) == (np.sum(positive >= threshold), np.sum(negative >= threshold))
@@ -43,13 +43,17 @@ def test_of_few_rows_every_point_is_there(rows):
 @pytest.mark.parametrize("share, decimals", [(0.002, 9), (0.3, 9), (0.3, 1), (0.97, 3)])
 @pytest.mark.parametrize("size", [1.0, 1e8, 1e-8])
 def test_of_many_rows_points_are_exact_and_near_each_other(comm, monkeypatch, share, decimals, size):
-    """With P ranks, less than s = max(1, n_c // (P STEPS)) rows of a class are between neighbouring offers of one rank,
-    and so less than P s + 1 <= n_c / STEPS + P + 1 with the offer itself; what is left out lies within n_c / STEPS."""
+    """Neighbouring points are as near to each other as the numbers of rows and ranks imply.
+
+    With P ranks, less than s = max(1, n_c // (P STEPS)) rows of a class lie between neighbouring thresholds that one
+    rank proposes, and so less than P s + 1 <= n_c / STEPS + P + 1 including the threshold itself. Points that are left
+    out lie within n_c / STEPS.
+    """
     monkeypatch.setattr(curves, "STEPS", 25)
     scores, labels = drawn(20_000, share, decimals=decimals)
     scores = size * scores
     n_pos = int(np.sum(labels > 0))
-    head = ranking.at_k(scores, labels, n_pos, ALONE)
+    head = ranking.top_k(scores, labels, n_pos, ALONE)
     curve = of(scores, labels, comm, (head.threshold,))
     check_counts(curve, scores, labels)
     assert head.threshold in curve.thresholds
@@ -75,7 +79,7 @@ def test_next_to_nothing(comm, labels):
 @pytest.mark.parametrize("size", [1.0, 1e8, 1e-8])
 def test_histograms_count_every_row(comm, size):
     scores, labels = drawn(3000, 0.2, decimals=9)
-    scores[5:7] = 1e6, -1e6  # outliers do not make the rest one bar
+    scores[5:7] = 1e6, -1e6  # outliers do not squeeze the other rows into a single bar
     scores = size * scores
     curve = of(scores, labels, comm)
     found = curves.histogram(local_part(scores, comm), local_part(labels, comm), curve, comm, 20)

@@ -1,4 +1,4 @@
-"""The reported measures against brute force and scikit-learn, on any number of ranks."""
+"""The reported measures agree with brute force and scikit-learn, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_at_k_does_not_depend_on_ranks(comm):
     rng = np.random.default_rng(2)
     scores, labels = np.round(rng.normal(size=700), 1), np.where(rng.random(700) < 0.2, 1, -1).astype(np.int8)
     for k in (1, 70, 350, 700):
-        alone = ranking.at_k(scores, labels, k, Communicator())
-        assert ranking.at_k(local_part(scores, comm), local_part(labels, comm), k, comm) == alone
+        alone = ranking.top_k(scores, labels, k, Communicator())
+        assert ranking.top_k(local_part(scores, comm), local_part(labels, comm), k, comm) == alone
     assert alone.recall == 1 and alone.precision == np.mean(labels > 0)
 
 
@@ -55,7 +55,7 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
     labels = np.where(rng.random(999) < 0.2, 1, -1).astype(np.int8)
     scores = rng.normal(size=999) + labels
     found = of(local_part(scores, comm), local_part(labels, comm), comm)
-    point = ranking.at_k(local_part(scores, comm), local_part(labels, comm), int(np.sum(labels > 0)), comm)
+    point = ranking.top_k(local_part(scores, comm), local_part(labels, comm), int(np.sum(labels > 0)), comm)
     assert point.precision == point.recall == found.prbep
     table = ranking.contingency(local_part(scores, comm), local_part(labels, comm), point.threshold, comm)
     assert table.precision == table.recall == table.f1 == pytest.approx(found.prbep, abs=1e-15)
@@ -68,7 +68,7 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
 @pytest.mark.parametrize("decimals", [0, 1, 12])
 @pytest.mark.parametrize("share", [0.003, 0.5, 0.97])
 def test_average_precision_is_scikit_learns(comm, monkeypatch, share, decimals, sample):
-    """Positives few and many, ties none and many, by ranges that hardly fit and that do."""
+    """With few and many positives, no and many ties, and ranges chosen from small and large samples."""
     metrics = pytest.importorskip("sklearn.metrics")
     monkeypatch.setattr(ranking, "SAMPLE", sample)
     rng = np.random.default_rng(decimals)
@@ -99,7 +99,7 @@ def test_average_precision_of_what_is_no_number(comm):
 def test_at_k_equals_brute_force_with_ties(rows, k):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     labels[:2] = 1, -1
-    found = ranking.at_k(scores.astype(float), labels, k, Communicator())
+    found = ranking.top_k(scores.astype(float), labels, k, Communicator())
     if k > len(rows):
         assert np.isnan(found).all()
         return
@@ -130,7 +130,7 @@ def test_a_measure_by_its_name(comm, measure, exact):
     rng = np.random.default_rng(3)
     labels = np.where(rng.random(400) < 0.2, 1, -1).astype(np.int8)
     scores = rng.normal(size=400) + labels
-    found = ranking.value(measure, local_part(scores, comm), local_part(labels, comm), 0.3, comm)
+    found = ranking.measure_value(measure, local_part(scores, comm), local_part(labels, comm), 0.3, comm)
     if exact == "f":
         expected = metrics.fbeta_score(labels, np.where(scores >= 0.3, 1, -1), beta=float(measure[1:]))
     elif exact == "error":
@@ -146,16 +146,16 @@ def test_a_measure_by_its_name(comm, measure, exact):
 @pytest.mark.serial
 def test_the_threshold_lies_between_scores():
     def at(k, *scores):
-        return ranking.at_k(np.array(scores, float), np.ones(len(scores), np.int8), k, Communicator()).threshold
+        return ranking.top_k(np.array(scores, float), np.ones(len(scores), np.int8), k, Communicator()).threshold
 
     assert at(1, 3, 2, 1) == 2.5
     assert at(1, 3, 3, 1) == 3  # tied: all of them are called positive
-    assert at(2, 3, 2) == 2  # all rows are
+    assert at(2, 3, 2) == 2  # all rows are called positive
     assert at(1, 1.0, np.nextafter(1.0, 0)) == 1.0
 
 
 def test_scores_that_are_not_numbers_have_no_head(comm):
-    assert np.isnan(ranking.at_k(np.full(2, np.nan), np.array([1, -1]), 2, comm)).all()
+    assert np.isnan(ranking.top_k(np.full(2, np.nan), np.array([1, -1]), 2, comm)).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -163,7 +163,7 @@ def test_one_class_is_not_a_number(comm, sign):
     found = of(np.zeros(2), np.full(2, sign), comm)
     assert np.isnan(found.rocarea)
     assert found.n_pos + found.n_neg == 2 * comm.size
-    assert np.isnan(ranking.at_k(np.zeros(2), np.full(2, sign), 1, comm).recall) == (sign < 0)
+    assert np.isnan(ranking.top_k(np.zeros(2), np.full(2, sign), 1, comm).recall) == (sign < 0)
     table = ranking.contingency(np.zeros(2), np.full(2, sign), 1.0, comm)
     assert np.isnan(table.precision)  # nothing is called positive
     assert np.isnan(table.recall) == (sign < 0)
@@ -172,7 +172,7 @@ def test_one_class_is_not_a_number(comm, sign):
 @pytest.mark.parametrize("positive", [0.03, 0.5, 0.9])
 @pytest.mark.parametrize("piece", [1, 7, 2**24])
 def test_rocarea_from_pieces_of_the_smaller_class(comm, monkeypatch, positive, piece):
-    """Any number of rows at a time, of either class, most of them on the last rank: the same value."""
+    """For any number of rows at a time, of either class, most of them on the last rank, the value is the same."""
     rng = np.random.default_rng(int(100 * positive))
     labels = np.where(rng.random(200) < positive, 1, -1).astype(np.int8)
     scores = np.round(rng.normal(size=200) + labels, 1)
@@ -185,7 +185,7 @@ def test_rocarea_from_pieces_of_the_smaller_class(comm, monkeypatch, positive, p
 
 @pytest.mark.serial
 def test_pair_counts_beyond_64_bits():
-    """The counting itself, with the numbers of a case too large to hold: 2^62 ordered places, 4 times."""
+    """Only the counting, with the numbers of a case that is too large to hold: 4 times 2^62 ordered places."""
     places = np.full(4, 2**62, np.int64)  # their plain sum, 2^64, is 0 in 64 bits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking.np, "searchsorted", lambda *_: places // 2)

@@ -105,7 +105,7 @@ def test_one_rank_asks_and_all_ranks_know(comm):
     request = [Request(np.zeros(X.shape[1]), 1.0, SquaredNorm(1.0))]
     assert not problem.stop_requested
     asked(problem, request)
-    assert problem.stop_requested or not problem.vectors.steps
+    assert problem.stop_requested or not problem.vectors.runs_solver
 
 
 def test_more_ranks_than_rows(comm):

@@ -95,12 +95,12 @@ def test_bytes_are_counted(comm):
 
 def test_one_rank_fails_then_all_do(comm):
     last = comm.size - 1
-    with pytest.raises(InputError, match="file x: no such thing") as caught, comm.together():
+    with pytest.raises(InputError, match="file x: no such thing") as caught, comm.fail_together():
         if comm.rank == last:
             raise InputError("file x: no such thing")
     assert caught.value.everywhere
     assert (f"rank {last} of" in str(caught.value)) == (comm.size > 1)
-    with comm.together():
+    with comm.fail_together():
         pass
 
 

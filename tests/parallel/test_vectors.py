@@ -34,17 +34,17 @@ def whole(p, seed):
 @pytest.mark.parametrize("step", STEPS)
 def test_slices_fit_together(step, p, comm):
     made, w = make_vectors(step, p, comm), whole(p, 0)
-    mine = made.part(w)
+    mine = made.local_slice(w)
     parts = comm.allgather(mine)
     np.testing.assert_array_equal(np.concatenate(parts), w)
     assert len(mine) == made.length <= made.longest == max(map(len, parts))
-    assert made.steps or not made.length
-    if made.steps:
-        back = made.at_root(mine)
+    assert made.runs_solver or not made.length
+    if made.runs_solver:
+        back = made.gather(mine)
         if comm.is_root:
             np.testing.assert_array_equal(back, w)
-        assert made.least(mine) == w.min()
-    np.testing.assert_array_equal(made.everywhere(mine if made.steps else None), w)
+        assert made.minimum(mine) == w.min()
+    np.testing.assert_array_equal(made.allgather(mine if made.runs_solver else None), w)
     made.close()
 
 
@@ -52,12 +52,12 @@ def test_slices_fit_together(step, p, comm):
 @pytest.mark.parametrize("step", STEPS)
 def test_products_are_those_of_whole_vectors(step, p, comm):
     made, A, b = make_vectors(step, p, comm), np.array([whole(p, seed) for seed in range(3)]), whole(p, 9)
-    if made.steps:
-        mine = np.array([made.part(row) for row in A])
-        dots = made.dots(mine, made.part(b))
+    if made.runs_solver:
+        mine = np.array([made.local_slice(row) for row in A])
+        dots = made.dots(mine, made.local_slice(b))
         np.testing.assert_allclose(dots, A @ b, rtol=1e-12, atol=1e-13)
-        assert made.dot(mine[0], made.part(b)) == pytest.approx(A[0] @ b, rel=1e-12, abs=1e-13)
-        assert (made.agreed(np.array([float(comm.rank)])) == 0).all()
+        assert made.dot(mine[0], made.local_slice(b)) == pytest.approx(A[0] @ b, rel=1e-12, abs=1e-13)
+        assert (made.root_values(np.array([float(comm.rank)])) == 0).all()
         if step == "spread":
             assert len(set(comm.allgather(dots.tobytes()))) == 1
 
@@ -70,18 +70,18 @@ def test_copies_and_totals(step, k, p, comm, shared):
     made = make_vectors(step, p, comm)
     for seed in (0, 10):
         W = [whole(p, seed + i) for i in range(k)]
-        copies = made.copies(k, [made.part(w) for w in W] if made.steps else None)
+        copies = made.replicate(k, [made.local_slice(w) for w in W] if made.runs_solver else None)
         np.testing.assert_array_equal(copies, W)
         for inward, way in made._ways().items():
             made.inward, made._sum = inward, way
-            buffer = made.room(k)
+            buffer = made.buffer(k)
             buffer[:-1] = np.ravel(W) * (comm.rank + 1)
             buffer[-1] = comm.rank == comm.size - 1
-            slices, flag = made.totals(buffer)
-            if made.steps:
+            slices, flag = made.sum_buffer(buffer)
+            if made.runs_solver:
                 assert flag
                 total = np.array(W) * comm.size * (comm.size + 1) / 2
-                np.testing.assert_allclose(slices, [made.part(row) for row in total], rtol=1e-12)
+                np.testing.assert_allclose(slices, [made.local_slice(row) for row in total], rtol=1e-12)
                 assert slices.flags.c_contiguous
     made.close()
 
@@ -91,17 +91,17 @@ def test_long_vectors_travel_in_pieces(comm, monkeypatch):
     monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     for step in STEPS:
         made, w = make_vectors(step, 100, comm), whole(100, 1)
-        np.testing.assert_array_equal(made.everywhere(made.part(w) if made.steps else None), w)
-        total = made.total(w.copy())
-        if made.steps:
-            np.testing.assert_allclose(total, made.part(w) * comm.size, rtol=1e-14)
+        np.testing.assert_array_equal(made.allgather(made.local_slice(w) if made.runs_solver else None), w)
+        total = made.sum_vector(w.copy())
+        if made.runs_solver:
+            np.testing.assert_allclose(total, made.local_slice(w) * comm.size, rtol=1e-14)
         made.close()
 
 
 def test_ranks_of_a_node_share(comm, monkeypatch):
     monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     made, w = make_vectors("spread", 10, comm), whole(10, 2)
-    copies = made.copies(1, [made.part(w)])
+    copies = made.replicate(1, [made.local_slice(w)])
     assert isinstance(made._replica[1], shared_memory.OnePerNode) == (len(comm.node_ranks()) > 1)
     if comm.is_root:
         copies[0, 3] = 77  # seen by the neighbours, too
@@ -115,7 +115,7 @@ def test_without_room_for_shared_memory_each_rank_has_its_own(comm, monkeypatch,
     monkeypatch.setattr(shared_memory, "SHARED_MEMORY", str(tmp_path / "none"))
     monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     made, w = make_vectors("spread", 10, comm), whole(10, 2)
-    np.testing.assert_array_equal(made.copies(1, [made.part(w)])[0], w)
+    np.testing.assert_array_equal(made.replicate(1, [made.local_slice(w)])[0], w)
     assert not isinstance(made._replica[1], shared_memory.OnePerNode)
 
 
@@ -129,18 +129,18 @@ def test_one_evaluation(measure, comm, shared):
     found = {}
     for step in STEPS:
         problem = objective(X, y, comm, measure, step=step, stop_wanted=lambda: comm.rank == comm.size - 1)
-        answer = asked(problem, [Request(problem.vectors.part(w), 0.02, SquaredNorm(1e-4))])
-        if problem.vectors.steps:
+        answer = asked(problem, [Request(problem.vectors.local_slice(w), 0.02, SquaredNorm(1e-4))])
+        if problem.vectors.runs_solver:
             assert problem.stop_requested
             first = answer[0]
             numbers = [first.J, first.J_mu, first.R, first.d, first.smoothing_gap, first.optimization_gap]
-            found[step] = np.array(numbers), problem.vectors.at_root(first.gradient), problem.vectors.at_root(first.r)
+            found[step] = np.array(numbers), problem.vectors.gather(first.gradient), problem.vectors.gather(first.r)
             moments = problem.second_moments()
         else:
             problem.second_moments()
         problem.vectors.close()
     assert len(set(comm.allgather(found["spread"][0].tobytes()))) == 1
-    assert len(moments) == len(problem.vectors.part(w))
+    assert len(moments) == len(problem.vectors.local_slice(w))
     if comm.is_root:
         for values, others in zip(*found.values(), strict=True):
             assert np.abs(values - others).max() <= 1e-9 * max(1.0, np.abs(others).max())
@@ -158,7 +158,7 @@ def test_the_same_optimum(solver, p, comm, shared):
         result = minimize(problem, Settings(lam=lam, solver=solver), start, watch=noting(states))
         assert result.status is Status.PROVED
         assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
-        assert len(states) == (result.evaluations if problem.vectors.steps else 0)
+        assert len(states) == (result.evaluations if problem.vectors.runs_solver else 0)
         if step == "spread":
             assert comm.allgather([s[2:] for s in states]) == [[s[2:] for s in states]] * comm.size
         problem.vectors.close()
@@ -166,7 +166,7 @@ def test_the_same_optimum(solver, p, comm, shared):
     root, spread = found["root"], found["spread"]
     assert max(root.lower_bound, spread.lower_bound) <= min(root.J, spread.J)
     again = objective(X, y, comm)
-    check = asked(again, [Request(again.vectors.part(spread.w), 0.0, SquaredNorm(lam))])
+    check = asked(again, [Request(again.vectors.local_slice(spread.w), 0.0, SquaredNorm(lam))])
     if comm.is_root:
         assert check[0].J == pytest.approx(spread.J, rel=1e-9)
 
@@ -224,7 +224,7 @@ def test_the_fastest_collective_is_the_same_on_all_ranks(comm, monkeypatch):
         made = make_vectors(step, 100, comm)
         assert len(set(comm.allgather(made.inward))) == 1
         assert set(made.measured) == (set(made._ways()) if comm.size > 1 else set())
-        assert made.inward in made.in_words() and not make_vectors(step, 9, comm).measured
+        assert made.inward in made.describe() and not make_vectors(step, 9, comm).measured
 
 
 def test_more_ranks_than_rows(comm):

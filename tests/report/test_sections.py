@@ -74,7 +74,7 @@ def material(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, path
     }
     made = model.Model(np.array(w), told)
     scores = np.linspace(-1, 1, len(labels))
-    found = evaluation.measured(made, scores, labels, ALONE)
+    found = evaluation.compute_measures(made, scores, labels, ALONE)
     judged = evaluation.ModelEvaluation(path, made, scores, found, [], {"rocarea": NOTHING, "prbep": NOTHING})
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
@@ -121,9 +121,9 @@ def test_path_and_baseline(folds):
         for lane in range(folds + 1)
     ]
     of = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
-    many = confidence.Spread(0.9, (1e4, 0.0), (10**4, 10**6))
-    sure = {"rocarea": confidence.of_rocarea(many, 0.95), "prbep": NOTHING}
-    less = {"rocarea": confidence.of_rocarea_difference(many._replace(value=0.02), 0.95), "prbep": NOTHING}
+    many = confidence.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))
+    sure = {"rocarea": confidence.rocarea_interval(many, 0.95), "prbep": NOTHING}
+    less = {"rocarea": confidence.rocarea_difference_interval(many._replace(value=0.02), 0.95), "prbep": NOTHING}
     found = [
         MethodResult(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")
     ]
@@ -293,5 +293,5 @@ def test_models_that_disagree_on_who_is_positive_are_refused(tmp_path):
         info = {"measure": "rocarea", "threshold": 0.0, "label_map": meaning, "zero_based": False}
         model.save(tmp_path / f"{name}.h5", model.Model(np.arange(4.0), info))
     told = run("evaluate", tmp_path / "a.h5", tmp_path / "b.h5", "--on", tmp_path / "text.svm", code=1)
-    assert "calls positive is not what" in told
+    assert "do not agree on which label is positive" in told
     run("evaluate", tmp_path / "a.h5", code=2)

@@ -262,11 +262,11 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
         at = np.flatnonzero(these.fold == fit.fold)
         scores, y = folder.scores(fit), these.y[at]
-        drawn.append(bootstrap.prbep(scores, y, at, 1000, 0, ALONE))
-        shares.append(confidence.recall(ranking.among(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
+        drawn.append(bootstrap.prbep_replicates(scores, y, at, 1000, 0, ALONE))
+        shares.append(confidence.prbep_estimate(ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
     sure, replicates = ours.sure["prbep"], np.mean(drawn, axis=0)
     far = [sure.value + math.sqrt(2.5) * (np.quantile(replicates, q) - sure.value) for q in (0.025, 0.975)]
-    low, high = confidence.limits(confidence.of_folds(shares), 0.95)
+    low, high = confidence.limits(confidence.pool_folds(shares), 0.95)
     assert (sure.low, sure.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
     assert sure.of == confidence.METHOD
 
@@ -308,9 +308,9 @@ def test_the_matrix_of_a_data_set(tmp_path, kind):
     if kind == "pattern":
         X = (X != 0).astype(float)
     weights = np.where(np.arange(60) % 7 == 3, 0.0, 1.0)
-    found, labels, _ = dataset.matrix(dataset.write_data(tmp_path / "a", X, y, 3))
+    found, labels, _ = dataset.load_matrix(dataset.write_data(tmp_path / "a", X, y, 3))
     assert (found != X).sum() == 0 and np.array_equal(labels, y) and found.dtype == float
-    found, labels, _ = dataset.matrix(dataset.write_data(tmp_path / "b", X, y, 2, weights))
+    found, labels, _ = dataset.load_matrix(dataset.write_data(tmp_path / "b", X, y, 2, weights))
     assert (found != X[weights > 0]).sum() == 0 and np.array_equal(labels, y[weights > 0])
 
 
@@ -320,7 +320,7 @@ def test_others_get_the_rows_that_training_sees(tmp_path, kind):
     program.write_svmlight(tmp_path / "rows.svm", n=80)
     program.run("shard", tmp_path / "rows.svm", tmp_path / "data", "--normalize", kind)
     manifest = dataset.read_manifest(tmp_path / "data")
-    X, _, _ = dataset.matrix(manifest)
+    X, _, _ = dataset.load_matrix(manifest)
     w = np.random.default_rng(0).normal(size=X.shape[1])
     assert X @ w == pytest.approx(dataset.load(manifest, ALONE).features.margins(w))
 

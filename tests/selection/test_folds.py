@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.selection.folds import deal, dealt, held_out
-from distsms.utils.hashing import keys
+from distsms.utils.hashing import row_keys
 from tests.support.problems import share
 
 
@@ -78,7 +78,7 @@ def grouped(n, n_groups, seed, positive=0.3):
     group = np.concatenate([np.repeat(np.arange(14), 2), (n_groups * rng.random(n) ** 2).astype(int)])
     labels = np.where(rng.random(len(group)) < positive, 1, -1).astype(np.int8)
     labels[:28:2], labels[1:28:2] = 1, -1
-    return keys(group, 5), labels
+    return row_keys(group, 5), labels
 
 
 @given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 9), st.integers(2, 7), st.sampled_from([0.0, 0.4]))
@@ -102,7 +102,7 @@ def test_folds_of_groups_are_even(comm, sizes, folds, seed):
     of one row are dealt out as rows are: to one row."""
     for these in (np.array(sizes), np.ones(len(sizes), int)):
         sign = np.where(np.arange(len(these)) % 2, 1, -1)
-        labels, marks = np.repeat(sign, these).astype(np.int8), keys(np.repeat(np.arange(len(these)), these), 1)
+        labels, marks = np.repeat(sign, these).astype(np.int8), row_keys(np.repeat(np.arange(len(these)), these), 1)
         found = by("doubles", marks, labels, folds, comm, seed=seed)
         for one in (1, -1):
             counts = np.bincount(found.number[labels == one], minlength=folds + 1)[1:]

@@ -78,7 +78,9 @@ def test_a_lane_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     problem = replace(PROBLEM, measure=measure, ordering=ordering, step=step)
     lanes = Lanes(block(comm, X, y), problem, comm)
     w = np.random.default_rng(1).normal(size=X.shape[1])
-    requests = [Request(lanes.vectors.part(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in lanes.numbers]
+    requests = [
+        Request(lanes.vectors.local_slice(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in lanes.numbers
+    ]
     found = asked(lanes.objective, requests)
     folds = np.concatenate(comm.allgather(lanes.folds.number))
     for k, (_, nu, _, lane) in enumerate(requests):
@@ -86,7 +88,7 @@ def test_a_lane_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
         (other,) = alone.evaluate([Request(w, nu, SquaredNorm(0.1))])
         if found:
             assert [found[k].J, found[k].J_mu] == pytest.approx([other.J, other.J_mu], abs=1e-9)
-            assert found[k].gradient == pytest.approx(lanes.vectors.part(other.gradient), abs=1e-9) or nu == 0
+            assert found[k].gradient == pytest.approx(lanes.vectors.local_slice(other.gradient), abs=1e-9) or nu == 0
     lanes.vectors.close()
 
 
@@ -111,7 +113,7 @@ def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
             assert np.sum(scores[mine] >= threshold) == np.sum(y[mine] > 0)
             if lane:
                 assert held_out["rocarea"] == pytest.approx(roc_auc_score(y[~mine], scores[~mine]), abs=1e-12)
-                spread = confidence.spread_of(measure, scores[~mine], y[~mine], Communicator())
+                spread = confidence.measure_estimate(measure, scores[~mine], y[~mine], Communicator())
                 assert tuple(held_out["squares"]) == pytest.approx(spread.squares)
                 assert tuple(held_out["counts"]) == spread.counts == (np.sum(y[~mine] > 0), np.sum(y[~mine] < 0))
     assert all(one.held_out is None for one in found.points if not one.lane)
@@ -369,7 +371,7 @@ def test_words_on_points_that_came_to_nothing():
         Point(0.01, 0, nothing, 0.0, {"prbep": None}, None),
     ]
     assert "nonfinite J -  gap        -" in path_text.line(points[1], "prbep")
-    lines = formatting.table(*path_text.table(points, "prbep", None)).splitlines()
+    lines = formatting.format_table(*path_text.table(points, "prbep", None)).splitlines()
     assert " ".join(lines[2].split()) == "0.1 0.50000000 0.0001 0 0 0.600000 - - no better than w = 0"
     assert lines[3].split() == ["0.01", "-", "-", "0", "0", "-", "-", "-", "nonfinite"]
 

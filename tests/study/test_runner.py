@@ -21,7 +21,7 @@ def runner(comm, folder, stop_wanted=lambda: False, seed=3, step="root"):
     X, y = data(n=150, seed=seed)
     test = data(n=90, seed=seed + 1)
     one = RunStore(folder)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             one.open(IDENTITY, overwrite=False)
             write_data(folder / "test", *test, 3)

@@ -17,7 +17,8 @@ import numpy as np
 from scipy import sparse
 
 from distsms.data.formats import rows, svmlight, text_files
-from distsms.data.formats.registry import ReadOptions, open_reader
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.registry import open_reader
 from distsms.data.shards.dataset import load, write_data
 from distsms.errors import InputError
 from distsms.inference import model
@@ -54,7 +55,7 @@ def matrix() -> tuple[sparse.csr_matrix, np.ndarray]:
     return X, np.where(np.arange(9) % 2, 1, -1)
 
 
-def sound(found: rows.Rows) -> None:
+def sound(found: rows.RowBlock) -> None:
     """What every reader promises of its rows."""
     n, nnz = len(found.labels), len(found.data)
     assert found.indptr.shape == (n + 1,) and found.indptr[0] == 0 and found.indptr[-1] == nnz == len(found.indices)

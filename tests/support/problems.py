@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards.dataset import Block
+from distsms.data.shards.dataset import DataBlock
 from distsms.losses.registry import MEASURES, make_loss
 from distsms.losses.rocarea_exchange import RocAreaExchange
-from distsms.matrix.local import Sparse
+from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
 from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.parallel.communicator import Communicator
@@ -41,12 +41,12 @@ def objective(X, y, comm, measure="rocarea", weights=None, step="root", **more):
     """The objective of this rank's share of X and y."""
     rows = share(comm, len(y))
     loss = make_loss(measure, "gather", y[rows], None if weights is None else weights[rows], comm)
-    return Objective(Sparse.of(X[rows].tocsr()), [loss], comm, vectors=make_vectors(step, X.shape[1], comm), **more)
+    return Objective(SparseRows.of(X[rows].tocsr()), [loss], comm, vectors=make_vectors(step, X.shape[1], comm), **more)
 
 
 def asked(objective, requests):
     """Evaluations on the ranks that step, None elsewhere. Collective."""
-    if not objective.vectors.steps:
+    if not objective.vectors.runs_solver:
         return objective.serve()
     found = objective.evaluate(requests)
     objective.release()
@@ -66,8 +66,8 @@ CELL = RunSpec("rocarea", 1e-2, "lmvm")
 def block(comm, X, y):
     """This rank's share of X and y, as `shards.load` would hold it."""
     rows, part = share(comm, len(y)), X[share(comm, len(y))].tocsr()
-    features = Sparse.of(part)
-    return Block(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
+    features = SparseRows.of(part)
+    return DataBlock(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
 
 
 def lines(path):

@@ -134,9 +134,9 @@ def test_what_each_rank_may_take():
 def least_room(manifest):
     """What a refusal says that streaming needs at the least."""
     with pytest.raises(InputError, match=r"and \d+ are needed to stream") as refusal:
-        load(manifest, Communicator(), normalization=manifest.normalization, room=MemoryBudget(1))
+        load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(1))
     needed, more = map(int, re.search(r"and (\d+) are .*: give (\d+)MiB more$", str(refusal.value)).groups())
-    load(manifest, Communicator(), normalization=manifest.normalization, room=MemoryBudget(1 + more * 2**20))
+    load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(1 + more * 2**20))
     return needed
 
 
@@ -172,7 +172,7 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     read = streaming.Stream.load
     monkeypatch.setattr(streaming.Stream, "load", traced)
     for _ in range(2):  # the first one loads kernels, too
-        rows = load(manifest, Communicator(), normalization=manifest.normalization, room=MemoryBudget(room)).features
+        rows = load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(room)).features
     assert rows.source.nbytes == room <= peaks[1] <= streaming.buffer_bytes(manifest, threads)
 
 
@@ -182,9 +182,9 @@ def test_longer_rows_are_refused_with_what_they_need(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "PART_ENTRIES", 50)
     manifest = write_data(tmp_path, sparse.csr_matrix(np.ones((20, 100))), np.where(np.arange(20) % 2, 1, -1))
     room = least_room(manifest)
-    assert load(manifest, Communicator(), room=MemoryBudget(room)).features.source.nbytes == room == 100 * (2 * 2 + 4)
+    assert load(manifest, Communicator(), budget=MemoryBudget(room)).features.source.nbytes == room == 100 * (2 * 2 + 4)
     with pytest.raises(InputError, match=f"leaves {room - 1} bytes for rows, and {room} are needed"):
-        load(manifest, Communicator(), room=MemoryBudget(room - 1))
+        load(manifest, Communicator(), budget=MemoryBudget(room - 1))
 
 
 def test_every_rank_is_on_its_own_node(comm):

@@ -41,7 +41,7 @@ save = IndexDataCacheFile._save_index
 def slowly(self, overloads):
     save(self, overloads)
     print("index", flush=True)
-    sys.stdin.readline()  # between the two files that make one entry
+    sys.stdin.readline()  # wait between writing the two files of one cache entry
 IndexDataCacheFile._save_index = slowly
 print("ready", flush=True)
 sys.stdin.readline()
@@ -62,26 +62,26 @@ def store(folder, env, dtype):
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_two_processes_that_store_at_once_are_not_mixed_up(tmp_path, ours):
-    """With Numba's own cache they are, which shows that this test can fail."""
+    """With Numba's own cache the versions are mixed up, which shows that this test can fail."""
     (tmp_path / "kernel.py").write_text(MODULE.format(decorator="@njit()" if ours else "@numba.njit(cache=True)"))
     root = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": root, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    one, two = (store(tmp_path, env, dtype) for dtype in ("int8", "float64"))
-    for process in (one, two):
+    first, second = (store(tmp_path, env, dtype) for dtype in ("int8", "float64"))
+    for process in (first, second):
         assert process.stdout.readline() == "ready\n"
-    one.stdin.write("go\n")
-    one.stdin.flush()
-    assert one.stdout.readline() == "index\n"
-    if ours:  # the second one waits for the lock
-        two.stdin.write("go\n\n")
-        two.stdin.flush()
-        one.communicate("\n", timeout=60)
-        two.communicate(timeout=60)
-    else:  # the second one stores its entry before the first one has stored the rest of its own
+    first.stdin.write("go\n")
+    first.stdin.flush()
+    assert first.stdout.readline() == "index\n"
+    if ours:  # the second process waits for the lock
+        second.stdin.write("go\n\n")
+        second.stdin.flush()
+        first.communicate("\n", timeout=60)
+        second.communicate(timeout=60)
+    else:  # the second process stores its entry before the first one has stored the rest of its own
         (found,) = (path for path in (tmp_path / "cache").rglob("*.nbi"))
-        found.unlink()  # as if the second one had read the index a moment earlier
-        two.communicate("go\n\n", timeout=60)
-        one.communicate("\n", timeout=60)
+        found.unlink()  # as if the second process had read the index a moment earlier
+        second.communicate("go\n\n", timeout=60)
+        first.communicate("\n", timeout=60)
     line = "import numpy as np, kernel; print(*(kernel.bytes_of(np.zeros(1, d)) for d in ('int8', 'float64')))"
     said = subprocess.run([sys.executable, "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert (said.stdout == "1 8\n") == ours
@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_locked(tmp_path, monkeypatch):
 
 
 def test_a_lock_that_is_held_is_waited_for_once(tmp_path, monkeypatch, capfd):
-    """Then it is said, and kernels are loaded and stored without."""
+    """After that a message is printed, and kernels are loaded and stored without the lock."""
     import fcntl
 
     from distsms.utils import jit

@@ -1,7 +1,7 @@
-"""AnnData's HDF5 files (.h5ad): X, dense or CSR, is the rows; var has the columns' names, obs labels and row ids.
+"""AnnData's HDF5 files (.h5ad): X, dense or CSR, holds the rows; var names the columns; obs has labels and row ids.
 
-Both layouts of obs are read: a group with a dataset or group for each column (AnnData 0.7 and newer), categories
-included. The columns are matched by name with those of the training data, in whatever order.
+Both layouts of obs are read, categories included: a group with a dataset for each column, and one with a group for each
+column (AnnData 0.7 and newer). Columns are matched by name with those of the training data, in whatever order.
 """
 
 from __future__ import annotations
@@ -15,79 +15,79 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data.formats.registry import ReadOptions
-from distsms.data.formats.row_ranges import Size, SpanReader, as_float, csr
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr
 from distsms.data.formats.rows import RowRange
-from distsms.data.formats.table_schema import Column, Table, match, shown
+from distsms.data.formats.table_schema import Column, Table, check_columns, format_names
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hdf5
 
 
-class AnnDataReader(SpanReader):
-    """The rows of .h5ad files."""
+class AnnDataReader(RowRangeReader):
+    """Reader of .h5ad files; see `distsms.data.formats.base.Reader`."""
 
     compressed = False
 
-    def __init__(self, paths: Sequence[str], reading: ReadOptions, comm: Communicator) -> None:
-        """Collective."""
-        with comm.together():
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
+        """Check the files, find out what the labels mean, and match the columns. **Collective.**"""
+        with comm.fail_together():
             for path in paths if comm.is_root else ():
                 hdf5.check_heaps(path)
-        if (given := reading.table) is not None:
-            reading = replace(reading, label=reading.label or given.label)
-            with comm.together():
-                if reading.id is None and all(_has(path, given.id) for path in paths):
-                    reading = replace(reading, id=given.id)
-        if reading.labelled and reading.label is None:
+        if (given := options.table) is not None:
+            options = replace(options, label=options.label or given.label)
+            with comm.fail_together():
+                if options.id is None and all(_has(path, given.id) for path in paths):
+                    options = replace(options, id=given.id)
+        if options.labelled and options.label is None:
             raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
-        super().__init__(paths, reading, comm)
-        with comm.together():
+        super().__init__(paths, options, comm)
+        with comm.fail_together():
             names = {path: self._names(path) for path in paths}
             for path in paths:
                 if len(names[path]) != self.sizes[path].p:
                     raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
             first = names[paths[0]]
-            table = reading.table or Table(tuple(map(Column, first)))
+            table = options.table or Table(tuple(map(Column, first)))
             wanted = [column.name for column in table.columns]
             for path in paths:
-                match(wanted, names[path], table.dropped, path, reading.ignore_new, None if given else paths[0])
+                check_columns(wanted, names[path], table.dropped, path, options.ignore_new, None if given else paths[0])
             numbers = {name: k for k, name in enumerate(wanted)}
             self._place = {
                 path: None if there == wanted else np.array([numbers.get(name, -1) for name in there])
                 for path, there in names.items()
             }
-        self.table = replace(table, label=reading.label, id=reading.id)
+        self.table = replace(table, label=options.label, id=options.id)
         self.n_columns = len(wanted)
 
-    def size(self, path: str) -> Size:
-        """As the file says."""
-        with hdf5.opened(path, "AnnData") as file:
+    def read_size(self, path: str) -> MatrixSize:
+        """Return the size of X, as the file states it."""
+        with hdf5.open_file(path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
-                return Size(dense.shape[0], dense.shape[1], dense.size)
-            kind = _told(X, "encoding-type", "h5sparse_format") or "csr"
+                return MatrixSize(dense.shape[0], dense.shape[1], dense.size)
+            kind = _attribute(X, "encoding-type", "h5sparse_format") or "csr"
             if kind not in ("csr_matrix", "csr"):
-                raise InputError(f"{path}: X is a {kind}; expected rows, CSR or dense (adata.X = adata.X.tocsr())")
-            n, p = map(int, _told(X, "shape", "h5sparse_shape"))
+                raise InputError(f"{path}: X is a {kind}; expected CSR or dense rows (adata.X = adata.X.tocsr())")
+            n, p = map(int, _attribute(X, "shape", "h5sparse_shape"))
             if hdf5.dataset(file, "X/indptr").shape != (n + 1,):
-                raise InputError(f"{path}: X is said to have {n} rows, which its indptr has not")
+                raise InputError(f"{path}: X claims {n} rows, but its indptr has another length; copy the file again")
             hdf5.dataset(file, "X/indices")
-            return Size(n, p, len(hdf5.dataset(file, "X/data")))
+            return MatrixSize(n, p, len(hdf5.dataset(file, "X/data")))
 
-    def block(self, part: RowRange) -> sparse.csr_matrix:
-        """Reads these rows, and brings their columns into order."""
+    def read_block(self, part: RowRange) -> sparse.csr_matrix:
+        """Read these rows, and bring their columns into the order of the training data."""
         p = self.sizes[part.path].p
-        with hdf5.opened(part.path, "AnnData") as file:
+        with hdf5.open_file(part.path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
                 rows = sparse.csr_matrix(as_float(X[part.start : part.stop], part.path))
             else:
                 indptr = X["indptr"][part.start : part.stop + 1].astype(np.int64)
                 entries = slice(int(indptr[0]), int(indptr[-1]))
-                rows = csr(indptr, X["indices"][entries], X["data"][entries], p, part)
+                rows = checked_csr(indptr, X["indices"][entries], X["data"][entries], p, part)
         place = self._place[part.path]
         if place is None:
             return rows
@@ -98,12 +98,12 @@ class AnnDataReader(SpanReader):
         picked.sort_indices()
         return picked
 
-    def beside(self, part: RowRange, name: str | None) -> NDArray[Any]:
-        """A column of obs."""
-        with hdf5.opened(part.path, "AnnData") as file:
+    def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
+        """Read these rows of a column of obs."""
+        with hdf5.open_file(part.path, "AnnData") as file:
             obs = file["obs"]
             if name not in obs:
-                raise InputError(f"{part.path}: obs has no column {name!r}; it has {shown(sorted(obs))}")
+                raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
             column, rows = obs[name], slice(part.start, part.stop)
             if isinstance(column, h5py.Dataset):
                 older = f"__categories/{name}"
@@ -118,37 +118,37 @@ class AnnDataReader(SpanReader):
                     found = np.where(found, "true", "false")
                 return np.where(mask, np.nan if found.dtype.kind in "iuf" else "", found)
             else:
-                raise InputError(f"{part.path}: column {name!r} of obs has an encoding that is not known")
+                raise InputError(f"{part.path}: column {name!r} of obs has an encoding that distsms does not know")
             if categories.dtype.kind == "b":
                 categories = np.where(categories, "true", "false")
-            # The code -1, of the last one, is what is missing.
+            # A missing value has the code -1, which picks the value that is appended at the end.
             return np.append(categories, np.nan if categories.dtype.kind in "iuf" else "")[codes]
 
     @staticmethod
     def _names(path: str) -> list[str]:
-        with hdf5.opened(path, "AnnData") as file:
+        with hdf5.open_file(path, "AnnData") as file:
             var = file["var"]
-            index = _told(var, "_index") or "_index"
-            names = [str(one) for one in _values(var[index], slice(None)).tolist()]
+            index = _attribute(var, "_index") or "_index"
+            names = [str(name) for name in _values(var[index], slice(None)).tolist()]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
 
 
-def _told(item: h5py.Group, *names: str) -> Any:
-    """The first of these attributes that there is."""
+def _attribute(item: h5py.Group, *names: str) -> Any:
+    """Return the first of these attributes that the item has, or None."""
     return next((found for name in names if (found := hdf5.attribute(item, name, text=True)) is not None), None)
 
 
 def _has(path: str, name: str | None) -> bool:
-    """Whether obs has such a column."""
-    with hdf5.opened(path, "AnnData") as file:
+    """Whether obs has this column."""
+    with hdf5.open_file(path, "AnnData") as file:
         return name is not None and name in file["obs"]
 
 
 def _values(dataset: Any, rows: slice) -> NDArray[Any]:
-    """Numbers or truth values as they are, strings as str."""
+    """Read numbers or truth values as they are, and strings as str."""
     if h5py.check_string_dtype(dataset.dtype) is not None:
         return np.array(dataset.asstr()[rows].tolist(), dtype=str)
     return dataset[rows]

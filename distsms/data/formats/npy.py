@@ -1,7 +1,7 @@
-"""NumPy's .npy (dense) and .npz: dense `X` as by numpy.savez, or CSR as by scipy.sparse.save_npz.
+"""NumPy's arrays: .npy (dense), and .npz with a dense `X` (numpy.savez) or a CSR matrix (scipy.sparse.save_npz).
 
-Labels and row ids are members of the .npz (labels: `y` unless named), or other files that end in .npy, with an entry
-for each row of the input.
+Labels and row ids are arrays of the .npz (labels: `y` unless another one is named), or other files that end in .npy,
+with an entry for each row of the input.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data.formats import text_files
-from distsms.data.formats.row_ranges import Size, SpanReader, as_float, csr
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr
 from distsms.data.formats.rows import RowRange
 from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
 
 DAMAGED = (
     ArithmeticError,
@@ -38,31 +40,28 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy and zipfile raise where an archive, or the header of an array, is not what it should be."""
-PACKED = 1100
-"""Bytes that one byte of a compressed file may stand for: deflate reaches 1032."""
+"""What NumPy and zipfile raise if an archive, or the header of an array, is damaged."""
+MAX_EXPANSION = 1100
+"""The most bytes that one byte of a compressed file may stand for: deflate reaches 1032."""
 
 
-class Header(NamedTuple):
-    """Of an array in a file."""
+class ArrayReader(RowRangeReader):
+    """Reader of .npy and .npz files, all with matrices of one form; see `distsms.data.formats.base.Reader`."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    columns_first: bool
-
-
-class ArrayReader(SpanReader):
-    """The rows of .npy and .npz files; all of one form."""
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
+        """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
+        self._open: dict[tuple[str, str | None], NpyArray] = {}
+        super().__init__(paths, options, comm)
 
     @property
     def compressed(self) -> bool:
-        """Files of .npz mostly are."""
+        """Whether the files are .npz, which mostly are compressed."""
         return self.paths[0].endswith(".npz")
 
-    def size(self, path: str) -> Size:
-        """From the headers; of CSR also the length of the data."""
+    def read_size(self, path: str) -> MatrixSize:
+        """Return the size of the matrix as the headers of its arrays state it."""
         if not path.endswith(".npz"):
-            return _dense_size(header(path, None), path)
+            return _dense_size(NpyArray(path), path)
         members = _members(path)
         if {"indptr", "indices", "data", "shape"} <= members:
             return _sparse_size(path, members)
@@ -71,78 +70,102 @@ class ArrayReader(SpanReader):
             raise InputError(
                 f"{path}: has {found}; expected an array X, or a matrix as scipy.sparse.save_npz writes it"
             )
-        return _dense_size(header(path, "X"), path)
+        return _dense_size(NpyArray(path, "X"), path)
 
-    def block(self, part: RowRange) -> sparse.csr_matrix:
-        """Reads these rows; in a compressed file everything before them is decompressed, too."""
+    def read_block(self, part: RowRange) -> sparse.csr_matrix:
+        """Read these rows. A compressed file is decompressed from the rows that were read before, or from its start."""
         path, size = part.path, self.sizes[part.path]
-        if not path.endswith(".npz"):
-            return sparse.csr_matrix(as_float(read(path, None, part.start, part.stop), path))
-        if "indptr" not in _members(path):
-            return sparse.csr_matrix(as_float(read(path, "X", part.start, part.stop), path))
-        indptr = read(path, "indptr", part.start, part.stop + 1).astype(np.int64)
+        member = "X" if path.endswith(".npz") else None
+        if member is None or "indptr" not in _members(path):
+            return sparse.csr_matrix(as_float(self._read(path, member, part.start, part.stop), path))
+        indptr = self._read(path, "indptr", part.start, part.stop + 1).astype(np.int64)
         entries = int(indptr[0]), int(indptr[-1])
-        return csr(indptr, read(path, "indices", *entries), read(path, "data", *entries), size.p, part)
+        indices, data = (self._read(path, name, *entries) for name in ("indices", "data"))
+        return checked_csr(indptr, indices, data, size.p, part)
 
-    def beside(self, part: RowRange, name: str | None) -> NDArray[Any]:
-        """A member of the same .npz, or rows of another file (numbered through all files of the input)."""
+    def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
+        """Read an array of the same .npz, or entries of another file, which go through all files of the input."""
         path, n = part.path, part.stop - part.start
         if name is not None and name.endswith(".npy"):
-            found = read(name, None, part.first + part.start, part.first + part.stop)
+            array = NpyArray(name)
+            found = array.read(part.first + part.start, part.first + part.stop)
             total = sum(size.n for size in self.sizes.values())
-            if header(name, None).shape[0] != total:
-                raise InputError(f"{name}: has {header(name, None).shape[0]} entries, the input {total} rows")
+            if array.shape[0] != total:
+                raise InputError(f"{name}: has {array.shape[0]} entries, but the input has {total} rows")
         elif path.endswith(".npz") and (name or "y") in _members(path):
-            found = read(path, name or "y", part.start, part.stop)
+            found = self._read(path, name or "y", part.start, part.stop)
         elif name is None:
             raise InputError(f"{path}: has no labels y; name an array of the file, or another file: --label y.npy")
         else:
-            raise InputError(f"{path}: has no array {name!r}, for labels or ids; or is it a file that ends in .npy?")
+            raise InputError(f"{path}: has no array {name!r} of labels or ids; a file's name must end in .npy")
         if found.shape != (n,):
             raise InputError(f"{path}: labels or ids {name or 'y'} have shape {found.shape}; expected one for each row")
         return found
 
+    def _read(self, path: str, member: str | None, start: int, stop: int) -> NDArray[Any]:
+        """Read from an array that stays open while the rows of its file are read."""
+        if any(other != path for other, _ in self._open):
+            self._open.clear()
+        if (path, member) not in self._open:
+            self._open[path, member] = NpyArray(path, member)
+        return self._open[path, member].read(start, stop)
 
-def header(path: str, member: str | None) -> Header:
-    """Shape and type of an array, of a .npy file or of a member of .npz."""
-    with _stream(path, member) as (_, found):
-        return found
 
+class NpyArray:
+    """A .npy file, or an array `member` of a .npz file, open for reading.
 
-def read(path: str, member: str | None, start: int, stop: int) -> NDArray[Any]:
-    """Entries, or rows, start..stop of an array."""
-    with _stream(path, member) as (stream, found):
-        if found.columns_first and len(found.shape) > 1:
-            raise InputError(f"{path}: is stored by columns; save numpy.ascontiguousarray(X)")
-        each = found.dtype.itemsize * math.prod(found.shape[1:])
-        stop = min(stop, found.shape[0]) if found.shape else 0
-        stream.seek(stream.tell() + start * each)
-        content = bytearray(stream.read(max(stop - start, 0) * each))
-        if len(content) < (stop - start) * each:
-            raise InputError(f"{path}: ends too early; copy it again")
-        return np.frombuffer(content, found.dtype).reshape(-1, *found.shape[1:])
+    Entries that follow those read before are read without decompressing anything again. The file is closed when this
+    object is deleted. Raises InputError if the array is damaged or no plain array.
+    """
+
+    def __init__(self, path: str, member: str | None = None) -> None:
+        self.path = path
+        with _naming_damage(path), contextlib.ExitStack() as opened:
+            self._stream: Any = opened.enter_context(open(path, "rb"))
+            size = os.path.getsize(path)
+            if member is not None:
+                archive = opened.enter_context(zipfile.ZipFile(self._stream))
+                size = min(archive.getinfo(f"{member}.npy").file_size, MAX_EXPANSION * size)
+                self._stream = opened.enter_context(archive.open(f"{member}.npy"))
+            if npy.read_magic(self._stream) != (1, 0):  # other versions are for records of many fields
+                raise InputError(f"{path}: holds no plain array; save numbers or strings")
+            self.shape, self._by_columns, self.dtype = npy.read_array_header_1_0(self._stream)
+            if self.dtype.hasobject:
+                raise InputError(f"{path}: holds Python objects, which are not read; save numbers or strings")
+            if min(self.shape, default=0) < 0 or math.prod(self.shape) * self.dtype.itemsize > size:
+                raise InputError(f"{path}: claims the shape {self.shape}, but the file is too small; copy it again")
+            self._first = self._stream.tell()
+            self._files = opened.pop_all()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_files"):
+            self._files.close()
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read the entries, or rows, start..stop, as far as there are any."""
+        if self._by_columns and len(self.shape) > 1:
+            raise InputError(f"{self.path}: is stored by columns; save numpy.ascontiguousarray(X)")
+        n_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        stop = min(stop, self.shape[0]) if self.shape else 0
+        with _naming_damage(self.path):
+            self._stream.seek(self._first + start * n_bytes)
+            content = bytearray(self._stream.read(max(stop - start, 0) * n_bytes))
+            if len(content) < (stop - start) * n_bytes:
+                raise InputError(f"{self.path}: ends too early; copy it again")
+            return np.frombuffer(content, self.dtype).reshape(-1, *self.shape[1:])
+
+    def whole(self) -> NDArray[Any]:
+        """Read all of the array."""
+        with _naming_damage(self.path):
+            self._stream.seek(self._first)
+            return np.frombuffer(self._stream.read(), self.dtype).reshape(self.shape)
 
 
 @contextlib.contextmanager
-def _stream(path: str, member: str | None) -> Iterator[tuple[Any, Header]]:
-    """An array's bytes, after its header."""
+def _naming_damage(path: str) -> Iterator[None]:
     try:
-        with contextlib.ExitStack() as opened:
-            opened.enter_context(text_files.named(path))
-            stream: Any = opened.enter_context(open(path, "rb"))
-            size = os.path.getsize(path)
-            if member is not None:
-                archive = opened.enter_context(zipfile.ZipFile(stream))
-                size = min(archive.getinfo(f"{member}.npy").file_size, PACKED * size)
-                stream = opened.enter_context(archive.open(f"{member}.npy"))
-            if npy.read_magic(stream) != (1, 0):  # others are for records of many fields
-                raise InputError(f"{path}: holds no plain array; save numbers or strings")
-            shape, columns_first, dtype = npy.read_array_header_1_0(stream)
-            if dtype.hasobject:
-                raise InputError(f"{path}: holds Python objects, which are not read; save numbers or strings")
-            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
-                raise InputError(f"{path}: claims the shape {shape}, for which the file is too small; copy it again")
-            yield stream, Header(shape, dtype, columns_first)
+        with text_files.naming_errors(path):
+            yield
     except DAMAGED as error:
         raise InputError(f"{path}: cannot be read as NumPy's format: {error}") from error
 
@@ -155,25 +178,20 @@ def _members(path: str) -> frozenset[str]:
         raise InputError(f"{path}: cannot be read as .npz: {error}") from error
 
 
-def _whole(path: str, member: str) -> NDArray[Any]:
-    with _stream(path, member) as (stream, found):
-        return np.frombuffer(stream.read(), found.dtype).reshape(found.shape)
-
-
-def _sparse_size(path: str, members: frozenset[str]) -> Size:
+def _sparse_size(path: str, members: frozenset[str]) -> MatrixSize:
     try:
-        kind = _whole(path, "format").item() if "format" in members else "csr"
+        kind = NpyArray(path, "format").whole().item() if "format" in members else "csr"
         kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
         if kind != "csr":
             raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
-        n, p = map(int, _whole(path, "shape"))
-        return Size(n, p, header(path, "data").shape[0])
+        n, p = map(int, NpyArray(path, "shape").whole())
+        return MatrixSize(n, p, NpyArray(path, "data").shape[0])
     except DAMAGED as error:
-        raise InputError(f"{path}: is no matrix as scipy.sparse.save_npz writes it: {error}") from error
+        raise InputError(f"{path}: holds no matrix as scipy.sparse.save_npz writes it: {error}") from error
 
 
-def _dense_size(found: Header, path: str) -> Size:
+def _dense_size(found: NpyArray, path: str) -> MatrixSize:
     if len(found.shape) != 2:
         raise InputError(f"{path}: has the shape {found.shape}; expected rows and columns")
     n, p = found.shape
-    return Size(n, p, n * p)
+    return MatrixSize(n, p, n * p)

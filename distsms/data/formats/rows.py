@@ -1,4 +1,4 @@
-"""Rows as they are read, whatever the format of the files, and how files whose rows are numbered are shared out."""
+"""Blocks of rows as every reader yields them, and shares of files whose rows have numbers."""
 
 from __future__ import annotations
 
@@ -9,40 +9,48 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.row_metadata import Beside, together
+from distsms.data import row_metadata
+from distsms.data.row_metadata import RowMetadata
 
 BLOCK_ENTRIES = 2**20
-"""Entries of a block that is read from files whose rows are numbered: large against a call, small against memory."""
+"""The number of entries that are read at a time from files whose rows have numbers: large enough to make the cost of a
+call negligible, small against the memory.
+"""
 
 
-class Rows(NamedTuple):
-    """Consecutive rows in CSR form, zero-based, without explicit zeros."""
+class RowBlock(NamedTuple):
+    """Consecutive rows in CSR form. Columns count from 0, and no explicit zero is stored."""
 
     labels: NDArray[np.float64]
-    """(n,) as written; of a table +1 or -1, or 0 where labels are not wanted."""
+    """(n,), as they are written; of a table, +1 and -1, or 0 if labels are not wanted."""
     indptr: NDArray[np.int64]
-    """(n + 1,), from 0."""
+    """(n + 1,), starting at 0."""
     indices: NDArray[Any]
-    """(nnz,) ascending in each row; int32, or int64 where n_columns is above 2^31 - 1."""
+    """(nnz,), ascending in each row; int32, or int64 if n_columns is above 2^31 - 1."""
     data: NDArray[np.float64]
-    """(nnz,) finite, none of them zero."""
+    """(nnz,), finite and not zero."""
     n_columns: int
-    """Largest index + 1, entries written as zero included; 0 if no row has an entry. Of a table: all its features."""
+    """The largest index + 1, explicit zeros of the file included; 0 if no row has an entry. Of a table: the number of
+    all features.
+    """
     ids: list[str] | None = None
-    """(n,) names of the rows, where they have some."""
-    beside: Beside = Beside()
-    """Groups and times of the rows, where they are asked for."""
+    """(n,), the names of the rows, or None if they have none."""
+    metadata: RowMetadata = RowMetadata()
+    """The groups and times of the rows, if they are asked for."""
 
 
-def concatenate(blocks: Iterable[Rows]) -> Rows:
-    """All rows of some blocks, in order; n = 0 and nnz = 0 for no block at all. O(n + nnz) time and memory."""
+def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
+    """Return the rows of all blocks, in order, as one block. No block at all gives a block without rows.
+
+    O(n + nnz) time and memory; a single block is returned as it is.
+    """
     blocks = list(blocks)
     if len(blocks) == 1:
         return blocks[0]
     named = bool(blocks) and all(block.ids is not None for block in blocks)
     n_columns = max((block.n_columns for block in blocks), default=0)
     starts = itertools.accumulate((len(block.data) for block in blocks), initial=0)
-    return Rows(
+    return RowBlock(
         np.concatenate([np.empty(0), *(block.labels for block in blocks)]),
         np.concatenate(
             [np.zeros(1, np.int64), *(block.indptr[1:] + start for block, start in zip(blocks, starts, strict=False))]
@@ -51,49 +59,62 @@ def concatenate(blocks: Iterable[Rows]) -> Rows:
         np.concatenate([np.empty(0), *(block.data for block in blocks)]),
         n_columns,
         [name for block in blocks for name in block.ids or ()] if named else None,
-        together([block.beside for block in blocks]),
+        row_metadata.concatenate([block.metadata for block in blocks]),
     )
 
 
-def gathered(blocks: Iterable[Rows], n_bytes: int) -> Iterator[Rows]:
-    """The same rows, of as many blocks together as take up to n_bytes in memory, and of one at least.
+def combined(blocks: Iterable[RowBlock], n_bytes: int) -> Iterator[RowBlock]:
+    """Yield the same rows in larger blocks: as many blocks together as fit in `n_bytes` of memory, and at least one.
 
-    Memory: twice that, and a block.
+    Needs up to 2 `n_bytes` of memory and one block.
     """
-    held, size = list[Rows](), 0
+    pending, size = list[RowBlock](), 0
     for block in blocks:
-        if held and size + _nbytes(block) > n_bytes:
-            whole = concatenate(held)
-            held, size = [], 0
+        if pending and size + _nbytes(block) > n_bytes:
+            whole = concatenate(pending)
+            pending, size = [], 0
             yield whole
-            del whole
-        held.append(block)
+            del whole  # before more blocks are read
+        pending.append(block)
         size += _nbytes(block)
-    if held:
-        yield concatenate(held)
+    if pending:
+        yield concatenate(pending)
 
 
-def _nbytes(rows: Rows) -> int:
-    arrays = rows.labels, rows.indptr, rows.indices, rows.data, rows.beside.groups, rows.beside.times
+def _nbytes(rows: RowBlock) -> int:
+    arrays = rows.labels, rows.indptr, rows.indices, rows.data, rows.metadata.groups, rows.metadata.times
     return sum(array.nbytes for array in arrays if array is not None) + sum(64 + len(name) for name in rows.ids or ())
 
 
+def split_range(whole: Any, rows: int) -> Iterator[Any]:
+    """Cut a named tuple with the fields `start` and `stop` into consecutive ones of at most `rows` rows each."""
+    for start in range(whole.start, whole.stop, rows):
+        yield whole._replace(start=start, stop=min(start + rows, whole.stop))
+
+
 class RowRange(NamedTuple):
-    """Rows start..stop of a file; its first row is number `first` of the input."""
+    """Rows start..stop of a file whose first row is row number `first` of the whole input."""
 
     path: str
     start: int
     stop: int
     first: int
 
-    def parts(self, rows: int) -> Iterable[RowRange]:
-        """The same rows in pieces of at most so many."""
-        for start in range(self.start, self.stop, rows):
-            yield self._replace(start=start, stop=min(start + rows, self.stop))
+    def parts(self, rows: int) -> Iterator[RowRange]:
+        """Yield the same rows in ranges of at most `rows` rows."""
+        return split_range(self, rows)
 
 
 def plan(counts: Sequence[tuple[str, int]], n_shares: int) -> list[list[RowRange]]:
-    """Cut files, each with its number of rows, into shares of as many rows each, in the order of the input."""
+    """Cut files into `n_shares` consecutive shares of (nearly) equal numbers of rows.
+
+    Parameters
+    ----------
+    counts : sequence of (path, int)
+        Each file with its number of rows, in the order of the input.
+    n_shares : int
+        The number of shares; some are empty if there are fewer rows.
+    """
     ends = list(itertools.accumulate((count for _, count in counts), initial=0))
     cuts = [ends[-1] * share // n_shares for share in range(n_shares + 1)]
     return [
@@ -107,5 +128,5 @@ def plan(counts: Sequence[tuple[str, int]], n_shares: int) -> list[list[RowRange
 
 
 def index_dtype(n_columns: int) -> type:
-    """Of column numbers."""
+    """Return the dtype of column numbers: int32, or int64 if there are more than 2^31 - 1 columns."""
     return np.int32 if n_columns <= 2**31 - 1 else np.int64

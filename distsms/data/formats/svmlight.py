@@ -1,16 +1,17 @@
-"""Svmlight text -> CSR, by byte range, so that every rank reads its own share of the files; errors name file:line.
+"""Svmlight text to CSR by byte range, so that every rank reads its own share of the files. Errors name file:line.
 
-A line is `label index:value index:value ... # comment`: fields separated by spaces or tabs, indices whole numbers in
-ascending order (from 1, or from 0 on request), values decimal numbers. Blank lines and comments are skipped; CRLF and a
-UTF-8 byte order mark are accepted, and so are files compressed by gzip, bzip2, xz or Zstandard, known by their first
-bytes. Explicit zeros (`3:0`) are checked and counted as columns, but not stored. A query id after the label (`qid:7`)
-is left out and counted, since all rows are ranked together here, unless it is asked for as the row's group or time.
+A line is `label index:value index:value ... # comment`. Fields are separated by spaces or tabs; indices are whole
+numbers in ascending order, counted from 1, or from 0 on request; values are decimal numbers. Blank lines and comments
+are skipped. Lines may end in CR LF, the file may begin with a UTF-8 byte order mark, and it may be compressed by gzip,
+bzip2, xz or Zstandard, which its first bytes tell. Explicit zeros (`3:0`) are checked and counted as columns, but not
+stored. A query id after the label (`qid:7`) is left out and counted, since all rows are ranked together here, unless it
+is asked for as the row's group or time.
 
-Every number equals Python's `float` of its text, bit for bit. On its own share, rank r of P does
+Every number equals Python's `float` of its text, bit for bit. Rank r of P reads its share by
 
     rows = concatenate(read(plan(paths, P)[r]))
 
-or, where the share is larger than memory, takes the blocks of `read` one by one.
+or, if the share is larger than memory, takes the blocks of `read` one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NoReturn
 
@@ -26,84 +27,147 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data import row_metadata
-from distsms.data.formats.rows import Rows, concatenate, index_dtype
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.rows import RowBlock, index_dtype
 from distsms.data.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, count_lines, scan
-from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, Where, blocks, line_number, plan
-from distsms.data.row_metadata import Beside
+from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, plan, read_blocks
+from distsms.data.labels import to_signs
+from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
 
 BLOCK_BYTES = 2**24
-"""Text parsed at a time: large against the cost of a call, small against memory."""
+"""Bytes of text that are parsed at a time: large enough to make the cost of a call negligible, small against memory."""
 _EXCERPT = 40
-QUERY = "qid"
-QUERIES = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
+QUERY_ID = "qid"
+QUERY_IDS_LEFT_OUT = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
 
-__all__ = ["ByteRange", "Rows", "Where", "concatenate", "parse", "plan", "read"]
+
+class SvmlightReader:
+    """Reader of svmlight text; see `distsms.data.formats.base.Reader`."""
+
+    table = None
+    n_columns = None
+    compressed = has_ids = False
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
+        self.paths, self.options, self.warnings = paths, options, Counter[str]()
+        self.label_map = options.label_map
+
+    def plan(self, n_shares: int) -> list[list[ByteRange]]:
+        """Cut the input into shares; see `text_files.plan`."""
+        return plan(self.paths, n_shares)
+
+    def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
+        """Yield the rows of a share; see `read`. With a label map, labels are +1 and -1."""
+        grouped, timed = self.options.group is not None, self.options.time is not None
+        for rows in read(share, self.options.zero_based, None, self.warnings, grouped, timed):
+            if not self.options.labelled:
+                yield rows._replace(labels=rows.labels * 0)
+            elif self.label_map is None:
+                yield rows
+            else:
+                y = to_signs(rows.labels, self.label_map, ", ".join(self.paths))
+                yield rows._replace(labels=y.astype(float))
 
 
 def read(
     share: Iterable[ByteRange],
     zero_based: bool = False,
     block_bytes: int | None = None,
-    notes: Counter[str] | None = None,
+    warnings: Counter[str] | None = None,
     grouped: bool = False,
     timed: bool = False,
-) -> Iterator[Rows]:
-    """Yield the rows of a share, in order, in blocks of about `block_bytes` (BLOCK_BYTES) of text; none for no text.
+) -> Iterator[RowBlock]:
+    """Yield the rows of a share, in order, in blocks of about `block_bytes` of text; nothing if there is no text.
 
-    `n_columns` is each block's own. InputError names file and line (parse), or the file that cannot be read, ends in
-    the middle of its compressed data or has shrunk since the plan. Memory: one block of text and its rows.
-    notes : counts what was left out, under `QUERIES`.  grouped, timed : the query id is the row's group, or time.
+    Parameters
+    ----------
+    share : iterable of ByteRange
+        From `plan`.
+    zero_based : bool
+        Whether indices begin at 0 rather than at 1.
+    block_bytes : int, optional
+        Bytes of text parsed at a time; BLOCK_BYTES by default.
+    warnings : Counter, optional
+        Counts the query ids that were left out, under `QUERY_IDS_LEFT_OUT`.
+    grouped, timed : bool
+        Whether the query id is the row's group, or its time.
+
+    Raises
+    ------
+    InputError
+        At the first fault of the text, with file and line. Also if a file cannot be read, ends in the middle of its
+        compressed data, or has shrunk since the plan.
+
+    Notes
+    -----
+    Local. `n_columns` is each block's own. Memory: one block of text and its rows.
     """
-    for piece in share:
-        for offset, text in blocks(piece, block_bytes or BLOCK_BYTES):
-            yield parse(text, zero_based, Where(piece.path, offset), notes, grouped, timed)
+    for byte_range in share:
+        for offset, text in read_blocks(byte_range, block_bytes or BLOCK_BYTES):
+            yield parse(text, zero_based, TextPosition(byte_range.path, offset), warnings, grouped, timed)
 
 
 def parse(
     text: bytes,
     zero_based: bool = False,
-    where: Where | None = None,
-    notes: Counter[str] | None = None,
+    origin: TextPosition | None = None,
+    warnings: Counter[str] | None = None,
     grouped: bool = False,
     timed: bool = False,
-) -> Rows:
-    """Parse whole lines (the last may lack its newline); `where` is the place of the first byte, for messages.
+) -> RowBlock:
+    """Parse whole lines, of which the last may lack its newline.
 
-    Raises InputError "path:line: what was found, what was expected" at the first fault of the text. One pass, O(bytes);
-    the line number is counted from the beginning of the file, but only when there is a fault to report.
+    Parameters
+    ----------
+    text : bytes
+        The lines.
+    origin : TextPosition, optional
+        Where the first byte of `text` is, for messages.
+    zero_based, warnings, grouped, timed
+        See `read`.
+
+    Raises
+    ------
+    InputError
+        At the first fault of the text: "path:line: what was found, what was expected".
+
+    Notes
+    -----
+    One pass, O(bytes). The line number is counted from the beginning of the file, but only if there is a fault to
+    report.
     """
-    where = where or Where()
-    first = len(BYTE_ORDER_MARK) if where.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
+    origin = origin or TextPosition()
+    first = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
     if not text.endswith(b"\n"):
-        text += b"\n"  # the kernel relies on it: no loop over a token has to look for the end of the text
+        text += b"\n"  # so that no loop of the kernel over a field has to look for the end of the text
     buffer = np.frombuffer(text, np.uint8)
     max_rows, max_entries = count_lines(buffer)
     labels, indptr, queries = np.empty(max_rows), np.zeros(max_rows + 1, np.int64), np.empty(max_rows, np.int64)
     indices, data = np.empty(max_entries, np.int64), np.empty(max_entries)
-    hard = np.empty((max_rows + max_entries, 2), np.int64)  # pages that are not written cost nothing
+    hard = np.empty((max_rows + max_entries, 2), np.int64)  # memory pages that are never written cost nothing
     fault, at, n, nnz, n_hard, n_columns, n_queries = scan(
         buffer, first, 0 if zero_based else 1, labels, indptr, indices, data, hard, queries
     )
-    # Every number left to Python lies before the fault of the kernel, if any: the first fault of the text comes first.
+    # All numbers left to Python lie before the fault of the kernel, so a fault in one of them comes first in the text.
     for position, slot in hard[:n_hard].tolist():
-        value = _number(text, position, slot < 0, where)
+        value = _number(text, position, slot < 0, origin)
         if slot < 0:
             labels[-1 - slot] = value
         else:
             data[slot] = value
     if fault:
-        _refuse(fault, text, at, where)
-    if n_queries and notes is not None and not (grouped or timed):
-        notes[QUERIES] += n_queries
+        _refuse(fault, text, at, origin)
+    if n_queries and warnings is not None and not (grouped or timed):
+        warnings[QUERY_IDS_LEFT_OUT] += n_queries
     indices = indices[:nnz].astype(index_dtype(n_columns), copy=False)
-    found = _beside(queries[:n], text, first, where, grouped, timed) if grouped or timed else Beside()
-    rows = Rows(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, beside=found)
+    found = _metadata(queries[:n], text, first, origin, grouped, timed) if grouped or timed else RowMetadata()
+    rows = RowBlock(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, metadata=found)
     return _without_zeros(rows) if n_hard else rows
 
 
-def _without_zeros(rows: Rows) -> Rows:
-    """The kernel leaves out the zeros that it reads itself; this does it for those that Python has read."""
+def _without_zeros(rows: RowBlock) -> RowBlock:
+    """Drop the zeros among the numbers that Python has read; the kernel drops those that it reads itself."""
     kept = rows.data != 0
     if kept.all():
         return rows
@@ -111,12 +175,14 @@ def _without_zeros(rows: Rows) -> Rows:
     return rows._replace(indptr=n_kept[rows.indptr], indices=rows.indices[kept], data=rows.data[kept])
 
 
-def _beside(queries: NDArray[np.int64], text: bytes, first: int, where: Where, grouped: bool, timed: bool) -> Beside:
-    """Query ids (n,) as groups or times; InputError for a row that has none, or one too large."""
+def _metadata(
+    queries: NDArray[np.int64], text: bytes, first: int, origin: TextPosition, grouped: bool, timed: bool
+) -> RowMetadata:
+    """Return query ids (n,) as groups or times. Raises InputError for a row that has none, or one that is too large."""
 
     def fail(row: int, problem: str) -> NoReturn:
         lines = re.finditer(rb"^[ \t]*(?=[^ \t\r\n#])", text[first:], re.MULTILINE)
-        _fail(text, first + next(islice(lines, row, None)).end(), problem, where)
+        _fail(text, first + next(islice(lines, row, None)).end(), problem, origin)
 
     wrong = (queries < 0) | (queries > MAX_INDEX)
     if wrong.any():
@@ -128,12 +194,12 @@ def _beside(queries: NDArray[np.int64], text: bytes, first: int, where: Where, g
             else f"the query id is above {MAX_INDEX}",
         )
     different, which = np.unique(queries, return_inverse=True)
-    groups = row_metadata.groups(row_metadata.texts(different), fail)[which] if grouped else None
-    return Beside(groups, queries.astype(float) if timed else None, frozenset([row_metadata.NUMBERS] * timed))
+    groups = row_metadata.groups(row_metadata.as_strings(different), fail)[which] if grouped else None
+    return RowMetadata(groups, queries.astype(float) if timed else None, frozenset([row_metadata.NUMBERS] * timed))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the kernel leaves to Python: numbers that need care, and messages
+# What the kernel leaves to Python: numbers that it cannot read exactly, and error messages
 # ---------------------------------------------------------------------------------------------------------------------
 
 _FIELD = re.compile(rb"[^ \t\r\n#]*")
@@ -141,8 +207,8 @@ _DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
-def _number(text: bytes, position: int, is_label: bool, where: Where) -> float:
-    """The number that is written at a position, or InputError."""
+def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) -> float:
+    """Return the number that is written at `position`, or raise InputError."""
     field = _field(text, position)
     if _DECIMAL.fullmatch(field) and math.isfinite(value := float(field)):
         return value
@@ -152,18 +218,18 @@ def _number(text: bytes, position: int, is_label: bool, where: Where) -> float:
     elif _NOT_FINITE.fullmatch(field):
         problem = f"the {what} is not finite; expected a decimal number"
     elif is_label and b":" in field:
-        problem = "the line begins without a label; expected 'label index:value ...' (0 where there is none)"
+        problem = "the line begins without a label; expected 'label index:value ...' (write 0 for an unknown label)"
     elif is_label:
         problem = "expected a decimal number as label, then index:value ..."
     elif not field:
         problem = "the value is missing; expected index:value, without spaces around the colon"
     else:
         problem = "expected a decimal number as value, after the colon"
-    _fail(text, position, problem, where)
+    _fail(text, position, problem, origin)
 
 
-def _refuse(fault: int, text: bytes, position: int, where: Where) -> NoReturn:
-    """Turn a fault of the kernel, found in the field at `position`, into InputError."""
+def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoReturn:
+    """Raise InputError for a fault that the kernel found in the field at `position`."""
     field = _field(text, position)
     if fault == BASE:
         problem = "indices begin at 1; use --zero-based if those of this file begin at 0"
@@ -181,11 +247,11 @@ def _refuse(fault: int, text: bytes, position: int, where: Where) -> NoReturn:
         problem = "the colon is missing; expected index:value"
     else:
         problem = "expected index:value, with a whole number as index"
-    _fail(text, position, problem, where)
+    _fail(text, position, problem, origin)
 
 
 def _explain_order(text: bytes, position: int) -> str:
-    """Why the entry at `position` cannot follow the one before it."""
+    """Say why the entry at `position` cannot follow the one before it."""
     index = int(text[position : text.index(b":", position)].lstrip(b"0") or b"0")
     before = text[max(0, position - 4096) : position]  # enough for any sensible entry
     previous = re.findall(rb"([0-9]+):[^ \t]*[ \t]+$", before)
@@ -195,7 +261,7 @@ def _explain_order(text: bytes, position: int) -> str:
     return f"index {index} comes{after} out of order; expected ascending indices"
 
 
-def _fail(text: bytes, position: int, problem: str, where: Where) -> NoReturn:
+def _fail(text: bytes, position: int, problem: str, origin: TextPosition) -> NoReturn:
     """Raise InputError with file, line and an excerpt that is short and printable whatever the file holds."""
     start = position
     while start > max(0, position - _EXCERPT) and text[start - 1] not in b" \t\n":
@@ -206,7 +272,7 @@ def _fail(text: bytes, position: int, problem: str, where: Where) -> NoReturn:
     cut = "..." if len(field) > _EXCERPT else ""
     if b"\0" in field or not field.isascii():
         problem += "; is this a text file, in ASCII or UTF-8?"
-    raise InputError(f"{where.path}:{line_number(where, text, position)}: found {shown}{cut}: {problem}")
+    raise InputError(f"{origin.path}:{line_number(origin, text, position)}: found {shown}{cut}: {problem}")
 
 
 def _field(text: bytes, position: int) -> bytes:

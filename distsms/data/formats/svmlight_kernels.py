@@ -1,6 +1,6 @@
-"""The compiled pass over svmlight text: a state machine on bytes, for `distsms.data.formats.svmlight`.
+"""The compiled pass over svmlight text: a state machine on bytes, used by `distsms.data.formats.svmlight`.
 
-Texts end in a newline, at which every loop over a field stops, so that no loop has to look for the end of the text.
+Texts end in a newline, at which every loop over a field stops, so no loop has to look for the end of the text.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from distsms.utils.jit import njit
 
 MAX_INDEX = 2**62
-"""The largest index accepted, so that no sum of two of them overflows."""
+"""The largest index that is accepted; the sum of two indices then never overflows."""
 BAD_ENTRY, BASE, ORDER, LARGE = 1, 2, 3, 4
-"""What `scan` calls the faults that it finds."""
+"""The codes of the faults that `scan` finds."""
 
 _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35
 _PLUS, _MINUS, _POINT, _ZERO, _COLON = 43, 45, 46, 48, 58
 _UPPER_E, _LOWER_E = 69, 101
 _Q, _I, _D = 113, 105, 100
-_EXACT_INTEGERS = 2**53  # integers to here, and powers of ten to 10^22, are doubles
-_LARGEST_MANTISSA = 9 * 10**18  # its nearest double is still an int64
+_EXACT_INTEGERS = 2**53  # all integers up to here, and powers of ten up to 10^22, are exact doubles
+_LARGEST_MANTISSA = 9 * 10**18  # the double nearest to it still fits in an int64
 _POWERS = np.array([float(f"1e{power}") for power in range(23)])
 _SPLIT = 134217729.0  # 2^27 + 1
 
 
 @njit()
 def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
-    """Upper bounds of the numbers of rows and of entries: newlines and colons."""
+    """Return upper bounds of the numbers of rows and of entries: the numbers of newlines and of colons."""
     newlines = 0
     colons = 0
     for byte in text:
@@ -45,17 +45,18 @@ def _ends_field(byte: int) -> bool:
 
 @njit()
 def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
-    """Whether nothing but a comment follows; a carriage return counts only where a newline follows it."""
+    """Whether nothing but a comment follows. A carriage return counts only if a newline follows it."""
     return text[i] in (_NEWLINE, _HASH) or (text[i] == _RETURN and text[i + 1] == _NEWLINE)
 
 
 @njit()
 def _divide(mantissa: int, power: float) -> tuple[bool, float]:
-    """mantissa / power for an int64 above 2^53 and an exact power of ten: (whether proved correctly rounded, value).
+    """Divide an int64 above 2^53 by an exact power of ten. Return whether the result is proved correctly rounded, and
+    it.
 
-    high + low is the mantissa and high = q power + r, all of them exactly (Dekker's product), so that the quotient is
-    q + (r + low) / power. The last term carries a relative error below 2^-51: if a change of 2^-48 either way does not
-    change the rounded sum, that sum is the correctly rounded quotient.
+    high + low is the mantissa and high = q power + r, all of them exactly (Dekker's product), so that the quotient is q
+    + (r + low) / power. The last term carries a relative error below 2^-51. If a change of the last term by 2^-48
+    either way does not change the rounded sum, that sum is the correctly rounded quotient.
     """
     high = float(mantissa)
     low = float(mantissa - np.int64(high))
@@ -76,13 +77,17 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
 
 @njit()
 def _digit(text: NDArray[np.uint8], i: int) -> Any:
-    """The digit at i, below 0 or above 9 where there is none. Not a byte, which numpy 2 would make it without Numba."""
+    """Return the digit at i; below 0 or above 9 if there is none. It is no byte, which NumPy 2 would make it without
+    Numba.
+    """
     return np.int64(text[i]) - _ZERO
 
 
 @njit()
 def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
-    """Read the number at `start`: (whether that could be done here, exactly as `float` does; value; end of field)."""
+    """Read the number at `start`; return whether this succeeded exactly as `float` does it, the value, and the field's
+    end.
+    """
     i = start
     byte = text[i]
     negative = byte == _MINUS
@@ -111,22 +116,22 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
     easy = n_digits > 0
     if text[i] == _LOWER_E or text[i] == _UPPER_E:
         i += 1
-        sinks = text[i] == _MINUS
-        if sinks or text[i] == _PLUS:
+        negative_power = text[i] == _MINUS
+        if negative_power or text[i] == _PLUS:
             i += 1
         power_at = i
         power = 0
         digit = _digit(text, i)
         while 0 <= digit <= 9:
-            power = min(power * 10 + digit, 10000)  # out of reach of the fast path, and no overflow
+            power = min(power * 10 + digit, 10000)  # beyond what is handled here, and no overflow
             i += 1
             digit = _digit(text, i)
         easy = easy and i > power_at
-        exponent += -power if sinks else power
+        exponent += -power if negative_power else power
     while not _ends_field(text[i]):
         easy = False
         i += 1
-    if n_digits > 18:  # not counting zeros in front; a mantissa of 19 digits that wrapped around is negative
+    if n_digits > 18:  # leading zeros do not count; a mantissa of 19 digits that overflowed is negative
         while text[digits_at] == _ZERO or text[digits_at] == _POINT:
             n_digits -= text[digits_at] == _ZERO
             digits_at += 1
@@ -148,7 +153,9 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
 
 @njit()
 def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
-    """The end of a field `qid:` and digits, or `start` if there is none; and the number, MAX_INDEX + 1 if larger."""
+    """Read `qid:` and digits: return the end of the field (`start` if there is none), and the id (MAX_INDEX + 1 if
+    larger).
+    """
     if text[start] != _Q or text[start + 1] != _I or text[start + 2] != _D or text[start + 3] != _COLON:
         return start, -1
     i = start + 4
@@ -173,11 +180,29 @@ def scan(
     hard: NDArray[np.int64],
     queries: NDArray[np.int64],
 ) -> tuple[int, int, int, int, int, int, int]:
-    """Fill the arrays from `text[first:]`, whose indices begin at `base`, to its end or to the first fault.
+    """Fill the arrays from `text[first:]`, up to its end or its first fault.
 
-    `hard` receives (position, slot) of each number that is left to Python, slot being a place in `data`, or -1 - row
-    for a label; `queries` the query id of each row, or -1. Returns fault (0: none) and its position; rows; entries;
-    numbers in `hard`; columns; query ids.
+    Parameters
+    ----------
+    text : (bytes,) uint8
+        Lines, the last of which ends in a newline.
+    first : int
+        Where to begin.
+    base : int
+        The index of the first column in the text, 0 or 1.
+    labels, indptr, indices, data
+        Receive the rows in CSR form.
+    hard : (rows + entries, 2) int64
+        Receives (position, slot) of each number that is left to Python. The slot is a place in `data`, or -1 - row for
+        a label.
+    queries : (rows,) int64
+        Receives the query id of each row, or -1.
+
+    Returns
+    -------
+    tuple of int
+        The fault (0: none) and its position; the numbers of rows, of entries, of numbers in `hard`, of columns, and of
+        query ids.
     """
     n_queries = 0
     n = 0
@@ -197,7 +222,7 @@ def scan(
                 n_hard += 1
             i = end
             previous = base - 1
-            asked = False
+            has_query = False
             queries[n] = -1
             while True:
                 while text[i] == _SPACE or text[i] == _TAB:
@@ -205,10 +230,10 @@ def scan(
                 if _ends_row(text, i):
                     break
                 at = i
-                if not asked and previous < base:
+                if not has_query and previous < base:
                     i, number = _after_query(text, at)
                     if i > at:
-                        asked = True
+                        has_query = True
                         queries[n] = number
                         n_queries += 1
                         continue

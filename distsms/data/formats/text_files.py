@@ -1,6 +1,6 @@
-"""Files of text that ranks share out by byte range: plain ones cut at any byte, compressed ones whole.
+"""Text files that ranks share out by byte range. Plain files are cut at any byte; compressed files stay whole.
 
-A share's text comes in blocks of whole lines; an offset in it leads back to the line's number, for messages.
+The text of a share comes in blocks of whole lines. The offset of a block leads back to line numbers, for messages.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import BinaryIO, NamedTuple
 from distsms.errors import InputError
 
 BLOCK_BYTES = 2**24
-"""Text parsed at a time: large against the cost of a call, small against memory."""
+"""The number of bytes that are parsed at a time: large enough to make the cost of a call negligible, small against
+memory.
+"""
 LONGEST_LINE = 2**31
-"""What a line may have: more are not rows, but a file of another kind."""
+"""The longest line that is accepted, in bytes: a file with longer ones does not hold rows."""
 EXPANSION = 4
-"""Text bytes per compressed byte, assumed where files are balanced over ranks; only the balance depends on it."""
+"""Bytes of text assumed for each compressed byte when files are balanced over ranks. Only the balance depends on it."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -31,26 +33,41 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb
 
 
 class ByteRange(NamedTuple):
-    """The lines of a plain file whose first byte lies in [start, end); or, if end is None, a whole compressed file."""
+    """The lines of a plain file whose first byte lies in [start, end). If `end` is None: a whole compressed file."""
 
     path: str
     start: int = 0
     end: int | None = None
 
 
-class Where(NamedTuple):
-    """Where a text begins: a file, and an offset in it in bytes of (decompressed) text."""
+class TextPosition(NamedTuple):
+    """Where a piece of text begins: a file, and an offset in its (decompressed) text in bytes."""
 
     path: str = "<text>"
     offset: int = 0
 
 
 def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[ByteRange]]:
-    """Cut the files into `n_shares` shares of about as many bytes each: share r, then share r + 1, is input order.
+    """Cut files into `n_shares` consecutive shares of about equal numbers of bytes. Share r + 1 follows share r in the
+    input.
 
-    A plain file is cut at any byte. A compressed one cannot be entered in the middle and falls into one share whole.
-    Shares may be empty. The result depends on the names and sizes of the files alone: every rank can compute it.
-    InputError names the file that is missing, unreadable or no regular file. Cost: one stat and one open per file.
+    Parameters
+    ----------
+    paths : sequence of path
+        The files, in the order of the input.
+    n_shares : int
+        The number of shares, at least 1. Shares may be empty.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, cannot be read, or is not a regular file.
+
+    Notes
+    -----
+    A plain file is cut at any byte. A compressed file cannot be entered in the middle, so one share gets all of it. The
+    result depends only on the names and sizes of the files, so every rank can compute it by itself. Cost: one stat and
+    one open for each file.
     """
     if n_shares < 1:
         raise ValueError(f"n_shares is {n_shares}, must be 1 or more")
@@ -62,7 +79,7 @@ def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[By
     cuts = [ends[-1] * share // n_shares for share in range(n_shares + 1)]
     shares: list[list[ByteRange]] = [[] for _ in range(n_shares)]
     for name, compression, first, last in zip(names, compressions, ends, ends[1:], strict=False):
-        if compression:  # whole, where its middle lies: that keeps the order
+        if compression:  # the share in which its middle lies gets all of it, which keeps the order
             shares[bisect.bisect_right(cuts, (first + last) // 2) - 1].append(ByteRange(name))
             continue
         share = bisect.bisect_right(cuts, first) - 1
@@ -75,8 +92,8 @@ def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[By
 
 
 @contextlib.contextmanager
-def named(path: str) -> Iterator[None]:
-    """Let whatever the operating system or a decompressor complains about name the file."""
+def naming_errors(path: str) -> Iterator[None]:
+    """Turn errors of the operating system and of decompressors into InputError that names the file."""
     try:
         yield
     except OSError as error:
@@ -84,15 +101,15 @@ def named(path: str) -> Iterator[None]:
     except EOFError as error:
         raise InputError(f"{path}: the compressed data end too early; copy or download the file again") from error
     except Exception as error:
-        # By name: some builds of Python lack lzma, and zstandard is loaded only where it is needed.
+        # Compared by name, because some builds of Python lack lzma, and zstandard is loaded only where it is needed.
         if not isinstance(error, zlib.error) and type(error).__name__ not in ("LZMAError", "ZstdError"):
             raise
         raise InputError(f"{path}: the compressed data are damaged ({error}); copy the file again") from error
 
 
 def inspect(path: str) -> tuple[int, str | None]:
-    """Size in bytes as stored, and the module that decompresses the file (None: plain text)."""
-    with named(path):
+    """Return the stored size in bytes, and the name of the module that decompresses the file (None: plain text)."""
+    with naming_errors(path):
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
             raise InputError(f"{path}: is a directory; name the files in it")
@@ -104,38 +121,43 @@ def inspect(path: str) -> tuple[int, str | None]:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """The file's text as a stream of bytes, decompressed on the way."""
+def open_text(path: str) -> Iterator[BinaryIO]:
+    """Open the file as a stream of bytes that are decompressed while they are read."""
     _, compression = inspect(path)
-    with named(path):
+    with naming_errors(path):
         module = importlib.import_module(compression) if compression else io
         with module.open(path, "rb") as stream:
             yield stream
 
 
-def blocks(piece: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole lines) for the lines that begin in the piece."""
-    with opened(piece.path) as stream:
-        position = piece.start
+def read_blocks(byte_range: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset in the text, whole lines) for the lines that begin in a byte range, by blocks of bounded size."""
+    with open_text(byte_range.path) as stream:
+        position = byte_range.start
         if position:
             stream.seek(position - 1)
             position += _skip_line(stream) - 1
-        while piece.end is None or position < piece.end:
-            text = stream.read(block_bytes if piece.end is None else min(block_bytes, piece.end - position))
-            if not text and piece.end is not None:
-                raise InputError(f"{piece.path}: ends at byte {position}, had {piece.end}; is it being written to?")
+        while byte_range.end is None or position < byte_range.end:
+            text = stream.read(block_bytes if byte_range.end is None else min(block_bytes, byte_range.end - position))
+            if not text and byte_range.end is not None:
+                raise InputError(
+                    f"{byte_range.path}: ends at byte {position}, but had {byte_range.end} bytes; is somebody writing "
+                    "to it?"
+                )
             if not text:
                 return
             if not text.endswith(b"\n"):
                 text += (rest := stream.readline(LONGEST_LINE))
                 if len(rest) == LONGEST_LINE:
-                    raise InputError(f"{piece.path}: a line has more than {LONGEST_LINE} bytes; is this a text file?")
+                    raise InputError(
+                        f"{byte_range.path}: a line has more than {LONGEST_LINE} bytes; is this a text file?"
+                    )
             yield position, text
             position += len(text)
 
 
 def _skip_line(stream: BinaryIO) -> int:
-    """Read to the end of the line, without holding it in memory; return the number of bytes."""
+    """Read to the end of the line without keeping it in memory; return the number of bytes read."""
     skipped = 0
     while part := stream.readline(BLOCK_BYTES):
         skipped += len(part)
@@ -144,12 +166,14 @@ def _skip_line(stream: BinaryIO) -> int:
     return skipped
 
 
-def line_number(where: Where, text: bytes, position: int) -> int:
-    """Number, from 1, of the line that holds `text[position]`: reads the file from its beginning to the text."""
+def line_number(origin: TextPosition, text: bytes, position: int) -> int:
+    """Return the number, from 1, of the line that holds `text[position]`. Reads the file from its beginning to the
+    text.
+    """
     line = 1 + text.count(b"\n", 0, position)
-    if where.offset:
-        with opened(where.path) as stream:
-            remaining = where.offset
+    if origin.offset:
+        with open_text(origin.path) as stream:
+            remaining = origin.offset
             while remaining and (part := stream.read(min(remaining, BLOCK_BYTES))):
                 line += part.count(b"\n")
                 remaining -= len(part)

@@ -1,15 +1,16 @@
-"""A data set as shards: written once, read by any number of ranks, each its own rows.
+"""A data set of shards: written once, read by any number of ranks, each of which reads its own rows.
 
-`distsms.data.shards.reader` describes one file, `distsms.data.shards.manifest` what holds them together. Writing takes
-four steps, since p
-and the meaning of the labels are known only when all the text was read; several ranks may write, each file is one's:
+`distsms.data.shards.reader` describes the file of a shard, `distsms.data.shards.manifest` what holds the shards
+together. Writing takes four steps, because p and the meaning of the labels are known only when all the text was read.
+Several ranks may write; each file has one writer.
 
-    root:  prepare(directory)             a directory without leftovers
-    any:   stage_shard(directory, k, X)   X of shard k, as soon as it is parsed
-    same:  finish_shard(staged, y, p)     labels and p; gives the shard's entry in the manifest
-    root:  publish(directory, entries)    final names, by the order of entries, then the manifest: only now a data set
+- root: `prepare(directory)` leaves a directory without leftovers.
+- any rank: `stage_shard(directory, k, X)` writes X of shard k, as soon as it is parsed.
+- the same rank: `finish_shard(staged, y, p)` adds labels and p, and returns the shard's entry in the manifest.
+- root: `publish(directory, entries)` gives the files their final names, by the order of the entries, and writes the
+  manifest. Only now it is a data set.
 
-`write_data` does them all for arrays in memory; `load` reads.
+`write_data` does all of this for arrays in memory; `load` reads.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from scipy import sparse
 
 from distsms.data.shards import storage
 from distsms.data.shards.from_arrays import write_data
-from distsms.data.shards.manifest import Manifest, prepare, publish, read_manifest, verify, withdraw
+from distsms.data.shards.manifest import Manifest, read_manifest
+from distsms.data.shards.publish import prepare, publish, verify, withdraw
 from distsms.data.shards.reader import OpenShard, ShardRange, open_shard
-from distsms.data.shards.streaming import DenseStream, MemoryBudget, SparseStream, Stream, entry_bytes, span
+from distsms.data.shards.streaming import DenseStream, MemoryBudget, SparseStream, Stream, entry_bytes, length_extremes
 from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
 from distsms.matrix.local import (
     PART_ENTRIES,
-    Dense,
+    DenseRows,
     Features,
-    Pattern,
-    Sparse,
+    PatternRows,
+    SparseRows,
     index_dtype,
     length_dtype,
     normalize_matrix,
@@ -47,15 +49,15 @@ from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
 
 PART_ROWS = 2**16
-"""Rows, and by PART_ENTRIES entries, that are read and checked at a time."""
+"""The most rows that are read and checked at a time; entries are limited by `PART_ENTRIES`."""
 
 __all__ = [
-    "Block",
+    "DataBlock",
     "Manifest",
     "StagedShard",
     "finish_shard",
     "load",
-    "opened",
+    "open_shards",
     "prepare",
     "publish",
     "read_ids",
@@ -70,26 +72,29 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Block:
-    """This rank's rows: consecutive ones of the data set, from `first_row` on."""
+class DataBlock:
+    """This rank's rows: consecutive rows of the data set, from `first_row` on."""
 
     features: Features  # local, (n_local, columns)
     labels: NDArray[np.int8]  # local, (n_local,)
     weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
     first_row: int  # global number of the first local row
-    n: int  # global number of rows
-    p: int  # columns of `features`: those of the data set, or as many as asked for
-    bytes_read: int  # size of what this rank read, without HDF5's own overhead
+    n: int  # number of rows of all ranks
+    p: int  # number of columns of `features`: that of the data set, or as many as were asked for
+    bytes_read: int  # what this rank read, without HDF5's own overhead
 
-    def judged(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        """The scores, of all local rows (n_local,), and the labels of those that count; copied only if not all do."""
+    def counted_scores(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Return the scores and the labels of the rows that count.
+
+        `scores` (n_local,) has all local rows. Arrays are copied only if some rows do not count.
+        """
         if self.weights is None:
             return scores, self.labels
         return scores[self.counted], self.labels[self.counted]
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """(n_local,): the rows that count, all but those of weight 0."""
+        """Which rows count, (n_local,): all but those of weight 0."""
         return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
 
 
@@ -99,52 +104,85 @@ def load(
     n_columns: int | None = None,
     ignore_new_features: bool = False,
     normalization: Normalization | None = None,
-    part: tuple[int, int] | None = None,
-    room: MemoryBudget | None = None,
-) -> Block:
-    """Read this rank's share of the rows, and nothing else. Collective.
+    share: tuple[int, int] | None = None,
+    budget: MemoryBudget | None = None,
+) -> DataBlock:
+    """Read this rank's share of the rows, and nothing else. **Collective.**
 
-    A row weighs 1 + its stored entries; with W the sum, rank r of P starts at the first row that has r W / P or more
+    Parameters
+    ----------
+    data : path or Manifest
+        The data set.
+    comm : Communicator
+        The ranks that share the rows.
+    n_columns : int, optional
+        The number of columns of a model, instead of p. Columns that the data do not have are zero. Columns beyond are
+        refused, or left out with `ignore_new_features` (memory is reserved for them, but never touched).
+    ignore_new_features : bool
+        Whether to leave out columns beyond `n_columns`.
+    normalization : Normalization, optional
+        How to normalize the rows; by default as the data set says, with which its models are trained.
+    share : (int, int), optional
+        (k, m) reads what rank k of m would read, and no rows if k = m. By default (rank, number of ranks).
+    budget : MemoryBudget, optional
+        The memory that this rank may use for its rows, which then have all their columns. Rows that do not fit are
+        streamed, with the same results. None: all rows are held.
+
+    Returns
+    -------
+    DataBlock
+        The local rows.
+
+    Raises
+    ------
+    InputError
+        On every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or different from
+        the manifest, or rows that are not as the format says.
+
+    Notes
+    -----
+    A row weighs 1 + its stored entries. With W the sum, rank r of P starts at the first row that has r W / P or more
     before it. So a rank holds at most W / P plus one row; it may hold none. Cost per rank: its share of the bytes, and
     2 log2(rows of a shard) single reads to find the two boundaries. Memory: the block, and some MB for the part of a
     shard that is being read and checked (a part has at least one row).
-
-    n_columns: as many columns as a model has, instead of p; the ones that the data lack are zero. Columns beyond are
-    refused, or left out with `ignore_new_features` (their place in memory is claimed, but never touched).
-    normalization: of the rows; None means that of the data set, with which its models are trained.
-    part: (k, m) reads what rank k of m would, no rows if k = m; None: by the ranks there are.
-
-    room: what this rank may hold of its rows, which then have all their columns; what does not fit is streamed, with
-    the same results. None: all of it.
-
-    Raises InputError on every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or
-    different from the manifest, or rows that are not what the format says.
     """
-    with comm.together():
+    with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
         if not ignore_new_features:
             check_columns(manifest, width)
-        how = manifest.normalization if normalization is None else normalization
-        k, m = part or (comm.rank, comm.size)
+        wanted = manifest.normalization if normalization is None else normalization
+        k, m = share or (comm.rank, comm.size)
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
-        read = _read_rows(manifest, *ends, width, room)
-    longest, shortest = comm.maximum(np.array(read.rows.lengths_span()))  # so that all ranks need the same kernels
+        read = _read_rows(manifest, *ends, width, budget)
+    longest, shortest = comm.maximum(np.array(read.rows.length_extremes()))  # so that all ranks need the same kernels
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     bytes_read = read.bytes_read
-    with comm.together():
-        if room is not None and isinstance(read.rows, Stream):
-            read.rows.load(features, room.entries(len(read.labels)))
-        features.normalize(how)
+    with comm.fail_together():
+        if budget is not None and isinstance(read.rows, Stream):
+            read.rows.load(features, budget.entries(len(read.labels)))
+        features.normalize(wanted)
         if isinstance(read.rows, Stream):
             bytes_read += read.rows.bytes_read
-    return Block(features, read.labels, read.weights, read.first_row, manifest.n, width, bytes_read)
+    return DataBlock(features, read.labels, read.weights, read.first_row, manifest.n, width, bytes_read)
 
 
-def matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8], NDArray[np.bool_]]:
-    """All rows that count as training sees them, X (n, p) in float64 as SciPy (CSR) or NumPy has it, and their labels
-    (n,); and of all rows, which ones count. Local; for other libraries: 12 bytes a nonzero. Raises InputError as `load`
-    does.
+def load_matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8], NDArray[np.bool_]]:
+    """Read all rows that count, as training sees them. Local; for other libraries, which need 12 bytes per nonzero.
+
+    Returns
+    -------
+    X : (n, p) float64
+        Normalized rows that count: a SciPy CSR matrix, or an array.
+    y : (n,) int8
+        Their labels.
+    counted : (rows,) bool
+        Which rows of the data set count: all but those of weight 0.
+
+    Raises
+    ------
+    InputError
+        As `load` does.
     """
     first, last = (_boundary(manifest, k, 1) for k in (0, 1))
     read = _read_rows(manifest, first, last, manifest.p, None)
@@ -162,31 +200,33 @@ class _Boundary(NamedTuple):
 
     row: int
     nnz: int
-    bytes_read: int  # to find it
+    bytes_read: int  # in order to find it
 
 
 def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
-    """The names of the global rows first..last, or None if they have none. Local."""
+    """Return the names of the global rows first..last, or None if the rows have no names. Local."""
     if not manifest.ids:
         return None
-    return [name for shard, piece in opened(manifest, first, last) for name in shard.read_ids(piece)]
+    return [
+        name for shard, rows_of_shard in open_shards(manifest, first, last) for name in shard.read_ids(rows_of_shard)
+    ]
 
 
-def opened(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, ShardRange]]:
-    """Each shard of the global rows first..last while it is open, and its part of them. Local."""
-    for piece in _pieces(manifest, first, last):
-        with open_shard(manifest, piece.shard, piece.offset) as shard:
-            yield shard, piece
+def open_shards(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, ShardRange]]:
+    """Yield each shard that has some of the global rows first..last, open, and the range of these rows in it. Local."""
+    for rows_of_shard in _ranges(manifest, first, last):
+        with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
+            yield shard, rows_of_shard
 
 
 def check_readable(manifest: Manifest) -> None:
-    """InputError if shards are compressed and the library for that is missing. Local."""
+    """Raise InputError if the shards are compressed and the library to read them is missing. Local."""
     if manifest.compression != "none":
         storage.require(manifest.directory)
 
 
 def check_columns(manifest: Manifest, width: int) -> None:
-    """InputError, naming the shard and its last column, if the data use more than `width` columns. Local."""
+    """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
     for shard in manifest.shards:
         if shard.columns > width:
             raise InputError(
@@ -197,7 +237,7 @@ def check_columns(manifest: Manifest, width: int) -> None:
 
 
 class _Read(NamedTuple):
-    """A rank's rows as they come from the files; see `Block`."""
+    """A rank's rows as they come from the files; see `DataBlock`."""
 
     rows: _DenseRows | _SparseRows | Stream
     labels: NDArray[np.int8]
@@ -206,26 +246,26 @@ class _Read(NamedTuple):
     bytes_read: int
 
 
-def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, room: MemoryBudget | None) -> _Read:
-    pieces = list(_pieces(manifest, first.row, last.row))
-    for piece in pieces:
-        manifest.checked_path(piece.shard)  # before memory is claimed on the manifest's word
+def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, budget: MemoryBudget | None) -> _Read:
+    ranges = list(_ranges(manifest, first.row, last.row))
+    for rows_of_shard in ranges:
+        manifest.checked_path(rows_of_shard.shard)  # before memory is reserved for what the manifest promises
     n_local = last.row - first.row
-    streamed = room is not None and entry_bytes(manifest)[0] * (last.nnz - first.nnz) > room.entries(n_local)
+    streamed = budget is not None and entry_bytes(manifest)[0] * (last.nnz - first.nnz) > budget.entries(n_local)
     rows: _DenseRows | _SparseRows | Stream
     if manifest.layout == "dense":
         make = DenseStream if streamed else _DenseRows
         rows = make(n_local, width, manifest.dtype)
     elif streamed:
-        rows = SparseStream(pieces, n_local, width, manifest.dtype)
+        rows = SparseStream(ranges, n_local, width, manifest.dtype)
     else:
-        rows = _SparseRows(pieces, n_local, last.nnz - first.nnz, width, manifest.dtype)
+        rows = _SparseRows(ranges, n_local, last.nnz - first.nnz, width, manifest.dtype)
     labels = np.empty(n_local, np.int8)
     weights = np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read
-    for piece in pieces:
-        with open_shard(manifest, piece.shard, piece.offset) as shard:
-            for part in piece.parts(PART_ROWS):
+    for rows_of_shard in ranges:
+        with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
+            for part in rows_of_shard.parts(PART_ROWS):
                 at = part.offset + part.start - first.row
                 local = slice(at, at + part.stop - part.start)
                 shard.read_labels(part, labels[local])
@@ -236,8 +276,8 @@ def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int
     return _Read(rows, labels, weights, first.row, bytes_read)
 
 
-def _pieces(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
-    """The parts of shards that make up the global rows first..last."""
+def _ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
+    """Yield the range of each shard that has some of the global rows first..last."""
     offset = 0
     for shard in manifest.shards:
         start, stop = max(first - offset, 0), min(last - offset, shard.rows)
@@ -247,7 +287,10 @@ def _pieces(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
 
 
 def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
-    """Where rank's rows start (rank = size: the end). Depends on the files alone, so that neighbours agree."""
+    """Return where the rows of `rank` start (rank = size: the end).
+
+    It depends only on the files, so neighbours agree.
+    """
     rows = [0, *accumulate(shard.rows for shard in manifest.shards)]
     nnz = [0, *accumulate(shard.nnz for shard in manifest.shards)]
     before = [r + z for r, z in zip(rows, nnz, strict=True)]
@@ -267,11 +310,11 @@ def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
 class _SparseRows:
     """The local rows of CSR shards, put together in arrays of their final size and type, a bounded part at a time."""
 
-    def __init__(self, pieces: list[ShardRange], n_local: int, nnz: int, width: int, dtype: str) -> None:
-        nnz = max(nnz, 0)  # negative only if indptr descends, which `add` will report
+    def __init__(self, ranges: list[ShardRange], n_local: int, nnz: int, width: int, dtype: str) -> None:
+        nnz = max(nnz, 0)  # it is negative only if indptr descends, which `add` reports
         self.lengths = np.zeros(n_local, length_dtype(0))
         self.indices = np.empty(nnz, unsigned(width - 1))
-        valued = any(piece.shard.values for piece in pieces)
+        valued = any(part.shard.values for part in ranges)
         self.values = np.empty(nnz, dtype) if valued else None
         self.filled, self.width = 0, width
 
@@ -286,20 +329,22 @@ class _SparseRows:
             cut = end
 
     def _count(self, lengths: NDArray[np.int64], local: slice) -> None:
-        """Note the entries of each row, in a wider type if they need one."""
+        """Note the number of entries of each row, in a wider type if need be."""
         wanted = length_dtype(int(lengths.max(initial=0)))
         self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, wanted), copy=False)
         self.lengths[local] = lengths
 
-    def _add_entries(self, shard: OpenShard, piece: ShardRange, indptr: NDArray[np.int64], local: slice) -> None:
+    def _add_entries(
+        self, shard: OpenShard, rows_of_shard: ShardRange, indptr: NDArray[np.int64], local: slice
+    ) -> None:
         start, stop = int(indptr[0]), int(indptr[-1])
         indptr = indptr - start
-        indices = shard.read_indices(piece, indptr, start)
-        new = indices >= self.width  # unwanted columns: there are none unless they are to be ignored
+        indices = shard.read_indices(rows_of_shard, indptr, start)
+        new = indices >= self.width  # columns to leave out; otherwise `load` has refused them
         entries = slice(self.filled, self.filled + stop - start)
-        if self.values is not None and piece.shard.values:
+        if self.values is not None and rows_of_shard.shard.values:
             shard.read("X/data", start, stop, self.values[entries])
-            shard.check_finite(piece, indptr, self.values[entries])
+            shard.check_finite(rows_of_shard, indptr, self.values[entries])
         elif self.values is not None:
             self.values[entries] = 1
         if new.any():
@@ -312,18 +357,21 @@ class _SparseRows:
         self.indices[self.filled : self.filled + len(indices)] = indices
         self.filled += len(indices)
 
-    def lengths_span(self) -> tuple[int, int]:
-        return span(self.lengths)
+    def length_extremes(self) -> tuple[int, int]:
+        return length_extremes(self.lengths)
 
-    def features(self, longest: int, differ: bool) -> Sparse:
-        """longest : the entries of the longest row of all ranks; differ : whether there are rows with fewer."""
+    def features(self, longest: int, differ: bool) -> SparseRows:
+        """Return the rows.
+
+        `longest`: entries of the longest row of all ranks; `differ`: whether some rows have fewer.
+        """
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:
-            return Pattern(indices, lengths, self.width, sort=differ)
-        return Sparse(self.values[: self.filled], indices, lengths, self.width, sort=differ)
+            return PatternRows(indices, lengths, self.width, sort=differ)
+        return SparseRows(self.values[: self.filled], indices, lengths, self.width, sort=differ)
 
     def matrix(self) -> sparse.csr_matrix:
-        """All rows and entries as SciPy has them."""
+        """Return all rows and entries as a SciPy matrix."""
         kind, nnz = index_dtype(self.filled, self.width), self.filled
         values = np.ones(nnz) if self.values is None else self.values[:nnz].astype(float)
         indptr = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))).astype(kind)
@@ -331,7 +379,7 @@ class _SparseRows:
 
 
 class _DenseRows:
-    """The local rows of dense shards. Columns beyond `width` are not kept."""
+    """The local rows of dense shards. Columns beyond `width` are left out."""
 
     def __init__(self, n_local: int, width: int, dtype: str) -> None:
         self.array = np.zeros((n_local, width), dtype)
@@ -342,11 +390,11 @@ class _DenseRows:
             shard.read_dense(some.start, some.stop, rows)
             shard.check_finite(some, None, rows)
 
-    def lengths_span(self) -> tuple[int, int]:
+    def length_extremes(self) -> tuple[int, int]:
         return self.array.shape[1], -self.array.shape[1]
 
-    def features(self, longest: int, differ: bool) -> Dense:
-        return Dense(self.array)
+    def features(self, longest: int, differ: bool) -> DenseRows:
+        return DenseRows(self.array)
 
     def matrix(self) -> NDArray[np.float64]:
         return self.array.astype(float, copy=False)

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from distsms.data import duplicates, row_metadata
-from distsms.data.groupby import known
-from distsms.data.row_metadata import Beside
-from distsms.data.shards.manifest import Manifest, prepare, publish
+from distsms.data.groupby import group_statistics
+from distsms.data.row_metadata import RowMetadata
+from distsms.data.shards.manifest import Manifest
+from distsms.data.shards.publish import prepare, publish
 from distsms.data.shards.writer import finish_shard, stage_shard
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
@@ -36,10 +37,42 @@ def write_data(
     groups: ArrayLike | None = None,
     times: ArrayLike | None = None,
 ) -> Manifest:
-    """Write X (n, p), SciPy sparse or array-like, and y (n,) of +1 and -1 as a data set. Local: for one process.
+    """Write arrays as a data set. Local: for one process.
 
-    groups, times : (n,) of numbers, strings or dates: which rows belong together, and when they were; as `beside`.
-    Raises InputError if nothing or nonsense would be written, or if the directory holds a data set and not `overwrite`.
+    Parameters
+    ----------
+    directory : path
+        Where the data set goes; it is created if need be.
+    X : sparse matrix or array-like, (n, p)
+        The features.
+    y : array-like, (n,)
+        The labels, +1 and -1.
+    n_shards : int
+        The number of shards.
+    weights : array-like, (n,), optional
+        A weight for each row, finite and not negative.
+    dtype : str
+        "float32" or "float64", of the values in the shards.
+    label_map, zero_based, source
+        What the manifest says about the origin of the data; see `Manifest`.
+    overwrite : bool
+        Whether to replace a data set that is there already.
+    compression : str
+        One of `manifest.COMPRESSIONS`.
+    groups, times : array-like, (n,), optional
+        Which rows belong together, and when they were recorded: numbers, strings or dates
+        (`distsms.data.row_metadata`).
+
+    Returns
+    -------
+    Manifest
+        The data set.
+
+    Raises
+    ------
+    InputError
+        If the arrays do not fit together, hold no row or invalid values, or if the directory holds a data set and
+        `overwrite` is False.
     """
     X, y = X.tocsr() if sparse.issparse(X) else np.asarray(X), np.asarray(y)
     weights = None if weights is None else np.asarray(weights)
@@ -50,14 +83,15 @@ def write_data(
     if not np.isin(y, (-1, 1)).all():
         found = ", ".join(map(str, np.unique(y)[:5]))
         raise InputError(f"{directory}: labels must be +1 and -1, found {found}. For labels 0 and 1 give 2 * y - 1.")
-    more = _beside(directory, len(y), groups, times)
+    metadata = _metadata(directory, len(y), groups, times)
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
         entries = []
         for number in range(n_shards):
             rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
-            some = more.some(rows)
-            staged = stage_shard(directory, number, X[rows], dtype, compression=compression, beside=some)
+            staged = stage_shard(
+                directory, number, X[rows], dtype, compression=compression, metadata=metadata.take(rows)
+            )
             entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
         return publish(
             directory,
@@ -65,22 +99,26 @@ def write_data(
             label_map=label_map or {"+1": 1, "-1": -1},
             zero_based=zero_based,
             source=source,
-            belonging=known(duplicates.hashes(X, dtype), y, more, _names(groups, times), Communicator()),
+            statistics=group_statistics(
+                duplicates.hash_rows(X, dtype), y, metadata, _names(groups, times), Communicator()
+            ),
         )
 
 
-def _beside(directory: str | os.PathLike[str], n: int, groups: ArrayLike | None, times: ArrayLike | None) -> Beside:
-    given = {name: np.asarray(one) for name, one in (("groups", groups), ("times", times)) if one is not None}
-    for name, one in given.items():
-        if one.shape != (n,):
-            raise InputError(f"{directory}: {name} have the shape {one.shape}; expected one for each of {n} rows.")
+def _metadata(
+    directory: str | os.PathLike[str], n: int, groups: ArrayLike | None, times: ArrayLike | None
+) -> RowMetadata:
+    given = {name: np.asarray(column) for name, column in (("groups", groups), ("times", times)) if column is not None}
+    for name, column in given.items():
+        if column.shape != (n,):
+            raise InputError(f"{directory}: {name} have the shape {column.shape}; expected one for each of {n} rows.")
 
     def fail(name: str, row: int, problem: str) -> NoReturn:
         raise InputError(f"{directory}: {name}, row {row} (counted from 0): {problem}.")
 
-    return row_metadata.read(*_names(groups, times), lambda name: row_metadata.texts(given[name]), fail)
+    return row_metadata.read(*_names(groups, times), lambda name: row_metadata.as_strings(given[name]), fail)
 
 
 def _names(groups: ArrayLike | None, times: ArrayLike | None) -> tuple[str | None, str | None]:
-    """What messages and manifest call them."""
+    """Return the names of groups and times in messages and in the manifest."""
     return (None if groups is None else "groups"), (None if times is None else "times")

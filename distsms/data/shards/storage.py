@@ -1,9 +1,9 @@
-"""Arrays in an HDF5 file, as they are or compressed: how they are written, and read beside HDF5 and Python.
+"""Arrays in an HDF5 file, plain or compressed: how they are written, and how they are read without HDF5 and Python.
 
-HDF5 tells where the bytes are. They are read by the system's own call, by any thread, while HDF5 and Python do other
-things. What is not compressed is contiguous; what is, lies in pieces of some 2^17 elements, each of which Blosc has
-compressed by LZ4, bytes of equal weight brought together before (filter 32001 in HDF5's registry: h5py reads them where
-hdf5plugin is installed). An array's entries are its elements, or the rows if it has two dimensions.
+HDF5 tells where the bytes are. They are read by a system call, by any thread, while HDF5 and Python do other things. An
+array that is not compressed is contiguous. A compressed one lies in chunks of some 2^17 elements, each of which Blosc
+has compressed by LZ4 after grouping bytes of equal significance (filter 32001 in HDF5's registry: h5py reads them if
+hdf5plugin is installed). An array's entries are its elements, or its rows if it has two dimensions.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 
-PIECE, PIECE_BYTES = 2**17, 2**20
-"""What is compressed together, at most: where a part of the rows begins within a piece, all of it is expanded."""
+CHUNK, CHUNK_BYTES = 2**17, 2**20
+"""The most elements and bytes that are compressed together.
+
+Wherever a part of the rows begins in a chunk, all of the chunk is expanded.
+"""
 _FILTER = 32001
-_LEVEL = 5  # of 9; the others take as long to expand
+_LEVEL = 5  # of 9; other levels take as long to expand
 _HEADER = 16
-"""Bytes of a Blosc frame before its blocks, and all that it can take beyond the elements."""
+"""Bytes of a Blosc frame before its blocks, which is also the most that a frame can exceed the elements by."""
 
 
 @dataclass(frozen=True)
-class Elements(ABC):
+class StoredArray(ABC):
     """The entries of an array in a file, which stays open and readable whatever becomes of its name."""
 
     file: io.FileIO
@@ -38,33 +41,33 @@ class Elements(ABC):
     shape: tuple[int, ...]
 
     def read(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """The entries start..stop into `out`, contiguous, of any type for as many. Raises OSError, EOFError."""
+        """Read the entries start..stop into `out`, contiguous, of any dtype for as many. Raises OSError or EOFError."""
         if out.dtype == self.dtype:
             self._read(start, stop, out)
         else:
             out[:] = self.take(start, stop)
 
     def take(self, start: int, stop: int) -> NDArray[Any]:
-        """The entries start..stop. Raises OSError, EOFError."""
+        """Return the entries start..stop. Raises OSError or EOFError."""
         out = np.empty((stop - start, *self.shape[1:]), self.dtype)
         self._read(start, stop, out)
         return out
 
-    def expect(self, start: int, stop: int) -> None:
-        """Ask the system for the entries start..stop, which will be read soon."""
+    def prefetch(self, start: int, stop: int) -> None:
+        """Ask the system to load the entries start..stop, which will be read soon."""
         if start < stop:
             os.posix_fadvise(self.file.fileno(), *self._span(start, stop), os.POSIX_FADV_WILLNEED)
 
     @abstractmethod
     def n_bytes(self, start: int, stop: int) -> int:
-        """What reading the entries start..stop takes from the file."""
+        """Return the number of bytes of the file that reading the entries start..stop takes."""
 
     @abstractmethod
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None: ...
 
     @abstractmethod
     def _span(self, start: int, stop: int) -> tuple[int, int]:
-        """Where in the file these entries begin, and how many bytes follow."""
+        """Return where in the file these entries begin, and how many bytes follow."""
 
     @property
     def _step(self) -> int:
@@ -72,7 +75,7 @@ class Elements(ABC):
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     def _fill(self, at: int, out: NDArray[np.uint8]) -> None:
-        """Bytes of the file, from `at` on."""
+        """Read bytes of the file, from `at` on, until `out` is full."""
         rest = out.data
         while len(rest):
             count = os.preadv(self.file.fileno(), [rest], at)
@@ -82,8 +85,8 @@ class Elements(ABC):
 
 
 @dataclass(frozen=True)
-class Plain(Elements):
-    """Contiguous, from `offset` on."""
+class ContiguousArray(StoredArray):
+    """A contiguous array, from `offset` on."""
 
     offset: int
 
@@ -98,37 +101,40 @@ class Plain(Elements):
 
 
 @dataclass(frozen=True)
-class Packed(Elements):
-    """In pieces of `length` entries, the last one filled up; `places` (pieces, 2) says where each is, and its size."""
+class CompressedArray(StoredArray):
+    """An array in chunks of `length` entries, the last of which is padded.
+
+    `places` (chunks, 2): where each is, and its size.
+    """
 
     length: int
     places: NDArray[np.int64]
 
     def n_bytes(self, start: int, stop: int) -> int:
-        return int(self._pieces(start, stop)[:, 1].sum())
+        return int(self._chunks(start, stop)[:, 1].sum())
 
-    def _pieces(self, start: int, stop: int) -> NDArray[np.int64]:
+    def _chunks(self, start: int, stop: int) -> NDArray[np.int64]:
         return self.places[start // self.length : -(-stop // self.length)] if start < stop else self.places[:0]
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:
-        pieces = self._pieces(start, stop)
-        first = int(pieces[:, 0].min())
-        return first, int(pieces.sum(axis=1).max()) - first
+        chunks = self._chunks(start, stop)
+        first = int(chunks[:, 0].min())
+        return first, int(chunks.sum(axis=1).max()) - first
 
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        for number, (at, size) in enumerate(self._pieces(start, stop).tolist(), start // self.length):
+        for number, (at, size) in enumerate(self._chunks(start, stop).tolist(), start // self.length):
             first = number * self.length
             low, high = max(start, first), min(stop, first + self.length)
             wanted = out[low - start : high - start]
             if high - low == self.length:
                 self._expand(at, size, wanted)
             else:
-                piece = np.empty((self.length, *self.shape[1:]), self.dtype)
-                self._expand(at, size, piece)
-                wanted[:] = piece[low - first : high - first]
+                chunk = np.empty((self.length, *self.shape[1:]), self.dtype)
+                self._expand(at, size, chunk)
+                wanted[:] = chunk[low - first : high - first]
 
     def _expand(self, at: int, size: int, out: NDArray[Any]) -> None:
-        """One piece; Blosc is asked only if the piece says of itself what the file says of it."""
+        """Expand one chunk. Blosc is called only if the chunk's own header agrees with what the file says about it."""
         packed = np.empty(size, np.uint8)
         self._fill(at, packed)
         expanded, _, stored = packed[4:_HEADER].view("<u4").tolist()
@@ -141,66 +147,100 @@ class Packed(Elements):
 
 
 def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none") -> None:
-    """A new dataset of `group`, of one dimension or two. Local; memory: a piece.
+    """Write an array of one or two dimensions as a new dataset of `group`.
 
-    compression : one of `manifest.COMPRESSIONS`. Raises InputError where its library is missing, and what HDF5 raises.
+    Parameters
+    ----------
+    group : h5py.Group
+        Where the dataset goes.
+    name : str
+        Its name.
+    array : array
+        Its content.
+    compression : str
+        One of `manifest.COMPRESSIONS`.
+
+    Raises
+    ------
+    InputError
+        If the library for the compression is missing. Errors of HDF5 are passed on.
+
+    Notes
+    -----
+    Local. Memory: one chunk.
     """
     if compression == "none" or not array.size:
         group[name] = array
         return
     blosc = _blosc()
     width, step = int(np.prod(array.shape[1:], dtype=np.int64)), array[:1].nbytes
-    length = min(len(array), max(1, min(PIECE // width, PIECE_BYTES // step)))
-    how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    how.set_chunk((length, *array.shape[1:]))
-    # As Blosc's own filter notes it: versions, bytes of an element and of a piece, level, shuffle, LZ4. Optional, since
-    # HDF5 itself does not have this filter.
+    length = min(len(array), max(1, min(CHUNK // width, CHUNK_BYTES // step)))
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((length, *array.shape[1:]))
+    # The settings as Blosc's own filter writes them: versions, bytes of an element and of a chunk, level, shuffle, LZ4.
+    # The filter is marked as optional because HDF5 itself does not have it.
     settings = (2, 2, array.itemsize, array[:length].nbytes, _LEVEL, blosc.SHUFFLE, 1)
-    how.set_filter(_FILTER, h5py.h5z.FLAG_OPTIONAL, settings)
+    properties.set_filter(_FILTER, h5py.h5z.FLAG_OPTIONAL, settings)
     space, kind = h5py.h5s.create_simple(array.shape), h5py.h5t.py_create(array.dtype, logical=True)
-    made = h5py.h5d.create(group.id, name.encode(), kind, space, how)
+    dataset = h5py.h5d.create(group.id, name.encode(), kind, space, properties)
     for start in range(0, len(array), length):
-        piece = array[start : start + length]
-        if len(piece) < length:
-            piece = np.concatenate((piece, np.zeros((length - len(piece), *array.shape[1:]), array.dtype)))
-        packed = blosc.compress(np.ascontiguousarray(piece), b"lz4", _LEVEL, blosc.SHUFFLE)
-        made.write_direct_chunk((start, *(0,) * (array.ndim - 1)), packed)
+        chunk = array[start : start + length]
+        if len(chunk) < length:
+            chunk = np.concatenate((chunk, np.zeros((length - len(chunk), *array.shape[1:]), array.dtype)))
+        packed = blosc.compress(np.ascontiguousarray(chunk), b"lz4", _LEVEL, blosc.SHUFFLE)
+        dataset.write_direct_chunk((start, *(0,) * (array.ndim - 1)), packed)
 
 
-def elements(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none") -> Elements:
-    """Where the entries of a dataset are; `file` is its own, opened once more. Costs a look at each piece.
+def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none") -> StoredArray:
+    """Find out where the entries of a dataset are, and return them as an array that is read without HDF5.
 
-    Raises InputError if it is not stored as `compression` says, or leads out of the file.
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        The dataset.
+    file : io.FileIO
+        Its file, opened once more.
+    compression : str
+        One of `manifest.COMPRESSIONS`, as the manifest says.
+
+    Raises
+    ------
+    InputError
+        If the dataset is not stored as `compression` says, or leads out of the file.
+
+    Notes
+    -----
+    Local. Costs one look-up for each chunk.
     """
     shape, size = dataset.shape, os.fstat(file.fileno()).st_size
     if compression == "none" or not dataset.size:
         offset = dataset.id.get_offset()
         if dataset.size and (dataset.chunks or offset is None or offset + dataset.nbytes > size):
-            raise _strange(dataset, "in one piece, as it is")
-        return Plain(file, dataset.dtype, shape, offset or 0)
+            raise _wrong_layout(dataset, "in one piece, as it is")
+        return ContiguousArray(file, dataset.dtype, shape, offset or 0)
     length = dataset.chunks[0] if dataset.chunks else 0
     filters = dataset.id.get_create_plist()
-    n_pieces = -(-shape[0] // max(length, 1))
+    n_chunks = -(-shape[0] // max(length, 1))
     if (
         not length
         or dataset.chunks[1:] != shape[1:]
         or [filters.get_filter(k)[0] for k in range(filters.get_nfilters())] != [_FILTER]
-        or n_pieces * _HEADER > size
+        or n_chunks * _HEADER > size
     ):
-        raise _strange(dataset, f"compressed ({compression})")
-    places = np.zeros((n_pieces, 2), np.int64)
+        raise _wrong_layout(dataset, f"compressed ({compression})")
+    places = np.zeros((n_chunks, 2), np.int64)
     limit = length * (dataset.nbytes // shape[0]) + _HEADER
-    for number in range(n_pieces):
-        piece = dataset.id.get_chunk_info_by_coord((number * length, *(0,) * (len(shape) - 1)))
-        at = piece.byte_offset
-        if at is None or piece.filter_mask or not _HEADER < piece.size <= limit or at + piece.size > size:
-            raise _strange(dataset, f"compressed ({compression})")
-        places[number] = at, piece.size
-    return Packed(file, dataset.dtype, shape, length, places)
+    for number in range(n_chunks):
+        chunk = dataset.id.get_chunk_info_by_coord((number * length, *(0,) * (len(shape) - 1)))
+        at = chunk.byte_offset
+        if at is None or chunk.filter_mask or not _HEADER < chunk.size <= limit or at + chunk.size > size:
+            raise _wrong_layout(dataset, f"compressed ({compression})")
+        places[number] = at, chunk.size
+    return CompressedArray(file, dataset.dtype, shape, length, places)
 
 
 def require(where: object) -> None:
-    """Raise InputError, naming what is to be read, if compressed arrays cannot be."""
+    """Raise InputError that names `where` if compressed arrays cannot be read here."""
     try:
         _blosc()
     except InputError as error:
@@ -208,7 +248,7 @@ def require(where: object) -> None:
 
 
 def _blosc() -> Any:
-    """Blosc of one thread, as ranks and readers want it."""
+    """Return Blosc, limited to one thread, since ranks and readers are parallel already."""
     try:
         from numcodecs import blosc
     except ImportError as absent:
@@ -218,13 +258,13 @@ def _blosc() -> Any:
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    assert array.flags.c_contiguous  # or they would be those of a copy
+    assert array.flags.c_contiguous  # otherwise these would be the bytes of a copy
     return array.reshape(-1).view(np.uint8)
 
 
 def _damaged() -> OSError:
-    return OSError(errno.EBADMSG, "what is compressed is damaged")
+    return OSError(errno.EBADMSG, "the compressed data are damaged")
 
 
-def _strange(dataset: h5py.Dataset, how: str) -> InputError:
+def _wrong_layout(dataset: h5py.Dataset, how: str) -> InputError:
     return InputError(f"{dataset.file.filename}: '{dataset.name[1:]}' is not stored {how}. Convert again.")

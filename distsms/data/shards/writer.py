@@ -1,6 +1,6 @@
-"""How a shard file is written: its rows as soon as they are there, labels and p when all rows were read.
+"""How a shard file is written: its rows as soon as they are read, labels and p when all rows are known.
 
-`distsms.data.shards.reader` says what is in it. Nothing here communicates.
+`distsms.data.shards.reader` describes the file. Nothing here communicates.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from distsms.data.row_metadata import Beside
+from distsms.data.row_metadata import RowMetadata
 from distsms.data.shards import storage
-from distsms.data.shards.manifest import PARTIAL, VERSION, file_sha256, shard_name
+from distsms.data.shards.manifest import VERSION
+from distsms.data.shards.publish import PARTIAL, file_sha256, shard_name
 from distsms.data.shards.reader import MARK
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES, index_dtype
@@ -29,10 +30,10 @@ from distsms.utils.files import require_space, sync
 
 @dataclass(frozen=True)
 class StagedShard:
-    """A shard whose X is on the disk under a `.partial` name, and what the manifest will say of it."""
+    """A shard whose X is on the disk under a `.partial` name, with what the manifest will say about it."""
 
     path: Path
-    number: int  # among those that are staged in the directory
+    number: int  # of the file among those that are staged in the directory
     layout: str
     dtype: str
     rows: int
@@ -50,31 +51,46 @@ def stage_shard(
     dtype: str = "float64",
     ids: Sequence[str] | None = None,
     compression: str = "none",
-    beside: Beside = Beside(),  # noqa: B008 - it is immutable
+    metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
 ) -> StagedShard:
-    """Write X of a shard, sparse or dense 2-D, as a `.partial` file. Local; one write of the rows.
+    """Write X of a shard to a `.partial` file. Local; writes the rows once.
 
-    number : of the file until it is published; any that no other one has.
-    ids : (rows,) their names, if they have some.
-    compression : of all arrays, one of `manifest.COMPRESSIONS`.
-    beside : their groups and times, if they have some.
+    Parameters
+    ----------
+    directory : path
+        The directory of the data set.
+    number : int
+        The number of the file until it is published; no other staged shard may have it.
+    X : sparse matrix or array, (rows, p)
+        The features. Sparse rows that are not canonical are sorted and their duplicates summed, in a copy. Stored zeros
+        stay.
+    dtype : str
+        "float32" or "float64", of the values in the file.
+    ids : sequence of str, (rows,), optional
+        The names of the rows.
+    compression : str
+        Of all arrays, one of `manifest.COMPRESSIONS`.
+    metadata : RowMetadata
+        The groups and times of the rows, if they have some.
 
-    Sparse rows in no canonical order are sorted and duplicates summed, in a copy; stored zeros stay. Raises InputError
-    for values that are not finite (in `dtype`) and for negative columns.
+    Raises
+    ------
+    InputError
+        For values that are not finite in `dtype`, and for negative columns.
     """
     path = Path(directory) / (shard_name(number) + PARTIAL)
     layout = "csr" if sparse.issparse(X) else "dense"
     rows: Any = _canonical(X) if layout == "csr" else np.ascontiguousarray(X)
     values = _finite(rows.data if layout == "csr" else rows, dtype, path)
-    named = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
+    names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
     n_bytes = values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0)
-    if compression == "none":  # else nobody knows
-        more = (one.nbytes for one in (named, beside.groups, beside.times) if one is not None)
+    if compression == "none":  # otherwise the size is not known beforehand
+        more = (array.nbytes for array in (names, metadata.groups, metadata.times) if array is not None)
         require_space(path.parent, n_bytes + sum(more))
-    with hdf5.opened(path, "an HDF5 shard", "w") as target:
+    with hdf5.open_file(path, "an HDF5 shard", "w") as target:
         target.attrs["format"] = MARK
         target.attrs["version"] = VERSION
-        for name, array in (("ids", named), ("groups", beside.groups), ("times", beside.times)):
+        for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
             if array is not None:
                 storage.write(target, name, array, compression)
         if layout == "dense":
@@ -88,7 +104,7 @@ def stage_shard(
 
 
 def staged_entries(staged: StagedShard) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Columns and values of a staged CSR shard, a bounded part at a time. Local."""
+    """Yield columns and values of a staged CSR shard, a bounded part at a time. Local."""
     with _arrays(staged) as array:
         columns, values = array("X/indices"), array("X/data") if staged.values else None
         for start in range(0, staged.nnz, PART_ENTRIES):
@@ -97,7 +113,7 @@ def staged_entries(staged: StagedShard) -> Iterator[tuple[NDArray[Any], NDArray[
 
 
 def staged_rows(staged: StagedShard) -> tuple[sparse.csr_matrix, list[str] | None]:
-    """All rows of a staged CSR shard, and their names if they have some. Local."""
+    """Return all rows of a staged CSR shard, and their names if they have some. Local."""
     n, nnz, shape = staged.rows, staged.nnz, (staged.rows, max(1, staged.columns))
     with _arrays(staged) as array:
         data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.dtype)
@@ -106,23 +122,46 @@ def staged_rows(staged: StagedShard) -> tuple[sparse.csr_matrix, list[str] | Non
 
 
 @contextlib.contextmanager
-def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.Elements]]:
-    """The arrays of a staged shard, by their names."""
-    with hdf5.opened(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
-        yield lambda name: storage.elements(file[name], raw, staged.compression)
+def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray]]:
+    """Open a staged shard; yields a function that returns its arrays by name."""
+    with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
+        yield lambda name: storage.open_array(file[name], raw, staged.compression)
 
 
 def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None) -> dict[str, Any]:
-    """Add labels y (rows,) of +1 and -1, the global p and weights (rows,) to a staged shard, and give its entry.
+    """Add labels, p and weights to a staged shard, and return its entry in the manifest.
 
-    The file is complete and on the disk then, but keeps its `.partial` name until `publish`, which wants the entry.
-    Local; reads the file once for its checksum. Raises InputError for labels, weights or p that do not fit.
+    Parameters
+    ----------
+    staged : StagedShard
+        From `stage_shard`.
+    y : array-like, (rows,)
+        The labels, +1 and -1.
+    p : int
+        The number of columns of the data set.
+    weights : array-like, (rows,), optional
+        A weight for each row.
+
+    Returns
+    -------
+    dict
+        The entry, for `publish`.
+
+    Raises
+    ------
+    InputError
+        For labels, weights or p that do not fit.
+
+    Notes
+    -----
+    Local; reads the file once for its checksum. The file is then complete and on the disk, but keeps its `.partial`
+    name until `publish`.
     """
     labels = _signs(y, staged)
     if p < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p}.")
     require_space(staged.path.parent, 9 * staged.rows)
-    with hdf5.opened(staged.path, "an HDF5 shard", "r+") as target:
+    with hdf5.open_file(staged.path, "an HDF5 shard", "r+") as target:
         if staged.layout == "csr":
             target["X"].attrs["shape"] = np.array([staged.rows, p], np.int64)
         elif target["X"].shape[1] != p:
@@ -150,7 +189,10 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
 def _write_csr(
     group: h5py.Group, X: sparse.csr_matrix, values: NDArray[Any], path: Path, compression: str
 ) -> tuple[int, bool]:
-    """The number of columns used and whether values were stored. The attribute `shape` waits for p."""
+    """Write CSR arrays; return the number of columns used and whether values were stored.
+
+    The attribute `shape` needs p.
+    """
     columns = int(X.indices.max(initial=-1)) + 1
     if X.indices.min(initial=0) < 0:
         raise InputError(f"{path}: a column index is negative.")
@@ -165,7 +207,7 @@ def _write_csr(
 
 
 def _canonical(X: sparse.spmatrix) -> sparse.csr_matrix:
-    """CSR with ascending columns in each row; the caller's matrix is not changed."""
+    """Return CSR with ascending columns in each row; the caller's matrix is not changed."""
     rows = X.tocsr()
     if not rows.has_canonical_format:
         rows = rows.copy()

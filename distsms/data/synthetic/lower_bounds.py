@@ -1,9 +1,10 @@
-"""The data on which cutting planes are slow (JMLR, sections 2.2 and 2.3; lambda = 1), with all that is known of them.
+"""The data sets on which cutting planes are slow (JMLR, sections 2.2 and 2.3; lambda = 1), with their known solutions.
 
-e_i counts columns from 1, as the paper does; e_1 occurs in w_0 alone. Checked against their derivation, the paper's
-formulas hold but for one sign: R of section 2.3 needs <w, x_1 - x_i>, the u_i that it goes on with. What the paper
-leaves open is min J for PRBEP: by convexity and symmetry it is that of 1/2 ||w||^2 + max(0, 1 + <a, w>) with a the mean
-of the n - 1 subgradients, ||a||^2 = 1 + 1/(2 (n - 1)) > 1, hence 1/(2 ||a||^2) at w* = -a / ||a||^2.
+e_i counts columns from 1, as the paper does; e_1 occurs only in w_0. The paper's formulas were checked against their
+derivation and hold but for one sign: R of section 2.3 needs <w, x_1 - x_i>, with which the u_i of the paper continue.
+The paper leaves open what min J is for PRBEP: by convexity and symmetry, it is that of 1/2 ||w||^2 + max(0, 1 + <a,
+w>), where a is the mean of the n - 1 subgradients and ||a||^2 = 1 + 1/(2 (n - 1)) > 1. So it is 1/(2 ||a||^2), at w* =
+-a / ||a||^2.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _C = sqrt(2) / 4
 
 
 class _LowerBound:
-    """What both constructions share: row 1 is the only positive one, and blocks as `synthesis.Source` wants them."""
+    """What both constructions share: row 1 is the only positive row; `write.RowSource` describes the blocks."""
 
     measure: str
     row_bytes = 33.0
@@ -32,7 +33,7 @@ class _LowerBound:
         self.size, self.n, self.p, self.epsilon = size, rows, size + 2, epsilon
 
     def block(self, number: int) -> tuple[sparse.csr_matrix, NDArray[np.int8]]:
-        """X (rows, p) CSR and y of a block. Local."""
+        """Return X (rows, p) CSR and y of a block. Local."""
         first = number * self.block_rows
         i = np.arange(first + 1, min(self.n, first + self.block_rows) + 1)  # the paper's i, from 1
         columns, values = self._negatives(i)
@@ -46,18 +47,18 @@ class _LowerBound:
 
     @property
     def _x_1(self) -> float:
-        """x_1 as a multiple of e_2."""
+        """The factor of e_2 in x_1."""
         raise NotImplementedError
 
     def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-        """Columns, from 1 and ascending, and values of the rows x_i, i >= 2, each (rows, entries)."""
+        """Return the columns, from 1 and ascending, and the values of the rows x_i, i >= 2, each (rows, entries)."""
         raise NotImplementedError
 
     def _vector(self, entries: dict[int, float], first: int = 1, count: int = 0, value: float = 0.0) -> Floats:
-        """sum of entries[i] e_i, plus `value` times the `count` unit vectors from e_first on."""
+        """Return the sum of entries[i] e_i, plus `value` times the `count` unit vectors from e_first on."""
         w = np.zeros(self.p)
-        for i, one in entries.items():
-            w[i - 1] = one
+        for i, entry in entries.items():
+            w[i - 1] = entry
         w[first - 1 : first - 1 + count] = value
         return w
 
@@ -68,7 +69,10 @@ class PrbepLowerBound(_LowerBound):
     measure = "prbep"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """size : the paper's n; epsilon: what it was made from, by default the smallest. Raises InputError below 2."""
+        """Construct the data for the paper's n, `size`, at least 2.
+
+        `epsilon` is what n was made from, if not the smallest.
+        """
         _require_size(size, 2)
         super().__init__(size, size, epsilon or Fraction(1, size - 1))
         norm = 1 + 1 / (2 * (size - 1))  # ||a||^2
@@ -82,16 +86,16 @@ class PrbepLowerBound(_LowerBound):
 
     @staticmethod
     def of(epsilon: float) -> PrbepLowerBound:
-        """n = ceil(1/epsilon) + 1."""
+        """Return the construction for an epsilon: n = ceil(1/epsilon) + 1."""
         exact = _exact(epsilon)
         return PrbepLowerBound(ceil(1 / exact) + 1, exact)
 
     def iterate(self, k: int) -> Floats:
-        """w_k of equation (10), 1 <= k <= n - 1."""
+        """Return w_k of equation (10), 1 <= k <= n - 1."""
         return self._vector({2: 2 * _C, 3: 2 * _C}, 4, k, 2 * _C / k)
 
     def J(self, k: int) -> float:
-        """J(w_k)."""
+        """Return J(w_k)."""
         return (2 + 1 / k) / 4
 
     @property
@@ -108,7 +112,10 @@ class RocAreaLowerBound(_LowerBound):
     measure = "rocarea"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """size : the paper's n; epsilon: what it was made from, by default 1/n. Raises InputError below 1."""
+        """Construct the data for the paper's n, `size`, at least 1.
+
+        `epsilon` is what n was made from, by default 1/n.
+        """
         _require_size(size, 1)
         super().__init__(size, size + 1, epsilon or Fraction(1, size))
         self.w_0 = self._vector({1: 1.0, 2: 1 / sqrt(size)})
@@ -120,16 +127,16 @@ class RocAreaLowerBound(_LowerBound):
 
     @staticmethod
     def of(epsilon: float) -> RocAreaLowerBound:
-        """n = floor(1/epsilon)."""
+        """Return the construction for an epsilon: n = floor(1/epsilon)."""
         exact = _exact(epsilon)
         return RocAreaLowerBound(floor(1 / exact), exact)
 
     def iterate(self, k: int) -> Floats:
-        """w_k of equation (12), 1 <= k <= n."""
+        """Return w_k of equation (12), 1 <= k <= n."""
         return self._vector({2: 1 / sqrt(self.size)}, 3, k, 1 / k)
 
     def J(self, k: int) -> float:
-        """J(w_k)."""
+        """Return J(w_k)."""
         return (1 / self.size + 1 / k) / 2
 
     @property
@@ -147,7 +154,7 @@ LOWER_BOUNDS: dict[str, type[PrbepLowerBound] | type[RocAreaLowerBound]] = {
 
 
 def _exact(epsilon: float) -> Fraction:
-    """The decimal number that was meant, so that no rounding lifts the ceiling of its inverse."""
+    """Return the decimal number that was meant, so that rounding does not change the ceiling of its inverse."""
     if not 1e-9 <= epsilon <= 1:
         raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
     return Fraction(repr(float(epsilon)))

@@ -1,10 +1,15 @@
-"""Random rows labelled by a planted w, made in blocks of a fixed size that depend on nothing but the seed.
+"""Random rows that are labelled by a planted w, in blocks of a fixed size that depend only on the seed.
 
 Each block has its own counter-based stream of random numbers (Philox with the key (seed, number of the block)). A row
-is positive where <w, x> + noise > t. t is the quantile of the left side, found beforehand: exactly for dense rows with
-their normal scores; for wide sparse rows, whose scores are nearly normal, from the first four cumulants, exact sums
-over the columns; for others from a pilot sample, with its mean and variance put right by the exact ones. With noise 0.5
-the share of positives came out within 3 % of itself where it is 0.01 or more, within 10 % at 0.001, besides chance.
+is positive if <w, x> + noise > t. The threshold t is a quantile of the left side, which is found beforehand:
+
+- exactly for dense rows with their normal scores;
+- for wide sparse rows, whose scores are nearly normal, from the first four cumulants, which are exact sums over the
+  columns;
+- for other sparse rows from a pilot sample, corrected by the exact mean and variance.
+
+With noise 0.5, the share of positives deviated from the wanted one by at most 3 % where that is 0.01 or more, and by at
+most 10 % at 0.001, besides chance.
 """
 
 from __future__ import annotations
@@ -24,45 +29,48 @@ from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
 BLOCK_ENTRIES, BLOCK_ROWS = 2**18, 2**16
-WIDE = 30.0  # mean entries of a row above which its score is taken to be nearly normal
+WIDE = 30.0  # if rows have more entries on average, their scores are taken to be nearly normal
 PILOT_ROWS = 2**18
-MAX_DENSITY, MAX_RATE = 0.95, 3.0  # 1 - exp(-3) is just above 0.95: the share of rows that the commonest columns reach
+MAX_DENSITY, MAX_RATE = 0.95, 3.0  # 1 - exp(-3), just above 0.95, is the share of rows that the commonest columns reach
 _PLANTED, _PILOT = 2**63, 2**63 + 2**62  # streams beyond those of any block
 
-Rows = tuple[Any, NDArray[np.int8]]  # X, CSR or a 2-D array, and y of +1 and -1
+LabelledRows = tuple[Any, NDArray[np.int8]]  # X (CSR or a 2-D array), and y of +1 and -1
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What random rows are made of. Raises InputError for what cannot be made."""
+    """The parameters that all random data sets have. Raises InputError for values that make no data set."""
 
     n: int
     p: int
-    positive: float = 0.1  # share of positive rows
-    noise: float = 0.5  # standard deviation of the noise in the planted score, in units of the score's own
+    positive: float = 0.1  # the share of positive rows
+    noise: float = 0.5  # the noise's standard deviation, divided by that of the planted score
     seed: int = 0
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
         _require(2 <= self.n < 2**53, f"--rows {self.n}: must be at least 2, for both classes, and below 2^53")
         _require(1 <= self.p < 2**31, f"--columns {self.p}: must be from 1 to 2^31 - 1")
-        _require(0 < self.positive < 1, f"--positive {self.positive:g}: is a share of the rows, above 0 and below 1")
+        _require(
+            0 < self.positive < 1, f"--positive {self.positive:g}: must be a share of the rows, above 0 and below 1"
+        )
         _require(0.001 <= self.noise <= 1000, f"--noise {self.noise:g}: must be from 0.001 (separable) to 1000")
         _require(0 <= self.seed < 2**64, f"--seed {self.seed}: must be from 0 to 2^64 - 1")
         _require(self.dtype in ("float32", "float64"), f"--dtype {self.dtype}: is neither float32 nor float64")
 
     def stream(self, number: int) -> np.random.Generator:
-        """Random numbers of this seed that no other stream has."""
+        """Return the random numbers of stream `number` of this seed."""
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, number], np.uint64)))
 
     def rows_of(self, number: int, block_rows: int) -> int:
-        """The number of rows of a block."""
+        """Return the number of rows of a block."""
         return min(block_rows, self.n - number * block_rows)
 
     def label(self, number: int, margins: Floats, threshold: float) -> NDArray[np.int8]:
-        """+1 where a noisy score (rows,) is above the threshold, else -1; the first block has both classes.
+        """Return +1 where a noisy score (rows,) is above the threshold, else -1. The first block gets both classes.
 
-        If it had not, its highest row becomes positive or its lowest negative: the least that makes any set trainable.
+        If it would not have both, its highest row becomes positive or its lowest negative: the smallest change with
+        which any data set can be trained on.
         """
         y = np.where(margins > threshold, 1, -1).astype(np.int8)
         if number == 0:
@@ -73,11 +81,11 @@ class Recipe:
         return y
 
 
-class DenseRows:
-    """Independent standard normal features; <w, x> has variance 1, so that the threshold is a normal quantile."""
+class DenseSource:
+    """Rows of independent standard normal features. <w, x> has variance 1, so the threshold is a normal quantile."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Memory: 8 p bytes, and a block of 2 MiB or two rows."""
+        """Plant w. Memory: 8 p bytes, and a block of 2 MiB or two rows."""
         self.recipe, self.n, self.p = recipe, recipe.n, recipe.p
         self.block_rows = _block_rows(self.p)
         self.row_bytes = self.p * np.dtype(recipe.dtype).itemsize + 1.0
@@ -85,8 +93,8 @@ class DenseRows:
         self.w = w / np.linalg.norm(w)
         self.threshold = float(np.hypot(1, recipe.noise) * ndtri(1 - recipe.positive))
 
-    def block(self, number: int) -> Rows:
-        """X (rows, p) in the recipe's dtype, and y. Local; O(rows p)."""
+    def block(self, number: int) -> LabelledRows:
+        """Return X (rows, p) in the recipe's dtype, and y. Local; O(rows p)."""
         recipe, rng = self.recipe, self.recipe.stream(number)
         rows = recipe.rows_of(number, self.block_rows)
         X = rng.standard_normal((rows, self.p), recipe.dtype)  # type: ignore[call-overload]
@@ -94,16 +102,19 @@ class DenseRows:
         return X, recipe.label(number, margins, self.threshold)
 
 
-class SparseRows:
-    """Rows in which column j occurs, independently of all others, with probability q_j = 1 - exp(-rate_j).
+class SparseSource:
+    """Rows in which column j occurs with probability q_j = 1 - exp(-rate_j), independently of all other columns.
 
     rate_j = min(C (j + 1)^-skew, 3), with C such that the q_j add up to density * p. Values are uniform on (0, 1], or
-    all 1 (pattern). A row may be empty where density * p is small.
+    all 1 (pattern). A row may be empty if density * p is small.
     """
 
     def __init__(self, recipe: Recipe, density: float, skew: float = 1.0, pattern: bool = False) -> None:
-        """Raises InputError. Memory: 20 p bytes (some 50 p meanwhile) and a block. Time: O(p), and that of a pilot."""
-        _require(0 < density <= MAX_DENSITY, f"--density {density:g}: above 0, and {MAX_DENSITY} at the most")
+        """Plant w and find the threshold. Raises InputError for values that make no data set.
+
+        Memory: 20 p bytes (some 50 p meanwhile) and a block. Time: O(p), and that of a pilot sample.
+        """
+        _require(0 < density <= MAX_DENSITY, f"--density {density:g}: must be above 0 and at most {MAX_DENSITY}")
         _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (all columns alike) to 5")
         self.recipe, self.n, self.p, self.pattern = recipe, recipe.n, recipe.p, pattern
         entries = density * self.p
@@ -112,13 +123,13 @@ class SparseRows:
         rates = _rates(self.p, entries, skew)
         self.ends = np.cumsum(rates)  # column j owns [ends_j-1, ends_j) of a line of length ends_p-1
         cells = np.arange(self.p + 1) * (self.ends[-1] / self.p)
-        # The first column of each of p equal cells of the line.
+        # The first column in each of p equal cells of the line.
         self.guide = np.searchsorted(self.ends, cells, "right").astype(np.int32)
         self.w = recipe.stream(_PLANTED).standard_normal(self.p)
         self.threshold, self.sigma = self._calibrated(-np.expm1(-rates))
 
-    def block(self, number: int) -> Rows:
-        """X (rows, p) CSR in the recipe's dtype, and y. Local; O(entries)."""
+    def block(self, number: int) -> LabelledRows:
+        """Return X (rows, p) CSR in the recipe's dtype, and y. Local; O(entries)."""
         rows = self.recipe.rows_of(number, self.block_rows)
         rng = self.recipe.stream(number)
         X = self._features(rng, rows)
@@ -126,10 +137,10 @@ class SparseRows:
         return X, self.recipe.label(number, margins, self.threshold)
 
     def _features(self, rng: np.random.Generator, rows: int) -> sparse.csr_matrix:
-        """A Poisson process of rate 1 on the rows' lines, laid end to end.
+        """Draw the entries: a Poisson process of rate 1 on the rows' lines, laid end to end.
 
-        Its points come in order, so nothing is sorted. A column is in a row if any point falls on it: several on one
-        are one entry, which makes its probability 1 - exp(-rate), independently of all others.
+        Its points come in order, so nothing is sorted. A column is in a row if any point falls on it. Several points on
+        a column are one entry, which makes its probability 1 - exp(-rate), independently of all other columns.
         """
         at = _poisson_process(rng, rows * self.ends[-1])
         indices = np.empty(len(at), index_dtype(len(at), self.p))
@@ -142,7 +153,7 @@ class SparseRows:
         return sparse.csr_matrix((values, indices, indptr), shape=(rows, self.p), copy=False)
 
     def _calibrated(self, q: Floats) -> tuple[float, float]:
-        """The threshold of the noisy score, and the noise's standard deviation; q (p,) as in the class."""
+        """Return the threshold of the noisy score and the noise's standard deviation; q (p,) as in the class."""
         moments = np.ones(4) if self.pattern else 1 / np.arange(2.0, 6.0)  # of a value: E v, ..., E v^4
         mean, variance, third, fourth = _cumulants(q, moments, self.w)
         spread = float(np.sqrt(variance))
@@ -160,7 +171,7 @@ class SparseRows:
             scores = mean + spread * (scores - scores.mean()) / scores.std()
 
         def excess(t: float) -> float:
-            # The noise is averaged out rather than drawn: P(positive) = mean of Phi((s - t) / sigma).
+            # The noise is integrated exactly rather than drawn: P(positive) = mean of Phi((s - t) / sigma).
             return float(ndtr((scores - t) / sigma).mean()) - self.recipe.positive
 
         low, high = float(scores.min()) - 40 * sigma, float(scores.max()) + 40 * sigma
@@ -168,9 +179,9 @@ class SparseRows:
 
 
 def _cumulants(q: Floats, moments: Floats, w: Floats) -> Floats:
-    """The first four cumulants (4,) of sum_j w_j x_j, for x_j with the moments q_j E v^k: sums over the columns."""
+    """Return the first four cumulants (4,) of sum_j w_j x_j, where x_j has the moments q_j E v^k."""
     total = np.zeros(4)
-    for start in range(0, len(q), 2**16):  # in pieces, for the sake of memory where p is large
+    for start in range(0, len(q), 2**16):  # a part of the columns at a time, to save memory if p is large
         part = slice(start, start + 2**16)
         m1, m2, m3, m4 = moments[:, None] * q[part]
         of_x = (
@@ -184,24 +195,24 @@ def _cumulants(q: Floats, moments: Floats, w: Floats) -> Floats:
 
 
 def _quantile(share: float, skewness: float, kurtosis: float) -> float:
-    """Of a standardized, nearly normal variable, by Cornish and Fisher's expansion."""
+    """Return a quantile of a standardized, nearly normal variable by the Cornish-Fisher expansion."""
     z = float(ndtri(share))
     return z + skewness * (z**2 - 1) / 6 + kurtosis * (z**3 - 3 * z) / 24 - skewness**2 * (2 * z**3 - 5 * z) / 36
 
 
 def _block_rows(entries: float) -> int:
-    """Rows of a block, from the mean entries of a row: two at least, for there are two classes."""
+    """Return the rows of a block from the mean number of entries of a row: at least two, for the two classes."""
     return int(min(BLOCK_ROWS, max(2, BLOCK_ENTRIES // max(entries, 1))))
 
 
 def _rates(p: int, entries: float, skew: float) -> Floats:
-    """rate_j (p,) of `SparseRows`, so that a row has `entries` of its p columns on average."""
+    """Return the rate_j (p,) of `SparseSource` with which a row has `entries` of its p columns on average."""
     popularity = np.arange(1, p + 1, dtype=np.float64) ** -skew
 
     def excess(log_c: float) -> float:
         return float(-np.expm1(-np.minimum(np.exp(log_c) * popularity, MAX_RATE)).sum()) - entries
 
-    # 1 - exp(-x) <= x bounds C from below; above, every column has the highest rate.
+    # 1 - exp(-x) <= x bounds C from below. At the upper bound, every column has the highest rate.
     low, high = np.log(entries / popularity.sum()) - 1e-6, np.log(MAX_RATE / popularity[-1])
     return np.minimum(np.exp(brentq(excess, low, high, xtol=1e-12)) * popularity, MAX_RATE)
 
@@ -214,7 +225,8 @@ def _columns_at(
     indices: NDArray[Any],
     indptr: NDArray[Any],
 ) -> int:
-    """Rows and columns of the ascending points `at`, without repetitions, as CSR arrays; gives the number of entries.
+    """Turn the ascending points `at` into rows and columns without repetitions, as CSR arrays; return the number of
+    entries.
 
     The guide (p + 1,) leaves few columns to search, so that a point costs a memory access or two rather than log p.
     """
@@ -226,7 +238,7 @@ def _columns_at(
             indptr[row] = count
         u = t - row * length
         cell = min(int(u / length * p), p - 1)
-        # One cell more on both sides, for the rounding of u and of the cells.
+        # One cell more on both sides, because u and the cells are rounded.
         low, high = guide[max(cell - 1, 0)], min(guide[min(cell + 2, p)], p - 1)
         while low < high:
             middle = (low + high) // 2
@@ -243,10 +255,10 @@ def _columns_at(
 
 
 def _poisson_process(rng: np.random.Generator, length: float) -> Floats:
-    """The points of a Poisson process of rate 1 on [0, length), ascending."""
+    """Return the points of a Poisson process of rate 1 on [0, length), in ascending order."""
     count = int(length + 6 * np.sqrt(length)) + 16
     at = np.cumsum(rng.standard_exponential(count))
-    while at[-1] < length:  # once in 1e9 blocks or so
+    while at[-1] < length:  # happens in one of 1e9 blocks or so
         at = np.concatenate((at, at[-1] + np.cumsum(rng.standard_exponential(count))))
     return at[: np.searchsorted(at, length)]
 

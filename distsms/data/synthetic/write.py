@@ -1,8 +1,8 @@
-"""Data sets that are computed rather than converted, of any size, written in parallel straight to shards.
+"""Data sets that are computed rather than converted, of any size, written in parallel directly to shards.
 
 The rows come in blocks that a source (`distsms.data.synthetic.planted`, `distsms.data.synthetic.lower_bounds`) makes
-from their number alone. So the
-data depend on the source, not on how many ranks write how many shards, and nobody ever holds more than one shard.
+from nothing but their number. So the data depend on the source, but not on how many ranks write how many shards, and no
+rank ever holds more than one shard.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from scipy import sparse
 
 from distsms.data.convert import writing
 from distsms.data.shards import dataset
-from distsms.data.synthetic.planted import Rows
+from distsms.data.synthetic.planted import LabelledRows
 from distsms.parallel.communicator import Communicator
 
 SHARD_BYTES = 64 * 2**20
-"""Size of a shard where the number of shards is not given, whatever the number of ranks."""
+"""The size of a shard if the number of shards is not given, whatever the number of ranks."""
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Rows that can be made block by block, in any order, on any rank."""
 
     @property
@@ -34,16 +34,19 @@ class Source(Protocol):
     def block_rows(self) -> int: ...
     @property
     def row_bytes(self) -> float:
-        """Of a row in a file, on average."""
+        """Bytes of a row in a file, on average."""
         ...
 
-    def block(self, number: int) -> Rows:
-        """The rows from number * block_rows on, block_rows of them or what is left of n; CSR is canonical. Local."""
+    def block(self, number: int) -> LabelledRows:
+        """Return X and y of the rows from number * block_rows on. Local.
+
+        There are block_rows of them, or what is left of n. CSR is canonical.
+        """
         ...
 
 
 def write(
-    source: Source,
+    source: RowSource,
     directory: str | os.PathLike[str],
     comm: Communicator,
     n_shards: int | None = None,
@@ -53,34 +56,66 @@ def write(
     progress: Callable[[int, int], None] = lambda done, of: None,
     compression: str = "none",
 ) -> dataset.Manifest:
-    """Write all rows of a source as a data set. Collective; raises InputError on every rank.
+    """Write all rows of a source as a data set. **Collective.**
 
-    Unless n_shards is given there is a shard for every 64 MiB; a shard has at least one row. name : kept in the
-    manifest as what the data were made from. progress, compression : as in `conversion.convert`. Memory of a rank: its
-    largest shard, twice for a moment (of a pattern's ones, too), and a block.
+    Parameters
+    ----------
+    source : RowSource
+        The rows.
+    directory : path
+        Where the data set goes.
+    comm : Communicator
+        The ranks that write.
+    n_shards : int, optional
+        The number of shards, by default one for every 64 MiB. A shard has at least one row.
+    dtype : str
+        "float32" or "float64".
+    overwrite : bool
+        Whether to replace a data set that is there already.
+    name : str
+        What the manifest calls the source.
+    progress, compression
+        See `convert.convert`.
+
+    Returns
+    -------
+    Manifest
+        The data set.
+
+    Raises
+    ------
+    InputError
+        On every rank.
+
+    Notes
+    -----
+    Memory of a rank: its largest shard, twice for a moment (with the ones of a pattern), and a block.
     """
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
     with writing(directory, comm, overwrite):
         entries = []
-        with comm.together():
+        with comm.fail_together():
             for done, k in enumerate(mine):
                 X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
                 staged = dataset.stage_shard(directory, k, X, dtype, compression=compression)
                 entries.append(dataset.finish_shard(staged, y, source.p))
                 progress(done + 1, len(mine))
-        entries = [entry for part in comm.allgather(entries) for entry in part]
-        with comm.together():
+        entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
+        with comm.fail_together():
             if comm.is_root:
                 meaning = {"+1": 1, "-1": -1}
                 made_from = [{"name": name, "bytes": 0}]
                 dataset.publish(directory, entries, label_map=meaning, zero_based=False, source=made_from)
-    with comm.together():
+    with comm.fail_together():
         return dataset.read_manifest(directory)
 
 
-def rows(source: Source, start: int, stop: int) -> Rows:
-    """The global rows start..stop (start < stop) of a source. Local; blocks at the ends are made whole, and cut."""
+def rows(source: RowSource, start: int, stop: int) -> LabelledRows:
+    """Return the global rows start..stop (start < stop) of a source.
+
+    Local; blocks at the ends are made whole and then cut.
+    """
     size = source.block_rows
     parts, labels = [], []
     for number in range(start // size, -(-stop // size)):

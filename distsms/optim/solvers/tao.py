@@ -17,7 +17,7 @@ import numpy as np
 from distsms.errors import InputError
 from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.state import Snapshot
-from distsms.parallel.communicator import alone
+from distsms.parallel.communicator import self_communicator
 from distsms.utils.typing import Floats
 
 CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
@@ -54,7 +54,7 @@ def _petsc() -> Any:
     import petsc4py
 
     # Its signal handlers would turn a closed pipe or a hang-up into an abort.
-    petsc4py.init(["distsms", "-no_signal_handler"], comm=alone())
+    petsc4py.init(["distsms", "-no_signal_handler"], comm=self_communicator())
     from petsc4py import PETSc
 
     return PETSc

@@ -13,7 +13,8 @@ from scipy import sparse
 
 from distsms.data.convert import convert
 from distsms.data.formats import text_files
-from distsms.data.formats.registry import ReadOptions, open_reader
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.registry import open_reader
 from distsms.data.shards.dataset import read_ids, read_manifest, verify
 from distsms.errors import InputError
 from distsms.matrix import normalization
@@ -91,12 +92,12 @@ def claim(path, honest, lie):
 @pytest.mark.parametrize(
     "lies, message",
     [
-        ({300: 356}, "it claims 356 rows, its groups 300"),
-        ({300: 244}, "it claims 244 rows, its groups 300"),
-        ({300: 0}, "it claims 0 rows, its groups 300"),
-        ({100: 156}, "it claims 300 rows, its groups 356"),
-        ({100: 64}, "it claims 300 rows, its groups 264"),
-        ({100: -2, 300: 198}, "it claims 198 rows, its groups 198"),
+        ({300: 356}, "it claims 356 rows, its row groups 300"),
+        ({300: 244}, "it claims 244 rows, its row groups 300"),
+        ({300: 0}, "it claims 0 rows, its row groups 300"),
+        ({100: 156}, "it claims 300 rows, its row groups 356"),
+        ({100: 64}, "it claims 300 rows, its row groups 264"),
+        ({100: -2, 300: 198}, "it claims 198 rows, its row groups 198"),
         ({100: 156, 300: 356}, "56 rows are missing in group 1"),
     ],
 )
@@ -122,7 +123,7 @@ def test_parquet_that_shrinks_while_it_is_read(tmp_path):
     how = write(tmp_path / "a.parquet", X, y)
     reader = open_reader([tmp_path / "a.parquet"], ReadOptions(positive=7, **how), ALONE)
     write(tmp_path / "a.parquet", X[:50], y[:50])
-    with pytest.raises(InputError, match="has 50 rows, had at least 60; is it being written to"):
+    with pytest.raises(InputError, match="has 50 rows, but had at least 60; is somebody writing to it"):
         list(reader.read(reader.plan(1)[0]))
 
 
@@ -151,7 +152,7 @@ def test_arrays_of_other_kinds(tmp_path):
     np.save(tmp_path / "X.npy", X)
     refused(r"--label y\.npy", "X.npy")
     np.save(tmp_path / "short.npy", y[:-1])
-    refused("59 entries, the input 60 rows", "X.npy", label=str(tmp_path / "short.npy"))
+    refused("59 entries, but the input has 60 rows", "X.npy", label=str(tmp_path / "short.npy"))
     np.savez(tmp_path / "o.npz", X=X.astype(object), y=y)
     refused("Python objects", "o.npz")
     np.savez(tmp_path / "f.npz", X=np.asfortranarray(X), y=y)
@@ -179,7 +180,7 @@ def test_labels_of_anndata(tmp_path):
     }
     write_anndata(tmp_path / "a.h5ad", X, ["g1", "g2"], obs)
     manifest = convert([tmp_path / "a.h5ad"], tmp_path / "d", ALONE, positive="b", label="cell", id="name")
-    assert manifest.label_map == {"+1": "b", "-1": ["a", "c"]} and manifest.table.features == ["g1", "g2"]
+    assert manifest.label_map == {"+1": "b", "-1": ["a", "c"]} and manifest.table.feature_names == ["g1", "g2"]
     assert content(tmp_path / "d")[1].tolist() == [1, -1, 1, -1]
     assert read_ids(manifest, 1, 3) == ["x", "y"]
     manifest = convert([tmp_path / "a.h5ad"], tmp_path / "e", ALONE, label="ok")

@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
 from distsms.data.formats import svmlight, text_files
-from distsms.data.formats.svmlight import Rows, Where, concatenate, parse, plan, read
+from distsms.data.formats.rows import RowBlock, concatenate
+from distsms.data.formats.svmlight import parse, read
+from distsms.data.formats.text_files import TextPosition, plan
 from distsms.errors import InputError
 
 pytestmark = pytest.mark.serial
 
 
-def assert_same(rows: Rows, expected: Rows) -> None:
+def assert_same(rows: RowBlock, expected: RowBlock) -> None:
     for one, other in zip(rows[:4], expected[:4], strict=True):
         assert one.dtype == other.dtype
         assert one.tobytes() == other.tobytes()  # bit for bit: -0.0 is not 0.0
@@ -99,9 +101,9 @@ entries = st.dictionaries(st.integers(0, 300), values, max_size=6).map(lambda ro
 tables = st.lists(st.tuples(doubles | st.sampled_from([1.0, -1.0]), entries), max_size=12)
 
 
-def expected_rows(table: list[tuple[float, list[tuple[int, float]]]]) -> Rows:
+def expected_rows(table: list[tuple[float, list[tuple[int, float]]]]) -> RowBlock:
     kept = [[(index, value) for index, value in row if value != 0] for _, row in table]
-    return Rows(
+    return RowBlock(
         np.array([label for label, _ in table], float),
         np.cumsum([0, *map(len, kept)], dtype=np.int64),
         np.array([index for row in kept for index, _ in row], np.int32),
@@ -111,7 +113,7 @@ def expected_rows(table: list[tuple[float, list[tuple[int, float]]]]) -> Rows:
 
 
 @st.composite
-def texts_of(draw: st.DrawFn) -> tuple[bytes, bool, Rows]:
+def texts_of(draw: st.DrawFn) -> tuple[bytes, bool, RowBlock]:
     """A text in a random style, whether it is zero-based, and what it holds."""
     table = draw(tables)
     base = draw(st.integers(0, 1))
@@ -130,7 +132,7 @@ def texts_of(draw: st.DrawFn) -> tuple[bytes, bool, Rows]:
 
 @settings(max_examples=400, deadline=None)
 @given(texts_of())
-def test_parse_gives_back_what_was_written(written: tuple[bytes, bool, Rows]) -> None:
+def test_parse_gives_back_what_was_written(written: tuple[bytes, bool, RowBlock]) -> None:
     text, zero_based, expected = written
     assert_same(parse(text, zero_based), expected)
 
@@ -223,7 +225,7 @@ FAULTS = [
 
 def test_query_ids_are_left_out_and_counted() -> None:
     notes = Counter[str]()
-    rows = parse(b"1 qid:3 1:2 4:1\n-1\tqid:0012 2:1\n1 qid:7\n1 3:1 # qid:8\n0 qid:9#\n", notes=notes)
+    rows = parse(b"1 qid:3 1:2 4:1\n-1\tqid:0012 2:1\n1 qid:7\n1 3:1 # qid:8\n0 qid:9#\n", warnings=notes)
     expected = parse(b"1 1:2 4:1\n-1 2:1\n1\n1 3:1\n0\n")
     for mine, theirs in zip(rows, expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -256,7 +258,7 @@ def test_a_fault_names_its_line(line: bytes, message: str, tmp_path: Path) -> No
 
 def test_where_a_text_begins_counts() -> None:
     with pytest.raises(InputError, match=r"^other:2: found 'x'"):
-        parse(b"1\nx\n", where=Where("other"))
+        parse(b"1\nx\n", origin=TextPosition("other"))
     with pytest.raises(InputError, match=r"^<text>:2: "):  # the first fault of the text, whoever finds it
         parse(b"1\n1 2:1e999\n1 0:1\n")
 

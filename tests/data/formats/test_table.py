@@ -59,7 +59,7 @@ def test_tables_are_encoded_by_the_rules(tmp_path_factory, rows, n_shards):
     write_csv(folder / "a.csv", [*COLUMNS, "y", "id"], labelled)
     manifest = convert([folder / "a.csv"], folder / "d", ALONE, n_shards, "yes", label="y", id="id")
     features, X = one_hot(rows)
-    assert manifest.table.features == features
+    assert manifest.table.feature_names == features
     np.testing.assert_array_equal(content(folder / "d")[0], X)
     assert read_ids(manifest, 0, manifest.n) == [f"r{k}" for k in range(len(rows))]
 
@@ -82,7 +82,7 @@ def test_types_of_parquet(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet")
     manifest = convert([tmp_path / "a.parquet"], tmp_path / "d", ALONE, label="y")
     names = "d=a d=b,d is missing,t=false t=true,t is missing,i,i is missing,f,f is missing,m,m is missing"
-    assert manifest.table.features == [
+    assert manifest.table.feature_names == [
         one for part in names.split(",") for one in ([part] if "is" in part else part.split())
     ]
     expected = [
@@ -101,10 +101,10 @@ def test_what_is_kept_of_a_table(tmp_path):
     """The words count every feature; a record has `dropped` only if something was."""
     write_csv(tmp_path / "a.csv", ["n", "w", "note", "y"], [["", "a", "x", 0], [2, "", "y", 1], [3, "b", "z", 1]])
     whole = convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="y", drop=("w", "note")).table
-    assert whole.in_words() == "1 of numbers; 1 for missing values" and whole.p == 2
+    assert whole.describe() == "1 of numbers; 1 for missing values" and whole.p == 2
     assert whole.as_json()["dropped"] == ("w", "note") and Table.from_json(whole.as_json()) == whole
     plain = convert([tmp_path / "a.csv"], tmp_path / "e", ALONE, label="y").table
-    assert plain.in_words() == "1 of numbers, 2 of categories: w (2), note (3); 2 for missing values" and plain.p == 8
+    assert plain.describe() == "1 of numbers, 2 of categories: w (2), note (3); 2 for missing values" and plain.p == 8
     assert set(plain.as_json()) == {"columns", "label", "id"} and Table.from_json(plain.as_json()) == plain
 
 
@@ -114,7 +114,10 @@ def test_files_of_one_table_have_the_same_columns(comm, shared_dir):
         on_root(comm, lambda n=name, h=header: write_csv(shared_dir / f"{n}.csv", h, [[0] * len(h), [1] * len(h)]))
     files = [shared_dir / f"{name}.csv" for name in "abcd"]
     assert convert(files[:2], shared_dir / "ok", comm, label="y", drop=("d",)).n == 4
-    for other, message in ((files[2], "'z', which .*a.csv has not. Remove"), (files[3], "'x', which .*a.csv has;")):
+    for other, message in (
+        (files[2], "'z', which .*a.csv does not have. Remove"),
+        (files[3], "'x', which .*a.csv has;"),
+    ):
         with pytest.raises(InputError, match=message):
             convert([files[0], other], shared_dir / "no", comm, label="y", drop=("d",))
 
@@ -125,7 +128,7 @@ BAD_TABLES = [
     ("x,x,y\n1,2,a\n", {}, "'x' occurs twice"),
     ("x,y\n1,a\n\n2,\n3,b\n", {}, r"a\.csv:4: column 'y'.*label is missing"),
     ("x,y\n1,a\ninf,b\n", {}, r"a\.csv:3: column 'x'.*'inf'.*not finite"),
-    ("x,y\n1,a\n2,a\n", {}, "one value only, a"),
+    ("x,y\n1,a\n2,a\n", {}, "has only the value a"),
     ("x,y\n1,a\n2,b\n", {"positive": "c"}, "found the labels: a, b; --positive c is none of them"),
     ("x,y\n1,a\n2,b\n", {"positive": None}, "found the labels: a, b; .*--positive"),
     ("x,y\n1,a\n2,b\n", {"label": "z"}, "has no column 'z'; it has 'x', 'y'"),

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
 from distsms.data.formats import svmlight
-from distsms.data.formats.svmlight import ByteRange, concatenate, parse, plan, read
+from distsms.data.formats.rows import concatenate
+from distsms.data.formats.svmlight import parse, read
+from distsms.data.formats.text_files import ByteRange, plan
 from distsms.errors import InputError
 from tests.data.formats.test_svmlight import assert_same, texts_of
 
@@ -100,7 +102,7 @@ def test_a_file_that_shrinks(tmp_path: Path) -> None:
     path.write_text("1 1:1\n" * 10)
     share = plan([path], 1)[0]
     path.write_text("1 1:1\n" * 5)
-    with pytest.raises(InputError, match=r"rows: ends at byte 30, had 60"):
+    with pytest.raises(InputError, match=r"rows: ends at byte 30, but had 60"):
         list(read(share))
 
 

@@ -27,7 +27,7 @@ from distsms.data.shards.dataset import (
 )
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
-from distsms.matrix.local import Dense, Pattern, Sparse
+from distsms.matrix.local import DenseRows, PatternRows, SparseRows
 from tests.support.sharded import ALONE, as_array, draw, load_all
 
 
@@ -58,7 +58,7 @@ def test_round_trip(own_dir, layout, dtype, n_shards, compression):
     manifest = write_data(own_dir, given_rows, y, n_shards, dtype=dtype, weights=y > 0, compression=compression)
     block = load(own_dir, ALONE)
     assert manifest.compression == compression
-    assert isinstance(block.features, {"sparse": Sparse, "pattern": Pattern, "dense": Dense}[layout])
+    assert isinstance(block.features, {"sparse": SparseRows, "pattern": PatternRows, "dense": DenseRows}[layout])
     np.testing.assert_array_equal(as_array(block.features), X.toarray().astype(dtype))
     np.testing.assert_array_equal(block.labels, y)
     np.testing.assert_array_equal(block.weights, y > 0)
@@ -291,7 +291,7 @@ def test_new_features_of_a_pattern(own_dir):
     X, y = draw(20, 8, ones=True, density=0.5)
     write_data(own_dir, X, y)
     block = load(own_dir, ALONE, n_columns=3, ignore_new_features=True)
-    assert isinstance(block.features, Pattern)
+    assert isinstance(block.features, PatternRows)
     np.testing.assert_array_equal(as_array(block.features), X.toarray()[:, :3])
 
 

@@ -38,12 +38,12 @@ def kept(array, compression=PACKED, harm=None):
     """The array's Elements in a file; harm(path) is done to it before it is opened."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "one.h5")
-        with hdf5.opened(path, "a file", "w") as file:
+        with hdf5.open_file(path, "a file", "w") as file:
             storage.write(file, "X", array, compression)
         if harm is not None:
             harm(path)
-        with hdf5.opened(path, "a file") as file, open(path, "rb", buffering=0) as raw:
-            yield storage.elements(file["X"], raw, compression)
+        with hdf5.open_file(path, "a file") as file, open(path, "rb", buffering=0) as raw:
+            yield storage.open_array(file["X"], raw, compression)
 
 
 @given(
@@ -59,10 +59,10 @@ def test_any_range_comes_back(seed, dtype, n, width, piece, compression, cuts):
     array = drawn(seed, n if width is None else (n, width), dtype)
     start, stop = sorted(int(cut * n) for cut in cuts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "PIECE", piece)
+        patch.setattr(storage, "CHUNK", piece)
         with kept(array, compression) as elements:
             found = elements.take(start, stop)
-            elements.expect(start, stop)
+            elements.prefetch(start, stop)
             assert found.dtype == array.dtype
             np.testing.assert_array_equal(found, array[start:stop])
             np.testing.assert_array_equal(elements.take(0, n), array)
@@ -81,7 +81,7 @@ def test_any_range_comes_back(seed, dtype, n, width, piece, compression, cuts):
 
 def test_a_long_id_does_not_make_all_of_a_piece_long():
     with kept(np.array(["x" * 70_000, *"abcdefgh"] * 9, "S")) as elements:
-        assert elements.length * elements.dtype.itemsize <= storage.PIECE_BYTES
+        assert elements.length * elements.dtype.itemsize <= storage.CHUNK_BYTES
         assert elements.take(9, 11).tolist() == [b"x" * 70_000, b"a"]
 
 
@@ -93,7 +93,7 @@ def test_without_the_library(tmp_path, monkeypatch):
     plain, packed = (read_manifest(tmp_path / compression) for compression in COMPRESSIONS)
     check_readable(plain)
     assert load(plain, Communicator()).n == 2 and verify(tmp_path / PACKED) == []
-    for use in (check_readable, lambda manifest: inputs.check(manifest.directory, inputs.like(manifest))):
+    for use in (check_readable, lambda manifest: inputs.check(manifest.directory, inputs.untrained_model(manifest))):
         with pytest.raises(InputError, match=r"blosc-lz4: compressed shards need the package numcodecs: pip install"):
             use(packed)
 
@@ -129,13 +129,13 @@ def test_in_another_way_than_is_said():
             pass
     not_one = pytest.raises(InputError, match=r"'X' is not stored in one piece")
     with kept(array) as elements, h5py.File(elements.file.name, locking=False) as file, not_one:
-        storage.elements(file["X"], elements.file, "none")
+        storage.open_array(file["X"], elements.file, "none")
 
 
 def frames(path):
     """Where the compressed pieces are."""
     with h5py.File(path) as file, open(path, "rb", buffering=0) as raw:
-        return storage.elements(file["X"], raw, PACKED).places.tolist()
+        return storage.open_array(file["X"], raw, PACKED).places.tolist()
 
 
 @given(
@@ -146,7 +146,7 @@ def frames(path):
 )
 def test_damaged_pieces_are_refused_or_read_as_something(piece, at, byte, more):
     """Whatever is wrong in a piece, what comes back is of the right size, or an error; nothing worse."""
-    array = drawn(1, 4 * storage.PIECE, "float64")
+    array = drawn(1, 4 * storage.CHUNK, "float64")
 
     def harm(path):
         place, size = frames(path)[piece]
@@ -173,16 +173,16 @@ def test_a_piece_that_lies_about_its_sizes(at, what, by):
             file.seek(place + at)
             file.write(size.to_bytes(4, "little"))
 
-    with kept(drawn(2, 3 * storage.PIECE, "int32"), PACKED, harm) as elements:
-        elements.take(0, storage.PIECE)
+    with kept(drawn(2, 3 * storage.CHUNK, "int32"), PACKED, harm) as elements:
+        elements.take(0, storage.CHUNK)
         with pytest.raises(OSError, match="damaged"):
-            elements.take(0, 2 * storage.PIECE)
+            elements.take(0, 2 * storage.CHUNK)
 
 
 def test_a_file_that_became_shorter():
     for compression, error in (("none", EOFError), (PACKED, EOFError)):
-        with kept(drawn(3, 3 * storage.PIECE, "int32"), compression) as elements:
+        with kept(drawn(3, 3 * storage.CHUNK, "int32"), compression) as elements:
             with open(elements.file.name, "r+b") as file:
                 file.truncate(Path(elements.file.name).stat().st_size // 2)
             with pytest.raises(error):
-                elements.take(0, 3 * storage.PIECE)
+                elements.take(0, 3 * storage.CHUNK)

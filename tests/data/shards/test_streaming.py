@@ -83,7 +83,7 @@ def test_streamed_rows_are_those_in_memory(seed, kind, n, p, n_shards, part, ran
     how = Normalization(normalize, np.linspace(0.1, 9, p) if normalize == "maxabs" else None)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "PART_ENTRIES", part)
-        patch.setattr(storage, "PIECE", piece)
+        patch.setattr(storage, "CHUNK", piece)
         patch.setenv("OMP_NUM_THREADS", str(threads))
         dtype = "float64" if kind in ("pattern", "dense") else kind
         compression = "blosc-lz4" if piece else "none"
@@ -94,7 +94,7 @@ def test_streamed_rows_are_those_in_memory(seed, kind, n, p, n_shards, part, ran
             if not resident.features.nnz:
                 continue
             block, room = smallest(
-                lambda room, comm=comm: load(folder, comm, normalization=how, room=MemoryBudget(room))
+                lambda room, comm=comm: load(folder, comm, normalization=how, budget=MemoryBudget(room))
             )
             np.testing.assert_array_equal(block.labels, resident.labels)
             np.testing.assert_array_equal(block.weights, resident.weights)
@@ -119,7 +119,7 @@ def streamed(folder, kind="float64", room=None):
     """300 rows in 3 shards, with room for half of their entries and the buffers."""
     X, y = rows_of(0, 300, 20, kind)
     manifest = write_data(folder, X, y, 3, dtype="float32" if kind == "float32" else "float64", overwrite=True)
-    return load(folder, ALONE, room=MemoryBudget(room or half(manifest))).features
+    return load(folder, ALONE, budget=MemoryBudget(room or half(manifest))).features
 
 
 def half(manifest):
@@ -202,7 +202,7 @@ def test_damaged_rows_are_refused_as_in_memory(name, at, value, folder, small_pa
     with pytest.raises(InputError) as resident:
         load(manifest, ALONE)
     with pytest.raises(InputError) as found:
-        load(manifest, ALONE, room=MemoryBudget(half(manifest)))
+        load(manifest, ALONE, budget=MemoryBudget(half(manifest)))
     assert str(found.value) == str(resident.value)
 
 
@@ -212,13 +212,13 @@ def test_a_streamed_run_is_the_run(measure, solver, bias, comm, shared_dir, monk
     """J, bound and w to the bit, on any number of ranks, one of them without rows."""
     monkeypatch.setattr(local, "PART_ENTRIES", 50)
     X, y = data(150, 9)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             write_data(shared_dir / "d", X, y, 3)
     settings = settings_for(measure, solver, lam=0.01, epsilon=1e-3)
     results = []
     for room in (None, MemoryBudget(1800)):
-        block = load(shared_dir / "d", comm, room=room)
+        block = load(shared_dir / "d", comm, budget=room)
         results.append(fit(TrainingTask(block, Measure.parse(measure), settings, bias), comm))
     assert comm.sum(np.array([block.features.source is not None], int))[0]
     resident, streamed = (one.result for one in results)
@@ -231,13 +231,13 @@ def test_a_streamed_path_is_the_path(comm, shared_dir, monkeypatch):
     """Several w in each pass."""
     monkeypatch.setattr(local, "PART_ENTRIES", 50)
     X, y = data(150, 9)
-    with comm.together():
+    with comm.fail_together():
         if comm.is_root:
             write_data(shared_dir / "d", X, y, 3)
     problem = path.Problem("rocarea", [0.1, 0.01], 2, 0, settings_for("rocarea", "lbfgs", lam=1.0))
     found = []
     for room in (None, MemoryBudget(1800)):
-        run = path.run(load(shared_dir / "d", comm, room=room), problem, comm, lambda point, result: None)
+        run = path.run(load(shared_dir / "d", comm, budget=room), problem, comm, lambda point, result: None)
         found.append([(one.lam, one.lane, one.result["J"], one.result["gap"], one.held_out) for one in run.points])
     assert found[0] == found[1]
 
@@ -254,8 +254,8 @@ def test_more_than_32_bits_in_one_shard_of_several(folder, small_parts):
         staged = dataset.stage_shard(folder, k, X)
         entries.append(dataset.finish_shard(staged, np.tile([1, -1], 100), p))
     manifest = dataset.publish(folder, entries, label_map={"+1": 1, "-1": -1}, zero_based=False)
-    stream = streaming.SparseStream(list(dataset._pieces(manifest, 0, 400)), 400, p, "float64")
-    for piece in dataset._pieces(manifest, 0, 400):
+    stream = streaming.SparseStream(list(dataset._ranges(manifest, 0, 400)), 400, p, "float64")
+    for piece in dataset._ranges(manifest, 0, 400):
         with dataset.open_shard(manifest, piece.shard, piece.offset) as shard:
             stream.add(shard, piece, slice(piece.offset, piece.offset + 200))
     rows = stream.features(1, False)

@@ -15,7 +15,7 @@ from scipy import sparse
 from distsms.cli import parse
 from distsms.data.shards.dataset import load, read_manifest, verify
 from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS, PrbepLowerBound, RocAreaLowerBound
-from distsms.data.synthetic.planted import BLOCK_ENTRIES, MAX_DENSITY, DenseRows, Recipe, SparseRows
+from distsms.data.synthetic.planted import BLOCK_ENTRIES, MAX_DENSITY, DenseSource, Recipe, SparseSource
 from distsms.data.synthetic.write import rows, write
 from distsms.errors import InputError
 from distsms.inference import model
@@ -37,8 +37,8 @@ def source(kind, n=500, p=40, **more):
     if kind in LOWER_BOUNDS:
         return LOWER_BOUNDS[kind](n)
     if kind == "dense":
-        return DenseRows(Recipe(n, p, **more))
-    return SparseRows(Recipe(n, p, **more), 0.2, pattern=kind == "pattern")
+        return DenseSource(Recipe(n, p, **more))
+    return SparseSource(Recipe(n, p, **more), 0.2, pattern=kind == "pattern")
 
 
 def objective(block, comm, measure):
@@ -107,12 +107,12 @@ def test_rows_do_not_depend_on_where_shards_are_cut(kind, size, monkeypatch):
 def test_any_recipe_gives_proper_rows(n, p, share, noise, density, skew, pattern, dtype, seed):
     """Both classes, ascending columns without repetition, values as the dtype and pattern say."""
     recipe = Recipe(n, p, share, noise, seed, dtype)
-    for made in (SparseRows(recipe, density, skew, pattern), DenseRows(recipe)):
+    for made in (SparseSource(recipe, density, skew, pattern), DenseSource(recipe)):
         X, y = rows(made, 0, n)
         assert X.shape == (n, p)
         assert X.dtype == dtype
         assert set(np.unique(y)) == {-1, 1}
-        if isinstance(made, SparseRows):
+        if isinstance(made, SparseSource):
             fresh = sparse.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)  # without its flags
             assert fresh.has_canonical_format
             assert X.data.min(initial=1) > 0
@@ -136,7 +136,7 @@ def test_the_share_of_positives(kind, share):
 def test_density_and_popularity(density, skew):
     """Each column is in the share of rows that the class promises, within five standard deviations of chance."""
     n, p = 20_000, 200
-    made = SparseRows(Recipe(n, p, seed=2), density, skew)
+    made = SparseSource(Recipe(n, p, seed=2), density, skew)
     q = -np.expm1(-np.diff(made.ends, prepend=0))
     assert q.mean() == pytest.approx(density, rel=1e-6)
     assert q.max() <= 0.951
@@ -152,7 +152,7 @@ def test_density_and_popularity(density, skew):
 def test_columns_are_independent():
     """No column of two is in a row more often than chance has it, which several points on one would betray."""
     n = 40_000
-    X, _ = rows(SparseRows(Recipe(n, 6, seed=3), 0.5, 1.0, pattern=True), 0, n)
+    X, _ = rows(SparseSource(Recipe(n, 6, seed=3), 0.5, 1.0, pattern=True), 0, n)
     together, q = (X.T @ X).toarray() / n, X.mean(axis=0).A1
     correlation = (together - np.outer(q, q)) / np.sqrt(np.outer(q * (1 - q), q * (1 - q)))
     assert np.abs(correlation - np.diag(np.diag(correlation))).max() < 5 / np.sqrt(n)
@@ -162,7 +162,7 @@ def test_columns_are_independent():
 @pytest.mark.parametrize("n", [2, 10**12])
 def test_memory_is_that_of_a_block(n):
     """Whatever n, a block has few entries, and the last one of a vast set is made as readily as the first."""
-    for made in (SparseRows(Recipe(n, 10**4), 1e-3), DenseRows(Recipe(n, 100))):
+    for made in (SparseSource(Recipe(n, 10**4), 1e-3), DenseSource(Recipe(n, 100))):
         last = -(-n // made.block_rows) - 1
         X, y = made.block(last)
         assert len(y) == n - last * made.block_rows
@@ -176,7 +176,7 @@ def test_what_cannot_be_made():
             Recipe(**{"n": 10, "p": 10, **wrong})
     for density, skew in ((0, 1), (0.96, 1), (0.1, -1), (float("nan"), 1), (0.1, float("nan"))):
         with pytest.raises(InputError, match="--"):
-            SparseRows(Recipe(10, 10), density, skew)
+            SparseSource(Recipe(10, 10), density, skew)
     for wrong in (0.0, -1.0, 2.0, float("nan")):
         with pytest.raises(InputError, match="--epsilon"):
             PrbepLowerBound.of(wrong)

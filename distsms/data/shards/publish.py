@@ -1,0 +1,175 @@
+"""How a directory becomes a data set: it is prepared, finished shards get their names, and the manifest comes last.
+
+At no moment does a manifest stand beside shards of another data set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from distsms._version import __version__
+from distsms.data.formats.table_schema import Table
+from distsms.data.shards.manifest import (
+    FORMAT,
+    MANIFEST,
+    NOT_NORMALIZED,
+    VERSION,
+    Manifest,
+    Shard,
+    normalization_record,
+    parse_manifest,
+    read_manifest,
+)
+from distsms.errors import InputError
+from distsms.matrix.normalization import Normalization
+from distsms.utils.files import atomic_write, sync
+
+PARTIAL = ".partial"
+_SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
+_DEFAULTS = {"ids": False, "compression": "none"}  # values that the manifest does not mention
+
+
+def shard_name(number: int) -> str:
+    """Return the final name of a shard. While it is written, `PARTIAL` is appended."""
+    return f"shard-{number:05d}.h5"
+
+
+def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Make the directory ready for `stage_shard`: create it, and remove what a killed conversion left. Local: one rank.
+
+    Raises InputError if it holds a data set and may not be overwritten. That data set stays whole until `publish`.
+    """
+    directory = Path(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{directory}: the directory cannot be created: {error.strerror}") from error
+    if (directory / MANIFEST).exists() and not overwrite:
+        raise InputError(f"{directory}: holds a data set already; name another directory, or replace it (--overwrite).")
+    for path in directory.glob(f"*{PARTIAL}"):
+        if _SHARD_NAME.fullmatch(path.stem) or path.stem == MANIFEST:
+            path.unlink(missing_ok=True)
+
+
+def publish(
+    directory: str | os.PathLike[str],
+    entries: Iterable[Mapping[str, Any]],
+    *,
+    label_map: Mapping[str, Any],
+    zero_based: bool,
+    source: Iterable[Mapping[str, Any]] = (),
+    table: Table | None = None,
+    normalization: Normalization = NOT_NORMALIZED,
+    split: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Manifest:
+    """Make a data set of finished shards. Local: one rank (the root), after all ranks have finished theirs.
+
+    Parameters
+    ----------
+    directory : path
+        Where the shards were staged.
+    entries : iterable of mapping
+        What `finish_shard` returned, in the order of the rows. The shards are named by this order.
+    label_map, zero_based, source, table, normalization, split
+        See `Manifest`.
+    statistics : mapping, optional
+        What the manifest says about groups, times and equal rows, from `groupby.group_statistics`.
+
+    Returns
+    -------
+    Manifest
+        The data set.
+
+    Raises
+    ------
+    InputError
+        If there is not a single row. Nothing is changed then.
+
+    Notes
+    -----
+    A data set that was there before ends here. Its manifest goes first, so that at no moment a manifest and the shards
+    of another data set look like one; its surplus shards are removed.
+    """
+    directory = Path(directory)
+    named = [{**entry, "file": shard_name(number)} for number, entry in enumerate(entries)]
+    record = _summed(named)
+    record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
+    if not record["n"]:
+        raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
+    record |= {} if table is None else {"table": table.as_json()}
+    record |= normalization_record(normalization)
+    more = {"split": split, **(statistics or {})}
+    record |= {name: dict(value) for name, value in more.items() if value is not None}
+    manifest = parse_manifest(record, directory)  # refuses what could not be read back
+    withdraw(directory)
+    names = {shard.file for shard in manifest.shards}
+    for entry in named:
+        os.replace(directory / entry["staged"], directory / entry["file"])
+    for path in directory.glob("shard-*.h5"):
+        if _SHARD_NAME.fullmatch(path.name) and path.name not in names:
+            path.unlink()
+    sync(directory)
+    with atomic_write(manifest.path) as partial:
+        partial.write_bytes(json.dumps(record, indent=1).encode())
+    return manifest
+
+
+def withdraw(directory: Path) -> None:
+    """Remove the manifest, so that the directory is no data set any more. Local."""
+    if os.path.lexists(directory / MANIFEST):  # a link that leads nowhere as well: writing would follow it
+        (directory / MANIFEST).unlink()
+        sync(directory)
+
+
+def verify(directory: str | os.PathLike[str]) -> list[str]:
+    """Recompute the checksum of every shard; return one message for each bad file, none if all is well.
+
+    Local; reads all bytes. Raises InputError if the manifest itself cannot be used.
+    """
+    manifest = read_manifest(directory)
+    problems = []
+    for shard in manifest.shards:
+        try:
+            path = manifest.checked_path(shard)
+            if file_sha256(path) != shard.sha256:
+                raise InputError(f"{path}: its content is not what was written (SHA-256 differs from {MANIFEST}).")
+        except (InputError, OSError) as error:
+            problems.append(str(error))
+    return problems
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 checksum of a file in hex digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the manifest's record of the shards: their entries, the sums, and what they have in common."""
+    if len({entry["staged"] for entry in entries}) < len(entries):
+        raise ValueError("two shards are one file")
+    record: dict[str, Any] = {"format": FORMAT, "version": VERSION, "creator": f"distsms {__version__}"}
+    record["n"] = sum(entry["rows"] for entry in entries)
+    record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
+    for name in ("p", "layout", "dtype", "weights", *_DEFAULTS):
+        kinds = {entry[name] for entry in entries}
+        if len(kinds) > 1:
+            raise ValueError(f"shards differ in {name}: {sorted(map(str, kinds))}")
+        record[name] = kinds.pop() if kinds else None
+    for name, default in _DEFAULTS.items():
+        if record[name] in (default, None):
+            del record[name]
+    names = [field.name for field in fields(Shard)]
+    record["shards"] = [{name: entry[name] for name in names} for entry in entries]
+    return record
