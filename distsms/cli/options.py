@@ -1,4 +1,4 @@
-"""What the commands that train, `train`, `compare` and `path`, have in common: options, settings, memory, words."""
+"""Options and settings that the training commands `train`, `compare` and `path` have in common."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
 
 @contextlib.contextmanager
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
-    """Around a run of hours: signals are remembered, ranks watched, and what is held (a folder) let go at the end."""
+    """Around a long run: remember signals, watch for ranks that do not answer, and close what was opened at the end."""
     from distsms.parallel.signals import StopSignals
     from distsms.parallel.watchdog import watching
 
@@ -100,8 +100,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
         choices=("auto", "root", "spread"),
         default="auto",
         help="Where the solver's vectors are kept: root keeps them whole on the root, spread keeps a slice of each on"
-        " every"
-        " rank; auto spreads them from 2^20 columns on (default: %(default)s).",
+        " every rank; auto spreads them from 2^20 columns on (default: %(default)s).",
     )
     how.add_argument(
         "--history",
@@ -123,8 +122,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
         default=0.125,
         metavar="S",
         help="The exponent S of the scaling of columns: lmvm and lbfgs work on w_j m_j^S, where m_j is the mean"
-        " square of"
-        " column j. With 0 they work on w itself (default: %(default)s).",
+        " square of column j. With 0 they work on w itself (default: %(default)s).",
     )
     how.add_argument(
         "--no-zero-plane",
@@ -144,7 +142,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
 
 
 def add_memory(how: argparse._ArgumentGroup) -> None:
-    """What a rank may take."""
+    """Add --memory."""
     how.add_argument(
         "--memory",
         type=memory,
@@ -159,9 +157,9 @@ def add_memory(how: argparse._ArgumentGroup) -> None:
 def solver_for(
     args: argparse.Namespace, asked: str | None, measure: str | Measure, comm: Communicator, say: Callable[[str], None]
 ) -> str:
-    """The solver to take where `asked` is; said, where it is not the usual one. Collective; nothing is read for it.
+    """Return the solver to use if the user named `asked`; print the reason if it is not the usual one. Collective.
 
-    Raises InputError, on all ranks, where lmvm is asked for, or options or a step that want it, and cannot run.
+    Raises InputError, on all ranks, if lmvm was named, or options were given that need it, and it cannot run.
     """
     from distsms.training.solver_choice import choose_solver
 
@@ -174,10 +172,9 @@ def solver_for(
 
 
 def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str, **more: Any) -> Settings:
-    """The settings that `add_stopping` and `add_vectors` ask for, and `more` of them.
+    """Return the settings of the options of `add_stopping` and `add_vectors`, and `more` of them.
 
-    solver : of `solver_for`.
-    Raises InputError where settings contradict each other or the measure.
+    Raises InputError if settings contradict each other or the measure.
     """
     from distsms.training.solver_choice import settings_for
 
@@ -198,7 +195,7 @@ def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str,
 
 
 def speaker(speaks: bool) -> Callable[..., None]:
-    """Prints, as long as somebody reads: a reader that has gone, or a full disk, costs the words, not the run."""
+    """Return a function that prints, if `speaks`. If standard output is closed or full, it prints no more."""
 
     def say(text: str, end: str = "\n") -> None:
         nonlocal speaks
@@ -213,9 +210,9 @@ def speaker(speaks: bool) -> Callable[..., None]:
 
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None) -> str:
-    """What the ranks hold of rows, and what they read of them on each pass, as lines. Collective.
+    """Return lines on the rows that the ranks hold, and on those that they read on each pass. Collective.
 
-    allowed : `--memory`.
+    allowed : the value of `--memory`.
     """
     from distsms.utils.formatting import format_bytes
 
@@ -228,8 +225,8 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
     rows, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
     each = ", each" if comm.size > 1 else ""
     buffers = " with buffers" if any(streamed) else ""
-    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
-    line = f"ranks     {comm.size}{each} with {what}\n"
+    held = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
+    line = f"ranks     {comm.size}{each} with {held}\n"
     if any(streamed):
         line += (
             f"streamed  {between(streamed, format_bytes)} of the shards{each} on every pass; an evaluation takes two\n"
