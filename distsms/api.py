@@ -34,16 +34,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
-from distsms.optim.train import Watcher
+from distsms.measures import Measure
+from distsms.optim.course import Watcher
+from distsms.optim.result import State
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
-from distsms.training import fit
+from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
+from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.utils import hashing
 
 Path: TypeAlias = str | os.PathLike[str]
 Data: TypeAlias = Path | tuple[Any, ArrayLike]
@@ -56,57 +61,75 @@ def train(
     data: Data,
     comm: Any = None,
     *,
-    measure: str = "rocarea",
+    measure: str | Measure = "rocarea",
     lam: float = 1e-4,
     bias: float | None = None,
     start: Model | Path | None = None,
     ordering: str = "auto",
+    step: str = "auto",
     watch: Watcher = lambda state, w: None,
     stop_wanted: Callable[[], bool] = lambda: False,
+    memory: float | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_every: float | None = None,
+    resume: bool = False,
+    trace: Path | None = None,
     **settings: Any,
 ) -> Model:
-    """Train a model to a proved gap on the rows of all ranks.
+    """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
 
     Parameters
     ----------
-    data : path, or (X, y)
-        A data set (no text file), or the rows of this rank: X sparse or array-like of shape (n_local, p), y of shape
-        (n_local,) with labels +1 and -1.
+    data : path or (X, y)
+        A data set made by ``distsms shard`` (not a text file), or this rank's rows.
     comm : mpi4py communicator, optional
-        The ranks that take part; None is this process alone.
-    measure : str
-        What to optimize: "rocarea", "prbep", "error-rate", "f1" (or "f0.5", ...), "precision@K" or "recall@K".
+        The ranks that share the rows; None is this process alone.
+    measure : str or Measure
+        What to optimize: ``"rocarea"``, ``"prbep"``, ``"error-rate"``, ``"f1"`` (or ``"f0.5"``, ...),
+        ``"precision@K"`` or ``"recall@K"``.
     lam : float
-        Weight lambda of the regularizer lambda/2 ||w||^2.
+        The weight of the regularizer ``lam/2 ||w||^2``.
     bias : float, optional
-        Value of a constant feature, whose weight is regularized like any other.
+        The value of a constant feature, regularized like any other; None is without.
     start : Model or path, optional
-        A model to start from.
+        A model to begin from; it may have fewer columns than the data.
     ordering : {"auto", "gather", "exchange"}
-        How the scores of all rows are ordered.
+        How the margins are brought into global order.
+    step : {"auto", "root", "spread"}
+        Where the solver's vectors live: whole on the root, or a slice of each on every rank.
     watch : callable
-        Called after each evaluation with a `State` (the numbers of a line of the trace) and the best w so far: on the
-        root, or, from 2^20 columns on, on every rank with its slice of w.
+        Called after each evaluation with a `distsms.optim.result.State` and the best w so far: on the root, or with
+        spread vectors on every rank, with its slice of w. Time spent in it does not count as the run's.
     stop_wanted : callable
-        Called on every rank at each evaluation. If it returns True on any rank, the run ends in order.
+        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
+    memory : float, optional
+        The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
+        with the same results. None: all rows are held in memory, or refused if the node has too little.
+    checkpoint : path, optional
+        A folder for the state of the run, from which it can go on after it was stopped or killed, on any number of
+        ranks.
+    checkpoint_every : float, optional
+        Seconds between two checkpoints, 300 by default. The end of the run is always kept.
+    resume : bool
+        Go on from the newest checkpoint in the folder; if there is none, start anew. Data, measure, lambda and method
+        must be the same.
+    trace : path, optional
+        A file that gets one JSON line for each evaluation; that of a run which goes on is continued.
     **settings
-        Fields of `Settings`, such as solver, epsilon, relative, max_evaluations or time_limit. Without a solver it is
-        lmvm, or lbfgs where petsc4py cannot be imported, or bmrm for F-beta and the measures at K.
+        Other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...
+        The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures
+        at K.
 
     Returns
     -------
     Model
-        The model, the same on every rank. `info` says how the run ended: status, J, lower_bound, gap. A gap that was
-        not proved is no error.
+        The same on every rank. Its `info` says how the run ended (status, J, lower_bound, gap), with which settings,
+        and where it was run (versions, host, command). A gap that was not proved is not an error.
 
     Raises
     ------
     InputError
-        On all ranks, if data or settings cannot be used.
-
-    Notes
-    -----
-    Collective. An evaluation of J takes two passes over the rows of each rank.
+        On all ranks, if data, settings, checkpoint or trace cannot be used.
 
     Examples
     --------
@@ -117,19 +140,50 @@ def train(
     """
     comm = as_communicator(comm)
     options = "solver_options" if settings.get("solver_options") else ""
-    solver, _ = fit.choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
+    solver, _ = choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
     with comm.fail_together():
-        chosen = fit.settings_for(measure, solver, lam=lam, **settings)
-    rows, origin, manifest = _training_rows(data, comm)
-    with comm.fail_together():
+        if checkpoint is None and (resume or checkpoint_every is not None):
+            raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
+        every = 300.0 if checkpoint_every is None and checkpoint is not None else checkpoint_every
+        chosen = settings_for(measure, solver, lam=lam, checkpoint_every=every, **settings)
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
-        w = None if begin is None else _start(begin, rows.p, bias, manifest)
-    found = fit.fit(
-        rows.features, rows.labels, rows.weights, measure, chosen, comm, bias, w, ordering, watch, stop_wanted
-    )
-    on_training = fit.measured(measure, *rows.counted_scores(found.scores), found.threshold, comm)
-    told = found.result, found.layout, found.bias, found.threshold, on_training
-    return model.from_training(found.w, fit.info(measure, chosen, *told, origin, _versions()), manifest)
+    rows: dataset.DataBlock | dataset.Manifest
+    fingerprint = None
+    if isinstance(data, str | os.PathLike):
+        with comm.fail_together():
+            rows = dataset.read_manifest(data)
+    else:
+        rows = _in_memory(*data, comm)
+        fingerprint = None if checkpoint is None else _fingerprint(*data, rows.first_row, comm)
+    name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
+    how = begin, name, ordering, step, fingerprint
+    task = TrainingTask(rows, Measure.parse(measure), chosen, bias, *how)
+    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted)
+    return fit(task, comm, conduct, _Watching(watch)).to_model(comm)
+
+
+class _Watching(TrainingObserver):
+    """Calls a function after each evaluation."""
+
+    def __init__(self, watch: Watcher) -> None:
+        self._watch = watch
+
+    def evaluated(self, state: State, w: NDArray[np.float64]) -> None:
+        self._watch(state, w)
+
+
+def _fingerprint(X: Any, y: ArrayLike, first_row: int, comm: Communicator) -> str:
+    """Return a hash of the rows of all ranks that does not depend on how they are shared out. **Collective.**
+
+    Takes some 40 bytes for each stored entry of this rank while it is computed.
+    """
+    X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
+    values = X.data.astype(float)
+    positive = first_row + np.flatnonzero(np.asarray(y) > 0)
+    row_keys = hashing.row_keys(first_row + X.row, 0)
+    hashes = (row_keys | np.uint64(1)) * (hashing.row_keys(X.col, 1) ^ values.view(np.uint64))
+    total = np.append(hashes, hashing.row_keys(positive, 2)).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
+    return f"{int(comm.sum(total)[0]):016x}"
 
 
 def predict(
@@ -244,23 +298,6 @@ def _scored(
     return scoring.checked(found, "the rows given", comm)
 
 
-def _start(begin: Model, p: int, bias: float | None, manifest: dataset.Manifest | None) -> NDArray[np.float64]:
-    return fit.start_from(begin, p, bias, "start", *([manifest.normalization] if manifest else []))
-
-
-def _training_rows(data: Data, comm: Communicator) -> tuple[dataset.DataBlock, dict[str, Any], dataset.Manifest | None]:
-    """This rank's rows, what is known of all of them, and their data set. Collective."""
-    if isinstance(data, str | os.PathLike):
-        with comm.fail_together():
-            manifest = dataset.read_manifest(data)
-        return dataset.load(manifest, comm), fit.origin(manifest, data), manifest
-    rows = _in_memory(*data, comm)
-    counts = [len(rows.labels), rows.features.nnz, np.sum(rows.labels > 0), np.sum(rows.labels < 0)]
-    n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
-    meaning = {"label_map": {"+1": 1, "-1": -1}, "zero_based": False, "directory": None, "fingerprint": None}
-    return rows, meaning | {"n": n, "p": rows.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}, None
-
-
 def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.DataBlock:
     """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
     with comm.fail_together():
@@ -279,9 +316,3 @@ def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = 
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
     return dataset.DataBlock(features, labels.astype(np.int8), None, first, n, width, 0)
-
-
-def _versions() -> dict[str, str]:
-    from distsms._version import __version__
-
-    return {"distsms": __version__, "numpy": np.__version__, **model.versions()}

@@ -37,7 +37,8 @@ from distsms.matrix.augmented import RepeatedRows
 from distsms.matrix.local import as_features
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
-from distsms.training.fit import Fitted, choose_solver, fit, settings_for
+from distsms.training.fit import RunOptions, TrainedModel, TrainingTask, fit
+from distsms.training.solver_choice import choose_solver, settings_for
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Attributes, and what training and model files call them."""
@@ -164,7 +165,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(f"{result.against_zero}; a smaller lam may do better", ConvergenceWarning, stacklevel=2)
         return self
 
-    def _fit(self, X: Any, labels: NDArray[np.int8], weights: NDArray[np.int64] | None) -> Fitted:
+    def _fit(self, X: Any, labels: NDArray[np.int8], weights: NDArray[np.int64] | None) -> TrainedModel:
         self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs")
         settings = settings_for(
             self.measure,
@@ -177,7 +178,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         features = as_features(X) if weights is None else RepeatedRows(X, weights)
         labels = labels if weights is None else np.repeat(labels, weights)
         with threadpool_limits(1, "blas"):  # what L-BFGS and the proof have for it is too small for more
-            return fit(features, labels, None, self.measure, settings, Communicator(), self.bias)
+            task = TrainingTask.of_rows(features, labels, self.measure, settings, self.bias)
+            return fit(task, Communicator(), RunOptions(measure_rows=False))
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:
         self.coef_, self.threshold_ = w.reshape(1, -1), threshold

@@ -1,8 +1,14 @@
-"""The names of measures on the command line and in models. This module imports nothing large, so --help can use it."""
+"""The performance measures: their names, families and parameters.
+
+A measure has a name on the command line, in model files and in the library, such as ``"rocarea"``, ``"f0.5"`` or
+``"precision@100"``. `Measure.parse` turns the name into a value once, where it enters; everything below is given the
+value. This module loads no NumPy, so that ``--help`` can use it.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from distsms.errors import InputError
 
@@ -11,46 +17,70 @@ NAMES = "rocarea, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recal
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
 RANKING = ("rocarea", "prbep")
-"""The two measures of the paper, which `compare` uses."""
+"""The two measures of the paper. `path`, `baseline` and `compare` work with these."""
 
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
-"""Their names in output for people."""
+"""How these two are written in reports."""
 
 
-def parse(name: str) -> tuple[str, tuple[float, ...]]:
-    """Split a measure's name into its family and its parameters.
+@dataclass(frozen=True)
+class Measure:
+    """A performance measure of a linear classifier.
 
     Parameters
     ----------
     name : str
-        Such as "rocarea", "f0.5" or "recall@9".
-
-    Returns
-    -------
+        The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
     family : str
-        "f-beta" for "f0.5", "recall@k" for "recall@9", else the name.
-    parameters : tuple of float
-        (0.5,) for "f0.5", (9,) for "recall@9".
-
-    Raises
-    ------
-    InputError
-        If there is no such measure.
+        ``"rocarea"``, ``"prbep"``, ``"error-rate"``, ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
+    beta : float, optional
+        The weight of recall in F-beta; None for the other families.
+    k : int, optional
+        The number of rows called positive in precision@K and recall@K; None for the other families.
     """
-    if name in (*RANKING, "error-rate"):
-        return name, ()
-    found = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", name, re.ASCII)
-    if found and SMALLEST_BETA <= (beta := float(found[1])) <= LARGEST_BETA:
-        return "f-beta", (beta,)
-    if found := re.fullmatch(r"(precision|recall)@([1-9]\d{0,17})", name, re.ASCII):
-        return f"{found[1]}@k", (int(found[2]),)
-    raise InputError(
-        f"no measure is called {name!r}; there are {NAMES}, with K a whole number of at least 1, and f followed by a "
-        f"number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}"
-    )
 
+    name: str = field(compare=False)
+    family: str
+    beta: float | None = None
+    k: int | None = None
 
-def at(name: str) -> int | None:
-    """Return K for precision@K and recall@K, None for other measures."""
-    family, parameters = parse(name)
-    return int(parameters[0]) if family.endswith("@k") else None
+    @classmethod
+    def parse(cls, measure: str | Measure) -> Measure:
+        """Return the measure of this name; a `Measure` is returned as it is.
+
+        Raises
+        ------
+        InputError
+            If no measure has this name.
+        """
+        if isinstance(measure, Measure):
+            return measure
+        if measure in (*RANKING, "error-rate"):
+            return cls(measure, measure)
+        match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)
+        if match and SMALLEST_BETA <= (beta := float(match[1])) <= LARGEST_BETA:
+            return cls(measure, "f-beta", beta=beta)
+        if match := re.fullmatch(r"(precision|recall)@([1-9]\d{0,17})", measure, re.ASCII):
+            return cls(measure, f"{match[1]}@k", k=int(match[2]))
+        raise InputError(
+            f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, and f followed "
+            f"by a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}"
+        )
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """What the constructor of the measure's loss takes besides the rows: beta, K or nothing."""
+        return tuple(value for value in (self.beta, self.k) if value is not None)
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the risk of this measure has a smoothed form, which all solvers but cutting planes need."""
+        return self.family in (*RANKING, "error-rate")
+
+    @property
+    def display_name(self) -> str:
+        """The name as it is written in reports."""
+        return SHOWN.get(self.name, self.name)
+
+    def __str__(self) -> str:
+        return self.name

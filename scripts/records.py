@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from distsms.cli.info import versions
+from distsms.training.provenance import versions
 from distsms.utils.formatting import to_json
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 import subprocess
 import sys
 
@@ -12,11 +13,14 @@ import pytest
 
 import distsms
 from distsms import api
+from distsms.data.shards import streaming
 from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
+from distsms.matrix import local as matrix_local
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
+from tests.support import program
 from tests.support.problems import data, share
 
 LAM, EPSILON = 1e-2, 1e-5
@@ -90,6 +94,86 @@ def test_k_and_threshold(comm):
     assert (found["tp"], found["fn"], found["recall"]) == (np.sum(y > 0), 0, 1.0)
     scores = X @ model.w
     assert found["precision@20"] == pytest.approx(ranking.top_k(scores, y, 20, Communicator()).precision)
+
+
+def on_disk(comm, folder, n=300, p=12):
+    X, y = data(n, p)
+    with comm.fail_together():
+        if comm.is_root:
+            write_data(folder / "data", X, y, n_shards=3)
+    return folder / "data", X, y
+
+
+@pytest.mark.parametrize("source", ["data set", "rows"])
+def test_a_run_that_was_stopped_goes_on(source, comm, shared_dir):
+    """Its evaluations add up, its trace is continued, and a bundle's course is the same to the bit."""
+    path, X, y = on_disk(comm, shared_dir)
+    rows = path if source == "data set" else local(X, y, comm)
+    settings = {"measure": "prbep", "lam": LAM, "epsilon": EPSILON, "solver": "bmrm"}
+    whole = distsms.train(rows, comm, **settings)
+    kept = {"checkpoint": shared_dir / "state", "trace": shared_dir / "trace.jsonl"}
+    first = distsms.train(rows, comm, **settings, **kept, max_evaluations=7)
+    assert (first.info["status"], first.info["evaluations"]) == ("limit", 7)
+    with pytest.raises(InputError, match="holds a checkpoint"):
+        distsms.train(rows, comm, **settings, **kept)
+    again = distsms.train(rows, comm, **settings, **kept, resume=True, checkpoint_every=1e-9)
+    assert (again.info["status"], again.info["starts"]) == ("proved", 2)
+    np.testing.assert_array_equal(again.w, whole.w)
+    assert again.info["evaluations"] == whole.info["evaluations"] > 7
+    assert again.info["trace"] == str(shared_dir / "trace.jsonl")
+    comm.barrier()
+    lines = (shared_dir / "trace.jsonl").read_text().splitlines()
+    assert [json.loads(line)["evaluation"] for line in lines] == list(range(1, whole.info["evaluations"] + 1))
+    if source == "rows":  # other rows are another problem
+        X.data[-1] += 1e-9
+        with pytest.raises(InputError, match="another problem: data is"):
+            distsms.train(local(X, y, comm), comm, **settings, **kept, resume=True)
+
+
+def test_the_fingerprint_of_rows_does_not_depend_on_who_holds_them(comm):
+    X, y = data()
+    alone = api._fingerprint(X, y, 0, Communicator())
+    assert api._fingerprint(*local(X, y, comm), share(comm, len(y)).start, comm) == alone
+    assert api._fingerprint(X.toarray(), y, 0, Communicator()) == alone
+    assert len({alone, *(api._fingerprint(X, labels, 0, Communicator()) for labels in (-y, y[::-1]))}) == 3
+    assert api._fingerprint(X[::-1], y, 0, Communicator()) != alone
+
+
+def test_a_limit_of_memory_streams(comm, shared_dir, monkeypatch):
+    """Rows that do not fit are read on each pass, and the model is the same; too little is refused."""
+    for module in (matrix_local, streaming):  # parts so small that there are many
+        monkeypatch.setattr(module, "PART_ENTRIES", 5000)
+    path, X, y = on_disk(comm, shared_dir, 20000, 60)
+    settings = {"lam": LAM, "solver": "agm", "max_evaluations": 20}
+    whole = distsms.train(path, comm, **settings)
+    with pytest.raises(InputError, match=r"is too little: .*MiB are needed") as caught:
+        distsms.train(path, comm, **settings, memory=2**20)
+    least = int(re.search(r"(\d+)MiB are needed", str(caught.value))[1]) * 2**20
+    streamed = distsms.train(path, comm, **settings, memory=least)
+    np.testing.assert_array_equal(streamed.w, whole.w)
+    assert streamed.info["usage"]["bytes_read"] > 5 * whole.info["usage"]["bytes_read"]
+    with pytest.raises(InputError, match="rows are in memory"):
+        distsms.train(local(X, y, comm), comm, **settings, memory=least)
+
+
+def test_what_needs_a_folder_is_refused_without(comm):
+    X, y = data()
+    for more in ({"resume": True}, {"checkpoint_every": 10.0}):
+        with pytest.raises(InputError, match="need checkpoint, the folder"):
+            distsms.train(local(X, y, comm), comm, **more)
+
+
+@pytest.mark.e2e
+@pytest.mark.serial
+def test_models_of_the_library_and_of_the_program_say_the_same(tmp_path):
+    path, _, _ = on_disk(Communicator(), tmp_path)
+    program.run("train", path, "--lambda", LAM, "--output", tmp_path / "m.h5", "--solver", "lbfgs")
+    ours, theirs = distsms.train(path, lam=LAM, solver="lbfgs").info, distsms.load_model(tmp_path / "m.h5").info
+    assert set(ours) == set(theirs)
+    assert set(ours["versions"]) >= {"distsms", "python", "numpy", "scipy", "numba", "h5py", "HDF5", "petsc4py"}
+    differ = {"seconds", "ranks", "settings", "usage", "versions", "command", "written", "host", "trace"}
+    assert {name: ours[name] for name in set(ours) - differ} == {name: theirs[name] for name in set(ours) - differ}
+    assert theirs["command"].endswith("--solver lbfgs") and ours["host"] == theirs["host"]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import asked, share
 
@@ -48,7 +48,7 @@ def of(data, comm, measure):
 
 @pytest.mark.parametrize("measure, lam", LEAST)
 def test_known_minima(adult9, comm, measure, lam):
-    result = train(of(adult9, comm, measure), Settings(lam=lam))
+    result = minimize(of(adult9, comm, measure), Settings(lam=lam))
     assert result.status is Status.PROVED
     assert result.gap <= 1e-3
     assert result.lower_bound <= LEAST[measure, lam] + 1e-6

@@ -188,7 +188,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
     """
     from distsms.selection import folds
     from distsms.selection.path_store import PathStore
-    from distsms.training.fit import settings_for
+    from distsms.training.solver_choice import settings_for
 
     problem = {name: getattr(args, name) for name in PROBLEM}
     lambdas = sorted({lam for grid in args.lambdas for lam in grid}, reverse=True)

@@ -117,13 +117,14 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: RunStore, held: Any) -> int:
     import os
 
-    from distsms.cli.info import versions
-    from distsms.cli.options import fitting, rows_held, settings_from, solver_for, speaker
+    from distsms.cli.options import rows_held, settings_from, solver_for, speaker
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.parallel.vectors import choose_step
     from distsms.study.grid import grid
     from distsms.study.runner import HeldOutRows, Runner
+    from distsms.training.plan import make_plan
+    from distsms.training.provenance import versions
     from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
@@ -135,11 +136,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         common = next(iter(settings.values()))
         manifest = dataset.read_manifest(args.data)
         losses = len({cell.measure for cell in cells})
-        rooms = [
-            fitting(args, cell.measure, manifest, one, comm.size, neighbours, losses=losses)[-1](comm.is_root)
-            for cell, one in settings.items()
-        ]
-        room = min((one for one in rooms if one), default=None)
+        layout = comm.size, neighbours, args.ordering, args.step, args.memory
+        plans = [make_plan(manifest, c.measure, one, *layout, losses=losses) for c, one in settings.items()]
+        room = min((budget for plan in plans if (budget := plan.room(comm.is_root))), default=None)
         if args.test:
             inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
         if comm.is_root:
@@ -272,6 +271,6 @@ def _fingerprint(path: str | None) -> str | None:
 def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:
     return (
         f"# {data}\n\n{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive; "
-        f"gap to prove {common.target_in_words()}, at most {common.time_limit:g} s and {common.max_evaluations} "
+        f"gap to prove {common.describe_target()}, at most {common.time_limit:g} s and {common.max_evaluations} "
         f"evaluations a run (limits of the last call), {ranks} rank(s). Seconds are of solving alone."
     )

@@ -58,6 +58,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import os
 
     from distsms.errors import InputError
+    from distsms.training.provenance import versions
     from distsms.utils import formatting
 
     paths = args.paths
@@ -73,7 +74,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         models = [_model(path) for path in paths]
         print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
-    found = versions() if not paths else _data(paths[0], args.json) if os.path.isdir(paths[0]) else _model(paths[0])
+    found = (
+        versions(load_mpi=True)
+        if not paths
+        else _data(paths[0], args.json)
+        if os.path.isdir(paths[0])
+        else _model(paths[0])
+    )
     if args.json:
         print(formatting.to_json(found, indent=1))
     else:
@@ -90,28 +97,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if not problems:
         print("every checksum is right")
     return EXIT_ERROR if problems else EXIT_OK
-
-
-def versions() -> dict[str, str]:
-    """Versions of distsms and of all it stands on, without initializing MPI or PETSc."""
-    import numba
-    import numpy
-    import scipy
-
-    from distsms._version import __version__
-    from distsms.inference import model
-    from distsms.optim.solvers import tao
-    from distsms.parallel import mpi
-
-    return {
-        "distsms": __version__,
-        **model.versions(),
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "numba": numba.__version__,
-        "petsc4py": tao.version(),
-        **mpi.library_versions(),
-    }
 
 
 def _refuse_other_folder(path: str) -> None:

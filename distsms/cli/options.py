@@ -1,10 +1,9 @@
-"""What the commands that train, `train`, `compare` and `path`, have in common: options, settings, memory, words."""
+"""Options and settings that the training commands `train`, `compare` and `path` have in common."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +13,7 @@ from distsms.cli.types import add_threads, count, duration, memory, patience, po
 
 if TYPE_CHECKING:
     from distsms.data.shards.dataset import DataBlock
-    from distsms.data.shards.manifest import Manifest
-    from distsms.data.shards.streaming import MemoryBudget
+    from distsms.measures import Measure
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
@@ -34,7 +32,7 @@ USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
 
 @contextlib.contextmanager
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
-    """Around a run of hours: signals are remembered, ranks watched, and what is held (a folder) let go at the end."""
+    """Around a long run: remember signals, watch for ranks that do not answer, and close what was opened at the end."""
     from distsms.parallel.signals import StopSignals
     from distsms.parallel.watchdog import watching
 
@@ -102,8 +100,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
         choices=("auto", "root", "spread"),
         default="auto",
         help="Where the solver's vectors are kept: root keeps them whole on the root, spread keeps a slice of each on"
-        " every"
-        " rank; auto spreads them from 2^20 columns on (default: %(default)s).",
+        " every rank; auto spreads them from 2^20 columns on (default: %(default)s).",
     )
     how.add_argument(
         "--history",
@@ -125,8 +122,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
         default=0.125,
         metavar="S",
         help="The exponent S of the scaling of columns: lmvm and lbfgs work on w_j m_j^S, where m_j is the mean"
-        " square of"
-        " column j. With 0 they work on w itself (default: %(default)s).",
+        " square of column j. With 0 they work on w itself (default: %(default)s).",
     )
     how.add_argument(
         "--no-zero-plane",
@@ -146,7 +142,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
 
 
 def add_memory(how: argparse._ArgumentGroup) -> None:
-    """What a rank may take."""
+    """Add --memory."""
     how.add_argument(
         "--memory",
         type=memory,
@@ -159,13 +155,13 @@ def add_memory(how: argparse._ArgumentGroup) -> None:
 
 
 def solver_for(
-    args: argparse.Namespace, asked: str | None, measure: str, comm: Communicator, say: Callable[[str], None]
+    args: argparse.Namespace, asked: str | None, measure: str | Measure, comm: Communicator, say: Callable[[str], None]
 ) -> str:
-    """The solver to take where `asked` is; said, where it is not the usual one. Collective; nothing is read for it.
+    """Return the solver to use if the user named `asked`; print the reason if it is not the usual one. Collective.
 
-    Raises InputError, on all ranks, where lmvm is asked for, or options or a step that want it, and cannot run.
+    Raises InputError, on all ranks, if lmvm was named, or options were given that need it, and it cannot run.
     """
-    from distsms.training.fit import choose_solver
+    from distsms.training.solver_choice import choose_solver
 
     wanted = ["PETSc's options (after --)"] if args.solver_options else []
     wanted += ["--step spread with lmvm"] if getattr(args, "step", "") == "spread" else []
@@ -175,20 +171,18 @@ def solver_for(
     return solver
 
 
-def settings_from(args: argparse.Namespace, measure: str, solver: str, **more: Any) -> Settings:
-    """The settings that `add_stopping` and `add_vectors` ask for, and `more` of them.
+def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str, **more: Any) -> Settings:
+    """Return the settings of the options of `add_stopping` and `add_vectors`, and `more` of them.
 
-    solver : of `solver_for`.
-    Raises InputError where settings contradict each other or the measure.
+    Raises InputError if settings contradict each other or the measure.
     """
-    from distsms.training.fit import settings_for
+    from distsms.training.solver_choice import settings_for
 
     return settings_for(
         measure,
         solver,
         args.epsilon,
         args.relative,
-        ordering="gather" if args.ordering == "auto" else args.ordering,
         history=args.history,
         planes=args.planes,
         scaling=args.scaling,
@@ -200,64 +194,8 @@ def settings_from(args: argparse.Namespace, measure: str, solver: str, **more: A
     )
 
 
-def fitting(
-    args: argparse.Namespace,
-    measure: str,
-    manifest: Manifest,
-    settings: Settings,
-    size: int,
-    neighbours: list[int],
-    bias: bool = False,
-    losses: int = 1,
-    solves: int = 1,
-) -> tuple[str, str, list[str], Callable[[bool], MemoryBudget | None]]:
-    """The ordering and the step asked for, or else chosen, and lines on them and on the memory of a rank. Local.
-
-    Then what --memory leaves for rows to the root (True) or another rank, None without it.
-    neighbours : the ranks of this node.  losses, solves : see `memory.needs`.
-    Raises InputError if the node has less memory than they need, or the shards cannot be read for want of a library.
-    """
-    import os
-
-    from distsms.data.shards import dataset
-    from distsms.losses.registry import choose_ordering, loss_class
-    from distsms.matrix.blocks import thread_count
-    from distsms.parallel.vectors import choose_step
-    from distsms.training import plan
-    from distsms.utils import formatting
-
-    dataset.check_readable(manifest)
-    ordering, why = choose_ordering(args.ordering, measure, manifest.n_pos, manifest.n_neg, size)
-    step, because = choose_step(args.step, manifest.p + bias, size, settings.traits.spreadable)
-    cost = loss_class(measure, ordering).cost(manifest.n_pos, manifest.n_neg, size)
-    layout = plan.Layout(step, size, len(neighbours))
-    needs, there = plan.needs(manifest, settings, cost, layout, bias, losses, solves), plan.available()
-    allowed = getattr(args, "memory", None)
-    plan.require(needs, size, neighbours, there, allowed or math.inf)
-    vectors = solves * settings.vectors_held(layout.longest(manifest.p + bias))
-    words = [
-        f"ordering  {ordering}: {why}",
-        f"step      {step}: {because}",
-        f"memory    {needs.in_words(size, len(neighbours))}, of these {formatting.format_bytes(vectors)} of the "
-        f"solver's vectors on {'each rank' if step == 'spread' else 'the root'}; its node has "
-        f"{formatting.format_bytes(there)}",
-    ]
-    if allowed:
-        words.append(
-            f"          at most {formatting.format_bytes(allowed)} on each rank, by --memory: entries beyond are "
-            "streamed"
-        )
-    threads, cores = thread_count(), len(os.sched_getaffinity(0))
-    if threads > cores:
-        words.append(
-            f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind ranks"
-            "\n          to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
-        )
-    return ordering, step, words, lambda root: plan.room(needs, allowed, root) if allowed else None
-
-
 def speaker(speaks: bool) -> Callable[..., None]:
-    """Prints, as long as somebody reads: a reader that has gone, or a full disk, costs the words, not the run."""
+    """Return a function that prints, if `speaks`. If standard output is closed or full, it prints no more."""
 
     def say(text: str, end: str = "\n") -> None:
         nonlocal speaks
@@ -272,9 +210,9 @@ def speaker(speaks: bool) -> Callable[..., None]:
 
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None) -> str:
-    """What the ranks hold of rows, and what they read of them on each pass, as lines. Collective.
+    """Return lines on the rows that the ranks hold, and on those that they read on each pass. Collective.
 
-    allowed : `--memory`.
+    allowed : the value of `--memory`.
     """
     from distsms.utils.formatting import format_bytes
 
@@ -287,8 +225,8 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
     rows, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
     each = ", each" if comm.size > 1 else ""
     buffers = " with buffers" if any(streamed) else ""
-    what = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
-    line = f"ranks     {comm.size}{each} with {what}\n"
+    held = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
+    line = f"ranks     {comm.size}{each} with {held}\n"
     if any(streamed):
         line += (
             f"streamed  {between(streamed, format_bytes)} of the shards{each} on every pass; an evaluation takes two\n"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import BY, count, positive, whole
 from distsms.errors import EXIT_REQUEUE
-from distsms.measures import RANKING
+from distsms.measures import RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -160,11 +160,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     import time
     from dataclasses import replace
 
-    from distsms.cli.options import fitting, rows_held, solver_for, speaker
+    from distsms.cli.options import rows_held, solver_for, speaker
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.selection import folds, path
     from distsms.selection.path_store import finished
+    from distsms.training.plan import make_plan
     from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
@@ -174,11 +175,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     with comm.fail_together():  # everything that can be refused before the data are read
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
-        about = args, args.measure, manifest, problem.settings
-        ordering, step, more, room = fitting(
-            *about, comm.size, neighbours, losses=args.folds + 1, solves=problem.at_once
-        )
-        problem = replace(problem, ordering=ordering, step=step)
+        layout = comm.size, neighbours, args.ordering, args.step, args.memory
+        counts = {"losses": args.folds + 1, "solves": problem.at_once}
+        plan = make_plan(manifest, args.measure, problem.settings, *layout, **counts)
+        problem = replace(problem, ordering=plan.ordering, step=plan.step)
         identity = _identity(args, problem, manifest)
         if comm.is_root:
             inputs.check_distinct(args.output, args.data)
@@ -192,11 +192,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
                 starts[lane] = folder.start(lane, todo[0], done) if todo else None
     known = comm.bcast(known)
     warnings = _warnings(problem, manifest)
-    for line in [*_heading(args, problem, manifest), *(f"warning   {one}" for one in warnings), *more]:
+    for line in [*_heading(args, problem, manifest), *(f"warning   {one}" for one in warnings), *plan.describe()]:
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = dataset.load(manifest, comm, budget=room(comm.is_root))
+    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root))
     say(rows_held(block, comm, args.memory))
     with comm.fail_together():
         last = block.first_row + len(block.labels)
@@ -253,12 +253,11 @@ class Keeper:
         known: int,
         say: Callable[[str], None],
     ) -> None:
-        from distsms.cli.info import versions
-        from distsms.training.fit import origin
+        from distsms.training.provenance import Distribution, describe_data_set
 
         self._problem, self._manifest, self._folder, self._say = problem, manifest, folder, say
-        self._origin, self._versions = origin(manifest, args.data), versions()
-        self._layout = problem.ordering, problem.step, ranks
+        self._data = describe_data_set(manifest, args.data)
+        self._distribution = Distribution(problem.ordering, problem.step, ranks)
         self._count, self._of = known, len(problem.lambdas) * (problem.folds + 1)
 
     def __call__(self, point: Point, result: Result) -> None:
@@ -267,14 +266,14 @@ class Keeper:
 
         from distsms.inference import model
         from distsms.selection import path_text
-        from distsms.training import fit
+        from distsms.training.provenance import model_info, provenance
 
-        problem = self._problem
-        settings, told = replace(problem.settings, lam=point.lam), (0.0, point.threshold, dict(point.training))
-        info = fit.info(problem.measure, settings, result, self._layout, *told, self._origin, self._versions)
+        measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
+        numbers = 0.0, point.threshold, dict(point.training)
+        info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
         self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
-        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, problem.measure)}")
+        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, self._problem.measure)}")
 
 
 def _conclude(
@@ -353,6 +352,6 @@ def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> 
     sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive"
     return [
         f"data      {args.data}: {sizes}",
-        f"problem   {args.measure}; gap to prove: {problem.settings.target_in_words()}; lambda {grid}",
+        f"problem   {args.measure}; gap to prove: {problem.settings.describe_target()}; lambda {grid}",
         f"models    all rows{rows}",
     ]

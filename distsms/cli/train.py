@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distsms.cli.options import (
     SOLVERS_HELP,
@@ -14,9 +13,7 @@ from distsms.cli.options import (
     add_memory,
     add_stopping,
     add_vectors,
-    fitting,
     long_run,
-    rows_held,
     settings_from,
     solver_for,
     speaker,
@@ -26,14 +23,9 @@ from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    import contextlib
-
-    from distsms.data.shards.manifest import Manifest
-    from distsms.optim.result import State
-    from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.utils.typing import Floats
+    from distsms.training.fit import TrainingTask
 
 NAME = "train"
 USAGE = "DATA [options] [-- PETSC OPTIONS]"
@@ -162,134 +154,77 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load, train, write, evaluate. Collective."""
-    with long_run(args, comm) as (signals, held):
-        return _run(args, comm, signals, held)
+    with long_run(args, comm) as (signals, _):
+        return _run(args, comm, signals)
 
 
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: contextlib.ExitStack) -> int:
-    import contextlib
-    from pathlib import Path
-
-    from distsms.cli import progress
-    from distsms.cli import train_text as words
-    from distsms.cli.info import versions
-    from distsms.data.shards import dataset
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
+    from distsms.cli import train_text as text
     from distsms.inference import inputs, model, scoring
-    from distsms.losses.registry import make_loss
-    from distsms.matrix.augmented import WithBias
-    from distsms.optim.objective import Objective
-    from distsms.optim.settings import describe
-    from distsms.optim.train import train
-    from distsms.parallel.mpi import launched_size
-    from distsms.parallel.vectors import make_vectors
-    from distsms.training import fit, snapshots
-    from distsms.training.trace import Trace, check_trace
-    from distsms.utils.timing import Clock
-    from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
+    from distsms.metrics.headline import headline_measures
+    from distsms.training.fit import RunOptions, fit
 
     say = speaker(comm.is_root and not args.quiet)
     solver = solver_for(args, args.solver, args.measure, comm, say)
-    clock, reading, neighbours = Clock(comm.bytes_moved), ReadCounter(), comm.node_ranks()
-    with comm.fail_together():  # everything that can be refused before the data are read
-        petsc = tuple(args.solver_options)
-        more = {"lam": args.lam, "c_mu": args.c_mu, "solver_options": petsc}
-        more["checkpoint_every"] = args.checkpoint_every if args.checkpoint else None
-        settings = settings_from(args, args.measure, solver, **more)
-        manifest = dataset.read_manifest(args.data)
-        start = None if args.init is None else _start(args.init, manifest, args.bias)
-        if args.test:
-            inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
+    with comm.fail_together():  # what can be refused before the data are read; `fit` refuses the rest
+        task = _task(args, solver)
         if comm.is_root:
-            model.check_replaceable(args.output)
-            inputs.check_distinct(args.output, args.data, args.test, args.trace)
-        if comm.is_root and args.trace:
-            inputs.check_distinct(args.trace, args.data, args.test, args.init)
-            check_trace(args.trace)
-        args.ordering, args.step, layout_words, room = fitting(
-            args, args.measure, manifest, settings, comm.size, neighbours, bool(args.bias)
-        )
-        found, problem = None, _identity(args, settings, manifest)
-        if comm.is_root and args.checkpoint:
-            inputs.check_distinct(args.checkpoint, args.data, args.test, args.output, args.trace, args.init)
-            found, more_words = snapshots.opened(Path(args.checkpoint), problem, args.resume, held)
-            layout_words += more_words
-        count = found.numbers["count"] if found else 0
-        trace = Trace(args.trace if comm.is_root else None, settings.solver, count)
-    for one in [*words.problem(args, settings, manifest, comm.size), *layout_words]:
-        say(one)
-    with clock.phase("load"), reading:
-        block = dataset.load(manifest, comm, budget=room(comm.is_root))
-    loss = make_loss(args.measure, args.ordering, block.labels, block.weights, comm)
-    features = WithBias(block.features, args.bias) if args.bias else block.features
-    with clock.phase("measure"):
-        vectors = make_vectors(args.step, features.shape[1], comm)
-    say(rows_held(block, comm, args.memory) + (f"vectors   {vectors.describe()}\n" if comm.size > 1 else ""))
-
-    # A launcher gives its processes a terminal of their own whether or not a person watches: live in one process only.
-    stream = sys.stdout if comm.is_root and not args.quiet else None
-    course = progress.TrainingProgress(stream, live=sys.stdout.isatty() and not launched_size())
-
-    def watch(state: State, w: Floats) -> None:
-        course(state)
-        trace(state)
-
-    objective = Objective(features, [loss], comm, signals.wanted, clock, vectors)
-    keep = snapshots.CheckpointWriter(Path(args.checkpoint or ""), problem, {"settings": describe(settings)}, vectors)
-    with reading if block.features.source else contextlib.nullcontext():
-        result = train(objective, settings, start, watch, keep, snapshots.restored(found, vectors))
-    vectors.close()
-    course.close()
-    trace.close()
-    evaluations, calls_positive = objective.evaluations, loss.calls_positive
-    del objective, loss  # their arrays would lie beside those of the measures
-    gc.collect()  # a run and its solver refer to each other
-    with clock.phase("threshold"):
-        scores, labels = block.counted_scores(features.margins(result.w))
-        threshold = fit.threshold_of(calls_positive, scores, labels, comm)
-        on_training = fit.measured(args.measure, scores, labels, threshold, comm)
-    w, bias = (result.w[:-1], args.bias * float(result.w[-1])) if args.bias else (result.w, 0.0)
-    layout, came = (args.ordering, args.step, comm.size), (bias, threshold, on_training)
-    about = fit.info(args.measure, settings, result, layout, *came, fit.origin(manifest, args.data), versions())
-    trained = model.from_training(w, {**about, "trace": args.trace and os.path.abspath(args.trace)}, manifest)
+            _check_outputs(args)
+    options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted)
+    observer = text.TrainingNarrator(args, task, comm, say)
+    trained = fit(task, comm, options, observer)
+    observer.close()
+    result, saved = trained.result, trained.to_model(comm)
     with comm.fail_together():
         if comm.is_root:
-            model.save_or_rescue(args.output, trained)
-    words.conclude(say, args, settings, result)
-    say(f"  training  {words.figures(on_training)}   threshold {threshold:.6g}")
+            model.save_or_rescue(args.output, saved)
+    for line in text.describe_result(args, task, result):
+        say(line)
+    say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
     if args.test:
-        del block, features, scores, labels  # their room is the test rows'
-        gc.collect()
-        with clock.phase("test"):
-            with reading:
-                test = scoring.score([trained], args.test, comm, inputs.InputOptions(args.ignore_new_features))
-            on_test = trained.info["test"] = fit.measured(args.measure, *test.counted_scores(), threshold, comm)
-        say(f"  test      {words.figures(on_test)}   ({args.test})")
-    usage = comm.allgather(resource_usage(clock, comm.bytes_moved(), reading.bytes, evaluations))
-    trained.info["usage"] = maximum_usage(usage) | {"outward": vectors.outward, "inward": vectors.inward}
+        gc.collect()  # the memory of the training rows is needed for the test rows
+        with trained.clock.phase("test"):
+            with trained.reading:
+                test = scoring.score([saved], args.test, comm, inputs.InputOptions(args.ignore_new_features))
+            on_test = headline_measures(task.measure, *test.counted_scores(), trained.threshold, comm)
+        saved.info["test"] = on_test
+        say(f"  test      {text.describe_measures(on_test)}   ({args.test})")
+    usage = trained.usage(comm)
+    saved.info["usage"] = trained.usage_info(usage)
     with comm.fail_together():
         if comm.is_root:
-            model.save_or_rescue(args.output, trained)
-    say(words.took(usage, result.starts, vectors))
+            model.save_or_rescue(args.output, saved)
+    say(text.describe_usage(usage, result.starts, trained.vectors))
     if args.quiet and comm.is_root and result.status.exit_code:
         print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return result.status.exit_code
 
 
-def _start(path: str, manifest: Manifest, bias: float | None) -> Floats:
-    from distsms.inference import model
-    from distsms.training import fit
+def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
+    """Return what the command line asks for. Raises InputError if it, or the test data, cannot be used."""
+    from distsms.data.shards import dataset
+    from distsms.inference import inputs, model
+    from distsms.training.fit import TrainingTask
 
-    return fit.start_from(model.load(path), manifest.p, bias, path, manifest.normalization)
+    every = args.checkpoint_every if args.checkpoint else None
+    others = {"c_mu": args.c_mu, "solver_options": tuple(args.solver_options), "checkpoint_every": every}
+    settings = settings_from(args, args.measure, solver, lam=args.lam, **others)
+    manifest = dataset.read_manifest(args.data)
+    start = None if args.init is None else model.load(args.init)
+    if args.test:
+        inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
+    layout = {"ordering": args.ordering, "step": args.step}
+    return TrainingTask(manifest, args.measure, settings, args.bias, start, args.init, **layout)
 
 
-def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest) -> dict[str, Any]:
-    """What may not differ between a checkpoint and the run that goes on from it, ready for JSON."""
-    names = ("solver", "c_mu", "scaling", "zero_plane")
-    return {
-        "data": manifest.fingerprint,
-        "measure": args.measure,
-        "lambda": settings.lam,
-        "bias": args.bias,
-        **{name: getattr(settings, name) for name in names},
-    }
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Raise InputError if a file to be written would replace one that is used, or cannot be written. On the root."""
+    from distsms.inference import inputs, model
+
+    model.check_replaceable(args.output)
+    inputs.check_distinct(args.output, args.data, args.test, args.trace)
+    if args.trace:
+        inputs.check_distinct(args.trace, args.data, args.test, args.init)
+    if args.checkpoint:
+        inputs.check_distinct(args.checkpoint, args.data, args.test, args.output, args.trace, args.init)

@@ -1,82 +1,133 @@
-"""What `distsms train` tells: the problem and the method, how a run ended, and what it took."""
+"""What `distsms train` prints: the problem and the method, how a run ended, and what it took."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from distsms.cli import progress
+from distsms.cli.options import rows_held
+from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
-from distsms.measures import SHOWN, at
-from distsms.optim.result import Result
-from distsms.optim.settings import Settings
+from distsms.measures import SHOWN
+from distsms.optim.result import Result, State
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import launched_size
 from distsms.parallel.vectors import Vectors
-from distsms.training.plan import Layout
+from distsms.training.fit import TrainingObserver, TrainingTask
+from distsms.training.plan import Layout, Plan
+from distsms.utils.typing import Floats
 
 
-def problem(args: argparse.Namespace, settings: Settings, manifest: Manifest, size: int) -> list[str]:
-    """What is about to be solved, on what, in lines; from the manifest alone."""
-    longest = Layout(args.step, size).longest(manifest.p + bool(args.bias))
+def describe_task(name: str, task: TrainingTask, manifest: Manifest, step: str, ranks: int) -> list[str]:
+    """Return lines on what is about to be solved; `name` is the data set as the user named it."""
+    settings, bias = task.settings, task.bias
+    longest = Layout(step, ranks).longest(manifest.p + bool(bias))
     history, planes = settings.history_within(longest), settings.planes_within(longest)
-    fixed = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
-    fixed = fixed if settings.traits.smooth else "the exact risk"
+    smoothing = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
+    smoothing = smoothing if settings.traits.smooth else "the exact risk"
     kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
     up_to = "up to " if planes > settings.planes else ""
-    constant = f", a constant feature of {args.bias:g}" if args.bias else ""
+    constant = f", a constant feature of {bias:g}" if bias else ""
+    kind = manifest.normalization.kind
     lines = [
-        f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
+        f"data      {name}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
         f" {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}",
         f"          {manifest.n_pos} positive, {manifest.n_neg} negative rows"
-        f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)"
-        + (f"; normalized: {how}" if (how := manifest.normalization.kind) != "none" else ""),
-        f"problem   {args.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.target_in_words()}",
-        f"method    {settings.solver}, {up_to}{kept}, {fixed}",
+        f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)" + (f"; normalized: {kind}" if kind != "none" else ""),
+        f"problem   {task.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.describe_target()}",
+        f"method    {settings.solver}, {up_to}{kept}, {smoothing}",
     ]
-    if at(args.measure) not in (None, manifest.n_pos):
+    if task.measure.k not in (None, manifest.n_pos):
         lines.append(
             f"warning   K is not n+ = {manifest.n_pos}: a shift of all scores lowers this risk whatever their order,"
             "\n          and a model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
-            + ("; train without --bias" if args.bias else "")
+            + ("; train without --bias" if bias else "")
         )
     return lines
 
 
-def conclude(say: Any, args: argparse.Namespace, settings: Settings, result: Result) -> None:
-    """What was proved, and where it is."""
-    say(f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}")
+class TrainingNarrator(TrainingObserver):
+    """Prints the plan of a run, what the ranks hold of the rows, and the progress of the run.
+
+    Parameters
+    ----------
+    args : Namespace
+        The command line.
+    task : TrainingTask
+        What it asks for.
+    say : callable
+        Prints a line, on the root.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, task: TrainingTask, comm: Communicator, say: Callable[[str], None]
+    ) -> None:
+        self._args, self._task, self._comm, self._say = args, task, comm, say
+        self._progress = progress.TrainingProgress(None)
+
+    def planned(self, plan: Plan, notes: list[str]) -> None:
+        assert self._task.manifest is not None
+        task_lines = describe_task(self._args.data, self._task, self._task.manifest, plan.step, plan.ranks)
+        for line in [*task_lines, *plan.describe(), *notes]:
+            self._say(line)
+
+    def loaded(self, block: DataBlock, vectors: Vectors) -> None:
+        text = rows_held(block, self._comm, self._args.memory)
+        self._say(text + (f"vectors   {vectors.describe()}\n" if self._comm.size > 1 else ""))
+        stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
+        # A launcher gives its processes a terminal whether or not a person watches: rewrite lines without one only.
+        self._progress = progress.TrainingProgress(stream, live=sys.stdout.isatty() and not launched_size())
+
+    def evaluated(self, state: State, w: Floats) -> None:
+        self._progress(state)
+
+    def close(self) -> None:
+        """Print the last evaluation, if it was not printed yet."""
+        self._progress.close()
+
+
+def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result) -> list[str]:
+    """Return lines on how the run ended, what was proved, where the model is, and how to go on."""
     share = f"{100 * result.gap / result.J:.3g} % of J" if result.J > 0 else "J is 0"
-    say(
-        f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
-        f" ({share}; target {settings.target(result.J):.3g})   J at w = 0: {result.J_at_zero:.6g}"
-    )
     width = f", final width nu {result.nu:.3g}" if result.nu else ""
     starts = f", in {result.starts} starts" if result.starts > 1 else ""
-    say(f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}")
-    kept = [f"   {name} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
-    say(f"  model     {args.output}{''.join(kept)}")
+    files = [f"   {name} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
+    lines = [
+        f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}",
+        f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
+        f" ({share}; target {task.settings.target(result.J):.3g})   J at w = 0: {result.J_at_zero:.6g}",
+        f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}",
+        f"  model     {args.output}{''.join(files)}",
+    ]
     if result.status.exit_code == EXIT_REQUEUE:
         how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
-        say(f"  go on     {how}")
+        lines.append(f"  go on     {how}")
     if result.vacuous:
         advice = "A smaller lambda may do better"
-        if args.measure == "prbep":
+        if task.measure.family == "prbep":
             advice = "Use a model of --measure rocarea, as it is; a smaller lambda may do better, or not"
-        say(
+        lines.append(
             f"  warning   {result.against_zero}: at this lambda the convex risk sees next to nothing in these"
             f"\n            data. {advice}"
         )
     elif result.idle:
-        say("  warning   no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda")
+        lines.append(
+            "  warning   no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda"
+        )
+    return lines
 
 
-def figures(measured: dict[str, float]) -> str:
-    """What `fit.measured` found, for people."""
-    return "   ".join(f"{SHOWN.get(name, name)} {value:.6f}" for name, value in measured.items())
+def describe_measures(measures: dict[str, float]) -> str:
+    """Return what `headline_measures` computed, in one line."""
+    return "   ".join(f"{SHOWN.get(name, name)} {value:.6f}" for name, value in measures.items())
 
 
-def took(usage: list[dict[str, Any]], starts: int, vectors: Vectors) -> str:
-    """Every rank's seconds, bytes and memory, as tables."""
+def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors) -> str:
+    """Return every rank's seconds, bytes and memory, as tables."""
     evaluations = usage[0]["evaluations"]
     here = f" (this start's, of {evaluations} evaluations)" if starts > 1 else ""
     lines = [f"\nwhat it took{here}", progress.usage_table(usage)]

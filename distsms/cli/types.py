@@ -6,7 +6,7 @@ import argparse
 import math
 
 from distsms.errors import InputError
-from distsms.measures import parse
+from distsms.measures import Measure
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -54,13 +54,12 @@ def shares(text: str) -> tuple[float, ...]:
     return tuple(share(part) for part in text.split(","))
 
 
-def measure(text: str) -> str:
-    """The name of a measure."""
+def measure(text: str) -> Measure:
+    """Parse the name of a measure."""
     try:
-        parse(text)
+        return Measure.parse(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    return text
 
 
 def duration(text: str) -> float:

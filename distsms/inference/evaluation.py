@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import measures
 from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
+from distsms.measures import Measure
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import Interval
 from distsms.parallel.communicator import Communicator
@@ -220,7 +220,7 @@ def compute_measures(
 
 def extra_measures(info: dict[str, Any], k: int | None) -> list[str]:
     """Return the names of the measures besides those of all models: the trained one, and the two at k. Local."""
-    trained = info.get("measure", "rocarea")
-    k = k or measures.at(trained)
+    trained = Measure.parse(info.get("measure", "rocarea"))
+    k = k or trained.k
     names = [f"precision@{k}", f"recall@{k}"] if k else []
-    return names + [trained] * (measures.parse(trained)[0] == "f-beta" and trained != "f1")
+    return names + [trained.name] * (trained.family == "f-beta" and trained.name != "f1")

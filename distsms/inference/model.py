@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,8 +239,3 @@ def is_model(path: str | os.PathLike[str]) -> bool:
             return bool(hdf5.attribute(file, "format", text=True) == FORMAT)
     except InputError:
         return False
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, of h5py and of the HDF5 library."""
-    return {"python": sys.version.split()[0], "h5py": h5py.version.version, "HDF5": h5py.version.hdf5_version}

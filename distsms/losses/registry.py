@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import measures
 from distsms.errors import InputError
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
@@ -17,6 +16,7 @@ from distsms.losses.prbep import Prbep
 from distsms.losses.prbep_exchange import PrbepExchange
 from distsms.losses.rocarea import RocArea
 from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -35,7 +35,7 @@ MEASURES: dict[tuple[str, str], type[Loss]] = {
 }
 
 
-def loss_class(measure: str, ordering: str) -> type[Loss]:
+def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
     """Return the class for a measure, such as "precision@100", and an ordering.
 
     Raises
@@ -43,7 +43,7 @@ def loss_class(measure: str, ordering: str) -> type[Loss]:
     InputError
         If there is no such measure, or it is not offered with this ordering.
     """
-    family, _ = measures.parse(measure)
+    family = Measure.parse(measure).family
     if (family, ordering) not in MEASURES:
         offered = ", ".join(key_ordering for key_family, key_ordering in MEASURES if key_family == family)
         raise InputError(f"{measure} is not offered with the ordering {ordering!r}, only with: {offered}")
@@ -51,13 +51,13 @@ def loss_class(measure: str, ordering: str) -> type[Loss]:
 
 
 def make_loss(
-    measure: str, ordering: str, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator
+    measure: str | Measure, ordering: str, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator
 ) -> Loss:
     """Build the loss of this rank's rows. **Collective.**
 
     Parameters
     ----------
-    measure : str
+    measure : str or Measure
         Such as "precision@100".
     ordering : str
         As in the keys of `MEASURES`; not "auto", see `choose_ordering`.
@@ -69,17 +69,17 @@ def make_loss(
     InputError
         If a class has no rows, or there are fewer than k rows.
     """
-    return loss_class(measure, ordering)(labels, weights, comm, *measures.parse(measure)[1])
+    return loss_class(measure, ordering)(labels, weights, comm, *Measure.parse(measure).parameters)
 
 
-def choose_ordering(asked: str, measure: str, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
+def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
     """Choose the ordering, and say why. Local.
 
     Parameters
     ----------
     asked : str
         The ordering, or "auto" for the cheapest one on so many ranks.
-    measure : str
+    measure : str or Measure
         Such as "rocarea".
     n_pos, n_neg, size : int
         The number of positives, negatives and ranks.
@@ -96,7 +96,7 @@ def choose_ordering(asked: str, measure: str, n_pos: int, n_neg: int, size: int)
     """
     if asked != "auto":
         return asked, "as asked for"
-    family, _ = measures.parse(measure)
+    family = Measure.parse(measure).family
     costs = {ordering: loss.cost(n_pos, n_neg, size) for (name, ordering), loss in MEASURES.items() if name == family}
     best, *others = sorted(costs, key=lambda ordering: costs[ordering].bytes + costs[ordering].steps)
     if not others:

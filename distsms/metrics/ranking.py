@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms import measures
+from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 from distsms.utils.typing import Floats
@@ -161,13 +161,13 @@ def top_k_shares(scores: Floats, k: int, comm: Communicator) -> Floats:
 
 
 def measure_value(
-    measure: str, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator
+    measure: str | Measure, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator
 ) -> float:
     """Compute the measure of this name, on every rank; NaN where it is not defined. **Collective.**
 
     Parameters
     ----------
-    measure : str
+    measure : str or Measure
         Such as "rocarea" or "precision@100".
     scores, labels : (n_local,)
         This rank's scores, and labels +1 or -1.
@@ -177,14 +177,15 @@ def measure_value(
     comm : Communicator
         The ranks.
     """
-    family, parameters = measures.parse(measure)
+    measure = Measure.parse(measure)
+    family = measure.family
     if family in ("rocarea", "prbep"):
         return float(getattr(ranking(scores, labels, comm), family))
-    if k := measures.at(measure):
-        head = top_k(scores, labels, k, comm)
+    if measure.k:
+        head = top_k(scores, labels, measure.k, comm)
         return head.precision if family == "precision@k" else head.recall
     table = contingency(scores, labels, threshold, comm)
-    return table.error_rate if family == "error-rate" else table.f(*parameters)
+    return table.error_rate if family == "error-rate" else table.f(*measure.parameters)
 
 
 def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:

@@ -1,9 +1,9 @@
-"""Several solves side by side, whose evaluations meet in one pass over the data.
+"""Several solves side by side, which share their passes over the data.
 
-A solver owns its thread of control: TAO asks for J from inside its own loop. So each solve is a coroutine of its own (a
-greenlet). It runs until it asks for an evaluation; when all of them have asked, the objective answers all at once, X
-times a matrix and X' times a matrix, and each goes on with its own answer. Nothing runs at the same time as anything
-else, and in which order is the same on every rank that steps: collectives meet as they do with one solve.
+A solver calls the objective from inside its own loop (TAO does), so each solve is a coroutine, a greenlet. It runs
+until it asks for an evaluation. When all solves have asked, the objective answers all of them in one pass, with X
+times a matrix and X' times a matrix, and each solve goes on with its own answer. Only one solve runs at a time, and
+their order is the same on every rank that runs solvers: collectives match as they do with one solve.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 class BatchedSolve:
-    """One solve's place: the objective of one of its losses, for a `Solve`. On the ranks that step."""
+    """The objective of one solve of several: an `Evaluator` for a `TrainingRun`, on the ranks that run solvers."""
 
     def __init__(self, objective: Objective, number: int) -> None:
         self._objective, self._number = objective, number
@@ -40,7 +40,7 @@ class BatchedSolve:
         return self._objective.stop_requested
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
-        """As `Objective.evaluate`; the other solves go on meanwhile."""
+        """Return what `Objective.evaluate` does; the other solves go on meanwhile."""
         hub: Any = getcurrent().parent
         return [hub.switch(request._replace(loss=self._number)) for request in requests]
 
@@ -52,41 +52,53 @@ class BatchedSolve:
         """As `Objective.rounding`; a pass of its own."""
         return self._objective.rounding(evaluation, self._number)
 
-    def judged(self, w: Floats) -> Any:
-        """See `Objective.judged`; a pass of its own."""
-        return self._objective.judged(w, self._number)
+    def assessment(self, w: Floats) -> Any:
+        """As `Objective.assessment`; a pass of its own."""
+        return self._objective.assessment(w, self._number)
 
 
 def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve], None]], at_once: int) -> int:
-    """Run solves[i](seat) for each loss i of the objective; returns the number of passes that answered them.
+    """Run one solve for each loss of the objective, and return the number of passes over the data. **Collective.**
 
-    at_once : how many may be under way; a next one begins when one ends.  Collective; the solves run on the
-    ranks that step, and the others, which return 0, serve them. What a solve raises ends all of them.
+    Parameters
+    ----------
+    objective : Objective
+        The losses of all solves on this rank's rows.
+    solves : sequence of callable
+        solves[i] is called with the `BatchedSolve` of loss i, on the ranks that run solvers. What a solve raises ends
+        all of them.
+    at_once : int
+        How many solves may be under way; the next one begins when one ends.
+
+    Returns
+    -------
+    int
+        The passes that evaluations took; 0 on the ranks that only serve them.
     """
     if not objective.vectors.runs_solver:
         objective.serve()
         return 0
     waiting, asking, passes = deque(enumerate(solves)), dict[greenlet, Request](), 0
 
-    def go_on(one: greenlet, told: Any) -> None:
-        request = one.switch(told)
-        if one.dead:
-            asking.pop(one, None)
+    def resume(solve: greenlet, answer: Any) -> None:
+        request = solve.switch(answer)
+        if solve.dead:
+            asking.pop(solve, None)
         else:
-            asking[one] = request
+            asking[solve] = request
 
     try:
         while waiting or asking:
             while waiting and len(asking) < at_once:
                 number, solve = waiting.popleft()
-                go_on(greenlet(solve), BatchedSolve(objective, number))
+                resume(greenlet(solve), BatchedSolve(objective, number))
             if asking:
                 answers = objective.evaluate(list(asking.values()))
                 passes += 1
-                for one, answer in zip(list(asking), answers, strict=True):
-                    go_on(one, answer)
+                for pending, answer in zip(list(asking), answers, strict=True):
+                    resume(pending, answer)
     finally:
-        for one in asking:
-            one.throw()  # so that what they hold is freed now
+        for pending in asking:
+            pending.throw()  # so that what they hold is freed now
     objective.release()
     return passes

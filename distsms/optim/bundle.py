@@ -1,21 +1,22 @@
-"""Lower bounds on min J from planes, at no extra pass over the data: the proof that a solution is accurate.
+"""Lower bounds on min J from the planes of the evaluations, without a further pass over the data: the proof of the gap.
 
 Each evaluation yields a plane <r, v> + d <= R(v). With any weights alpha >= 0, sum alpha = 1, their mixture is a plane
 too (the zero plane is one of them where R >= 0), so by duality
 
     min J >= <d, alpha> - Omega*(-m),    m = sum_k alpha_k r_k,    Omega* the regularizer's conjugate
 
-and the best alpha solves a small quadratic program. Whatever alpha the program ends with, the bound it gives holds; an
+and the best alpha solves a small quadratic program. The bound holds for whatever alpha the program ends with; an
 inexact alpha only makes it looser.
 
-What rounding can do to the bound is taken off it. With u the unit roundoff, S = sum_k alpha_k ||r_k|| the size of the
-terms of m, and e_j how far rounding may have put r_kj off (see `Objective.plane_errors`), ||m||^2 comes in two ways:
+What rounding can do to the bound is subtracted from it. Let u be the unit roundoff, S = sum_k alpha_k ||r_k|| the size
+of the terms of m, and e_j the most by which rounding may have put r_kj off (see `Objective.plane_errors`). ||m||^2 can
+be computed in two ways:
 
     from the Gram matrix,  alpha' (r_k'r_l) alpha: k^2 numbers, but wrong by about u S^2
     from m itself:         a pass over the planes, and m is wrong by about u S, so ||m||^2 by u S ||m|| + (u S)^2
 
-Where planes are steep and cancel in their mixture, the former's error divided by 2 lambda may be larger than J. So the
-latter is taken where the former would lose more than is tolerated.
+If planes are steep and cancel in their mixture, the error of the first way divided by 2 lambda may be larger than J. So
+the second way is taken if the first would lose more than is tolerated.
 """
 
 from __future__ import annotations
@@ -34,31 +35,54 @@ from distsms.utils.typing import Floats
 
 U = float(np.finfo(float).eps) / 2  # the unit roundoff
 USUAL = 128 * U
-"""What rounding usually does to an inner product, as a share of the product of the lengths; the most that it can do,
-`Vectors.longest_sum` U, is far more."""
-
+"""The usual rounding error of an inner product, as a share of the product of the lengths. The largest possible error,
+`Vectors.longest_sum` U, is far larger.
+"""
 
 OF_PLANES = ("d", "lengths", "drift", "d_drift", "alpha", "last_use")
-"""What is kept of each plane besides r and the Gram matrix."""
+"""What a snapshot has of each plane besides r and the Gram matrix: attributes of the bundle."""
 
 
 class Bound(NamedTuple):
-    """What a mixture of planes proves, and what was taken off for rounding."""
+    """The lower bound that a mixture of planes proves, and what was subtracted for rounding."""
 
     value: float
     taken: float
 
 
 class CuttingPlaneBundle:
-    """A bundle of at most `capacity` planes and the best lower bound so far. Lives where the solver's vectors live.
+    """A bundle of planes below R, and the best lower bound on min J so far.
 
-    This is also BMRM's model of J: Omega(w) + the highest of the planes, least where `minimum` says.
+    It is on the ranks that run the solver. It is also BMRM's model of J: Omega(w) + the highest of the planes.
 
-    capacity : at least 2.  zero_plane : whether the zero plane is one more of them, as it may be where R >= 0.
-    errors : a slice of the most that rounding may have put each entry of a plane's r off, whichever plane; None for
-    exact planes.  d_error : the same for d.
+    Parameters
+    ----------
+    vectors : Vectors
+        Where vectors live; r and w are slices.
+    regularizer : SquaredNorm
+        Omega.
+    zero_plane : bool
+        Whether the zero plane is one more of the planes, as it may be if R >= 0.
+    capacity : int
+        The most planes, at least 2.
+    errors : ndarray of shape (length,), optional
+        A slice of the most by which rounding may have put each entry of any r off; None for exact planes.
+    d_error : float
+        The same for d.
+
+    Attributes
+    ----------
+    lower_bound : float
+        The best one so far.
+    bound : Bound
+        That of the present mixture.
+    unavoidable : float
+        What is subtracted from every bound, for rounding in the planes themselves.
+
+    Notes
+    -----
     Memory: 8 capacity (p + capacity) bytes, taken as planes come. Cost of the k-th plane: one pass over k p numbers,
-    and a program of k variables; where the Gram matrix has lost the digits that matter one more pass, and a QR
+    and a program of k variables. If the Gram matrix has lost the digits that matter, one more pass and a QR
     factorization of the planes.
     """
 
@@ -76,12 +100,10 @@ class CuttingPlaneBundle:
         self.regularizer = regularizer
         self.lower_bound = 0.0 if zero_plane else -float("inf")
         self.bound = Bound(self.lower_bound, 0.0)
-        """By the present mixture."""
         self._vectors, self._d_error = vectors, d_error
         self._errors = np.zeros(vectors.length) if errors is None else errors
         self._errors_length = self._length(self._errors)
         self.unavoidable = d_error + regularizer.conjugate(self._errors_length**2)
-        """What is taken off every bound, for rounding in the planes as they come."""
         self._fixed = int(zero_plane)  # the zero plane is the first, and stays
         places = capacity + self._fixed
         self._planes = np.empty((places, vectors.length))  # takes no memory before it is written to
@@ -91,18 +113,25 @@ class CuttingPlaneBundle:
         # How far merging may have put each r_k, in length, and d_k off a mixture of the planes that came.
         self._drift, self._d_drift = np.zeros(places), np.zeros(places)
         self._alpha = np.zeros(places)
-        self._last_use = np.zeros(places)  # when the plane came, or had a weight, by the count of planes added
+        self._last_use = np.zeros(places)  # the number of planes added when the plane came, or last had a weight
         self._added = 0
         self._count = self._fixed
         self._proximity = regularizer.lam  # weight of the next level point's proximal term
         self._tolerance = 0.0
-        self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, where that has lost too many digits
+        self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
         self._planes[: self._fixed] = 0.0
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """Add the plane <r, v> + d and return the best lower bound so far. r : (p,), copied.
+        """Add a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
 
-        tolerance : so much of the bound may be lost to rounding if that saves a pass over the planes.
+        Parameters
+        ----------
+        r : ndarray of shape (length,)
+            A slice; copied.
+        d : float
+            The height at v = 0.
+        tolerance : float
+            The bound may lose so much to rounding if that saves a pass over the planes.
         """
         slot = self._free_slot()
         self._planes[slot] = r
@@ -132,7 +161,7 @@ class CuttingPlaneBundle:
         return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])
 
     def _set_products(self, slot: int) -> None:
-        """The Gram matrix's row and column of a plane."""
+        """Compute the row and the column of a plane in the Gram matrix."""
         k = self._count
         self._gram[slot, :k] = self._gram[:k, slot] = self._vectors.dots(self._planes[:k], self._planes[slot])
 
@@ -140,22 +169,22 @@ class CuttingPlaneBundle:
         self._last_use[: len(alpha)][alpha > 0] = self._added
 
     def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
-        """The alpha of the simplex with the largest <linear, alpha> - ||sum alpha r||^2 / 2, all over `scale`."""
+        """Return the alpha of the simplex that maximizes (<linear, alpha> - ||sum alpha r||^2 / 2) / scale."""
         if self._factor is None:
             k = self._count
             return simplex_qp(self._gram[:k, :k], linear, guess)
         return simplex_least_squares(self._factor / math.sqrt(scale), linear / scale, guess)
 
     def _products(self, alpha: Floats) -> Floats:
-        """<r_k, sum alpha r> of all planes, (k,)."""
+        """Return <r_k, sum alpha r> of all planes, (k,)."""
         F = self._factor
         return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
 
     def _by_gram(self, alpha: Floats) -> tuple[float, float, float]:
-        """A mixture's `Bound` from the Gram matrix; and what rounding in the matrix probably cost the program.
+        """Return a mixture's bound from the Gram matrix, and what rounding in the matrix probably cost the program.
 
-        The latter is the larger of what it usually does to ||m||^2, and how far the program missed its maximum: the
-        highest slope less the mixture's own.
+        The latter is the larger of two numbers: the usual effect on ||m||^2, and how far the program missed its
+        maximum, which is the highest slope minus the mixture's own.
         """
         k, lam = len(alpha), self.regularizer.lam
         products = self._gram[:k, :k] @ alpha
@@ -168,7 +197,7 @@ class CuttingPlaneBundle:
         return *self._bound(alpha, square, noise, self._errors_length * length, 0.0), lost
 
     def _by_mixture(self, alpha: Floats) -> Bound:
-        """The same from the mixture's own r. A pass over the planes."""
+        """Return the bound from the mixture's own r. A pass over the planes."""
         k = len(alpha)
         m = np.abs(alpha @ self._planes[:k])
         square, first_order = self._vectors.dots(np.array([m, self._errors]), m).tolist()
@@ -176,14 +205,14 @@ class CuttingPlaneBundle:
         return self._bound(alpha, square, self._share(k) * square, first_order, off)
 
     def _share(self, count: int) -> float:
-        """The most that rounding can do to an inner product of mixtures of so many planes, by the lengths' product."""
+        """Return the largest error of an inner product of mixtures of so many planes, as a share of the lengths."""
         return (self._vectors.longest_sum + 2 * count + 8) * U
 
     def _bound(self, alpha: Floats, square: float, noise: float, first_order: float, off: float) -> Bound:
-        """What a mixture proves, less the most that rounding can have added to it.
+        """Return what a mixture proves, minus the most that rounding can have added to it.
 
-        square : ||m||^2, wrong by at most `noise`.  first_order : <e, |m|> or more.  off : how far m is off, in length,
-        besides e and drift.
+        square : ||m||^2, wrong by at most `noise`.  first_order : at least <e, |m|>.  off : the length by which m is
+        off, besides e and drift.
         """
         k, conjugate = len(alpha), self.regularizer.conjugate
         total = math.fsum(alpha)  # 1 but for rounding; the mixture that is meant has alpha / total
@@ -195,20 +224,20 @@ class CuttingPlaneBundle:
         return Bound(height - norm - taken, taken)
 
     def minimum(self) -> tuple[Floats, float]:
-        """The model's minimizer w = -(1/lam) sum_k alpha_k r_k, (p,), and the bound that it attains.
+        """Return the model's minimizer w = -(1/lam) sum_k alpha_k r_k, a slice, and the bound that it attains.
 
-        That is the present mixture's; it is the best one so far, unless rounding spoilt the last program.
+        That is the present mixture's bound. It is the best one so far, unless rounding spoilt the last program.
         """
         alpha = self._alpha[: self._count]
         w = self.regularizer.minimizer(alpha @ self._planes[: self._count])
         return self._evened(w, alpha), self.bound.value
 
     def _evened(self, w: Floats, alpha: Floats) -> Floats:
-        """w moved to where the planes that have a weight are equally high, as they are at the model's minimum.
+        """Move w to where the planes with a weight are equally high, as they are at the model's minimum.
 
-        What rounding does to m is divided by lambda in w, and steep planes magnify it. Their heights at w tell how far
-        it is off: the shortest move to even them is a combination of differences of their r. Only where the Gram matrix
-        has lost its digits. Two passes over the planes for each of two rounds.
+        Rounding errors of m are divided by lambda in w, and steep planes magnify them. The planes' heights at w tell
+        how far w is off: the shortest move that makes them equal is a combination of differences of their r. This is
+        done only if the Gram matrix has lost its digits. It takes two passes over the planes in each of two rounds.
         """
         used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
         if self._factor is None or len(used) == 1:
@@ -224,7 +253,7 @@ class CuttingPlaneBundle:
         return w
 
     def snapshot(self) -> Snapshot:
-        """All that it knows; see `restore`."""
+        """Return the state; see `restore`."""
         k = self._count
         return Snapshot(
             {
@@ -238,7 +267,7 @@ class CuttingPlaneBundle:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Know what another one knew, to the bit; its planes stay even where there are more than `capacity`."""
+        """Take over the state of another bundle, to the bit; all its planes stay, even if they exceed `capacity`."""
         k = self._count = len(snapshot.tables["d"])
         places = max(k, len(self._planes))
         self._planes = np.empty((places, self._planes.shape[1]))
@@ -253,12 +282,26 @@ class CuttingPlaneBundle:
         self.lower_bound, self.bound = snapshot.numbers["lower_bound"], Bound(*snapshot.numbers["bound"])
 
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
-        """Where a level method goes: about the point next to the centre at which the model has fallen to a level.
+        """Return the next point of a level method: about the nearest to a centre where the model is at a level.
 
-        centre : (p,), where J is attained.  share : of the way from the lower bound up to J, where the level is.
-        Lemarechal, Nemirovskii & Nesterov, New variants of bundle methods (1995), with the best point as the centre.
-        The point minimizes the model + u/2 ||w - centre||^2; u is found by doubling from where it was last.
+        Parameters
+        ----------
+        centre : ndarray of shape (length,)
+            A slice of the best w.
+        J : float
+            The objective there.
+        share : float
+            Where the level is on the way from the lower bound up to J.
+
+        Notes
+        -----
+        The point minimizes the model + u/2 ||w - centre||^2; u is found by doubling, beginning from its last value.
         Cost: two passes over k p numbers, and a few programs of k variables.
+
+        References
+        ----------
+        Lemarechal, Nemirovskii & Nesterov, New variants of bundle methods (1995), here with the best point as the
+        centre.
         """
         w, lost = self._level_point(centre, J, share)
         if lost > self._tolerance and self._factor is None:
@@ -267,14 +310,14 @@ class CuttingPlaneBundle:
         return w
 
     def _level_point(self, c: Floats, J: float, share: float) -> tuple[Floats, float]:
-        """The point, and what rounding of the Gram matrix probably cost the program that finds it."""
+        """Return the point, and what rounding of the Gram matrix probably cost the program that finds it."""
         k, lam = self._count, self.regularizer.lam
         planes, d, dots = self._planes[:k], self._d[:k], self._vectors.dots
         at_centre, norm2 = dots(planes, c), float(dots(c[None, :], c)[0])
         level = self.lower_bound + share * (J - self.lower_bound)
 
         def proximal(weight: float, guess: Floats) -> tuple[Floats, bool]:
-            """The program's mixture, and whether the model's value at (weight c - mixture) / (lam + weight) is low."""
+            """Return the mixture, and whether the model is low enough at (weight c - mixture) / (lam + weight)."""
             both = lam + weight
             alpha = self._maximizer(both, both * d + weight * at_centre, guess)
             products = self._products(alpha)
@@ -298,7 +341,7 @@ class CuttingPlaneBundle:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _free_slot(self) -> int:
-        """Where the next plane goes: a new place, an idle plane's, or that of two merged by their weights."""
+        """Return the place of the next plane: a new one, that of an idle plane, or one freed by merging two planes."""
         if self._count < len(self._planes):
             self._count += 1
             if self._count > len(self._gram):
@@ -311,7 +354,7 @@ class CuttingPlaneBundle:
         return int(first)
 
     def _merge(self, kept: int, gone: int) -> None:
-        """Replace plane `kept` by the mixture of both, so that the present mixture of all stays what it is."""
+        """Replace plane `kept` by the mixture of both planes, which leaves the present mixture of all unchanged."""
         total = self._alpha[kept] + self._alpha[gone]
         a, b = self._alpha[kept] / total, self._alpha[gone] / total
         self._planes[kept] *= a

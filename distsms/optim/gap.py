@@ -1,4 +1,4 @@
-"""What a run has proved so far: its best evaluation, the planes below the risk, and the gap between the two."""
+"""The proved gap of a run: its best evaluation, the bundle of planes below the risk, and the distance of the two."""
 
 from __future__ import annotations
 
@@ -14,18 +14,34 @@ from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
 TOLERATED = 0.01
-"""Share of the target that rounding may take off a bound where that saves a pass over the planes."""
+"""The share of the target that a bound may lose to rounding, if that saves a pass over the planes."""
 _NOTHING = np.empty(0)
 NONE_YET = Evaluation(_NOTHING, 0.0, np.inf, np.inf, _NOTHING, np.nan, np.nan, _NOTHING, np.nan, 0.0, np.inf)
-"""Before the first evaluation."""
+"""Stands for the best evaluation before there is one."""
 BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient", "r"))
-"""What a snapshot has of the best evaluation besides w."""
+"""The fields of the best evaluation that a snapshot has, besides w."""
 
 
 class GapTracker:
-    """On each rank that steps: vectors are slices, numbers the same on all of them.
+    """Collects evaluations and proves the gap, on each rank that runs the solver.
 
-    best : the evaluation of least J, without gradients; before the first one `NONE_YET`.
+    Vectors are slices; numbers are the same on all of these ranks.
+
+    Parameters
+    ----------
+    objective : Evaluator
+        Tells how far rounding may have put planes and J off.
+    settings : Settings
+        The target, lambda and the size of the bundle.
+
+    Attributes
+    ----------
+    best : Evaluation
+        The evaluation of least J, without gradients; `NONE_YET` before the first one.
+    regularizer : SquaredNorm
+        Omega.
+    certificate : CuttingPlaneBundle
+        The planes and the lower bound that they prove.
     """
 
     def __init__(self, objective: Evaluator, settings: Settings) -> None:
@@ -40,42 +56,49 @@ class GapTracker:
             self.certificate.add(np.zeros(vectors.length), 0.0)
 
     def add(self, evaluation: Evaluation) -> None:
-        """Take an evaluation into account."""
-        if evaluation.J <= self.best.J:  # at the same w, the one of the present width
+        """Add the plane of an evaluation, and remember the evaluation if it is the best one."""
+        if evaluation.J <= self.best.J:  # of two at the same w, the later one, of the present width
             self.best = evaluation.without_slopes()
         with self._objective.clock.phase("certificate"):
             self.certificate.add(evaluation.r, evaluation.d, TOLERATED * self.target)
 
     @property
     def gap(self) -> float:
-        """best J - lower bound, but for rounding in J."""
+        """best J - lower bound, without what rounding may have done to J."""
         return max(0.0, self.best.J - self.certificate.lower_bound)
 
     @property
     def target(self) -> float:
-        """The gap to be proved."""
+        """The gap to prove."""
         return self._settings.target(self.best.J)
 
     def level_point(self, level: float) -> Floats:
-        """Where the planes suggest to evaluate next: see `CuttingPlaneBundle.level_point`."""
+        """Return where the planes suggest to evaluate next: see `CuttingPlaneBundle.level_point`."""
         with self._objective.clock.phase("certificate"):
             return self.certificate.level_point(self.best.w, self.best.J, level)
 
     def proved(self) -> tuple[float, float, float]:
-        """(lower bound, gap, what rounding can have done to J, which is in both). One more pass over the data."""
+        """Return the lower bound, the gap, and what rounding can have done to J, which both allow for.
+
+        One more pass over the data.
+        """
         rounding = self._objective.rounding(self.best)
         return self.certificate.lower_bound - rounding, self.gap + rounding, rounding
 
     @property
     def hopeless(self) -> bool:
-        """Whether rounding in the planes alone takes half of the target, and most of what is left of the gap."""
+        """Whether rounding in the planes takes half of the target or more, and a large part of the remaining gap."""
         lost = self.certificate.unavoidable
         return not lost <= self.target / 2 and self.gap <= 4 * lost
 
     def check(self, at_end: bool = False) -> None:
-        """Raise Finished if the gap is proved, or if rounding alone takes half of the target.
+        """Raise StopRun if the gap is proved, or if rounding alone takes half of the target.
 
-        at_end : whether the run cannot go on, so that what the present mixture of planes loses will not become less.
+        Parameters
+        ----------
+        at_end : bool
+            Whether the run cannot go on. Then what the present mixture of planes loses to rounding counts too, since
+            it will not become less.
         """
         _, gap, rounding = self.proved()
         if gap <= self.target:
@@ -86,12 +109,12 @@ class GapTracker:
             raise StopRun(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
 
     def snapshot(self) -> Snapshot:
-        """All that it knows; see `restore`."""
+        """Return the state; see `restore`."""
         numbers = {name: getattr(self.best, name) for name in BEST}
         kept = Snapshot({}, {}, {"w": [self.best.w]}).joined(Snapshot(numbers).under("best"))
         return kept.joined(self.certificate.snapshot().under("certificate"))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Know what another one knew."""
+        """Take over the state of another tracker."""
         self.best = NONE_YET._replace(w=snapshot.vectors["w"][0], **snapshot.part("best").numbers)
         self.certificate.restore(snapshot.part("certificate"))

@@ -21,17 +21,17 @@ class SquaredNorm:
             raise InputError(f"lambda is {self.lam}; it must be a positive number")
 
     def value(self, norm2: float) -> float:
-        """Omega(w) from norm2 = ||w||^2."""
+        """Return Omega(w) from norm2 = ||w||^2."""
         return 0.5 * self.lam * norm2
 
     def add_gradient(self, w: NDArray[np.float64], gradient: NDArray[np.float64]) -> None:
-        """gradient += lam w, in place; both (p,)."""
+        """Add lam w to the gradient, in place; both are (p,)."""
         gradient += self.lam * w
 
     def conjugate(self, norm2: float) -> float:
-        """Omega*(-r) = max_w [ -<r, w> - Omega(w) ] = ||r||^2 / (2 lam) from norm2 = ||r||^2; at w = -r / lam."""
+        """Return Omega*(-r) = max_w [ -<r, w> - Omega(w) ] = ||r||^2 / (2 lam) from norm2 = ||r||^2."""
         return 0.5 * norm2 / self.lam
 
     def minimizer(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
-        """argmin_w [ <r, w> + Omega(w) ] = -r / lam, where the conjugate is attained; (p,)."""
+        """Return argmin_w [ <r, w> + Omega(w) ] = -r / lam, where the conjugate is attained; (p,)."""
         return -r / self.lam

@@ -1,8 +1,8 @@
 """Quadratic programs over the simplex {a >= 0, sum a = 1}, by primal active-set methods.
 
-`simplex_qp` works on the matrix Q of the quadratic term, and is quick. Where Q = F'F has lost digits that matter, since
-the columns of F are long and their mixture is short, `simplex_least_squares` works on F itself: slower, and to the
-square root of what rounding leaves of the former's result.
+`simplex_qp` works on the matrix Q of the quadratic term, and is fast. If Q = F'F has lost digits that matter, since the
+columns of F are long and their mixture is short, `simplex_least_squares` works on F itself, which is slower and more
+accurate: its error is that of `simplex_qp` with the square of the unit roundoff in place of the unit roundoff.
 """
 
 from __future__ import annotations
@@ -15,22 +15,37 @@ from numpy.typing import NDArray
 from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
-PROXIMAL = 1e-13  # weight of a plane's proximal term, as a share of its own entry of Q and of the largest d
-SHORTEST = 1e-150  # in place of a length of 0, by which is divided
-DEPENDENT = 1e-12  # a singular value below this share of the largest is one of vectors that depend on one another
-FARTHEST = 1e200  # a step beyond any use, of which there are still multiples
+PROXIMAL = 1e-13  # weight of a plane's proximal term, as a share of its own entry of Q plus the largest |d|
+SHORTEST = 1e-150  # replaces a length of 0 in denominators
+DEPENDENT = 1e-12  # singular values below this share of the largest mean that vectors depend on one another
+FARTHEST = 1e200  # the longest step; multiples of it do not overflow
 
 
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     """Maximize <d, a> - a'Qa / 2 over the simplex.
 
-    Q : (k, k) positive semi-definite; d : (k,); alpha : (k,) a first guess (negative parts are dropped, the rest
-    scaled). Returns a point of the simplex whose value is no worse than the guess's. Each step solves one system on
-    the support, of s planes: O(k s + s^3). Finite in exact arithmetic; in ours, the number of steps is bounded.
+    Parameters
+    ----------
+    Q : ndarray of shape (k, k)
+        Positive semi-definite.
+    d : ndarray of shape (k,)
+        The linear term.
+    alpha : ndarray of shape (k,)
+        A first guess; negative entries are dropped, and the rest is scaled.
 
-    Why none of the libraries: compared on hundreds of planes of real data at lambda = 1e-6, quadprog, which needs a
-    definite Q, ends with KKT violations of 1e-3 from 200 planes on. Interior-point (Clarabel) and splitting (OSQP)
-    methods are as accurate as this, and a hundred times slower, since only this one starts from the last solution.
+    Returns
+    -------
+    ndarray of shape (k,)
+        A point of the simplex whose value is no worse than the guess's.
+
+    Notes
+    -----
+    Each step solves one system on the support, of s planes: O(k s + s^3). In exact arithmetic the method is finite; in
+    floating point the number of steps is bounded.
+
+    Libraries were compared on hundreds of planes of real data at lambda = 1e-6. quadprog, which needs a definite Q,
+    ends with KKT violations of 1e-3 from 200 planes on. Interior-point (Clarabel) and splitting (OSQP) methods are as
+    accurate as this one and a hundred times slower, since only this one starts from the last solution.
     """
 
     def value(a: Floats) -> float:

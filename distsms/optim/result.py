@@ -1,4 +1,4 @@
-"""What a run says of itself: its state after each evaluation, how it ended, and what it found."""
+"""The state of a run after each evaluation, how it ended, and its result."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Status(Enum):
 
     @property
     def exit_code(self) -> int:
-        """What the program returns."""
+        """The exit code of `distsms train`."""
         return self.value[0]
 
     @property
     def sentence(self) -> str:
-        """What people read."""
+        """A sentence for people."""
         return self.value[1]
 
 
 class StopRun(Exception):
-    """Leaves the solver from inside an evaluation, once the run is over."""
+    """Raised inside an evaluation, through the solver, when the run is over."""
 
     def __init__(self, status: Status, detail: str = "") -> None:
         super().__init__(status, detail)
@@ -44,7 +44,7 @@ class StopRun(Exception):
 
 
 class State(NamedTuple):
-    """Where a run stands after an evaluation; a line of the trace."""
+    """The state of a run after an evaluation; one line of the trace."""
 
     evaluation: int
     seconds: float
@@ -61,40 +61,45 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found; the same on every rank."""
+    """The result of a run, the same on every rank."""
 
     w: Floats  # (p,), of the best J
     status: Status
     detail: str
     J: float
     R: float
-    lower_bound: float  # less what rounding can have done
+    lower_bound: float  # what rounding can have done is subtracted
     gap: float  # J - lower_bound
     J_at_zero: float
     nu: float
     evaluations: int
     seconds: float
-    starts: int = 1  # one more for each time that it was taken up again
+    starts: int = 1  # one more for each time that the run was resumed
 
     @property
     def vacuous(self) -> bool:
-        """Whether it is proved that hardly any w is better than w = 0, which says nothing."""
+        """Whether it is proved that no w is much better than w = 0, so that the model says nothing."""
         return self.idle and bool(self.gap <= 1e-2 * self.J_at_zero)
 
     @property
     def idle(self) -> bool:
-        """Whether w is hardly better than w = 0 itself: J within the gap of J(0), or within a thousandth of it."""
+        """Whether w is hardly better than w = 0: J differs from J(0) by no more than the gap or a thousandth of J(0).
+
+        A gap of more than a hundredth of J(0) counts as a hundredth.
+        """
         return bool(self.J_at_zero - max(min(self.gap, 1e-2 * self.J_at_zero), 1e-3 * self.J_at_zero) <= self.J)
 
     @property
     def against_zero(self) -> str:
-        """How w compares with w = 0 where it is idle, for people."""
+        """How w compares with w = 0 if it is idle, for people."""
         return f"{'no' if self.J_at_zero <= self.J else 'hardly'} better than w = 0"
 
     def numbers(self) -> dict[str, Any]:
-        """Everything but w, ready for JSON."""
+        """Return everything but w, ready for JSON; numbers that are not finite become None."""
         known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
-        finite = {key: None if isinstance(one, float) and not np.isfinite(one) else one for key, one in known.items()}
+        finite = {
+            key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in known.items()
+        }
         return finite | {
             "status": self.status.name.lower(),
             "exit_code": self.status.exit_code,

@@ -1,4 +1,4 @@
-"""What a run is asked to do, checked, and what that comes to in memory."""
+"""The settings of a run, checked, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from distsms.errors import InputError
 from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 
 RUN, PAIR = 6, 3
-"""Vectors that an evaluation, the run and the certificate hold besides, and those of a pair of TAO's; measured."""
+"""Measured numbers of vectors: those that an evaluation, the run and the proof hold, and those of a pair of TAO's."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked to do.
+    """The settings of a run.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Settings:
 
     @property
     def traits(self) -> Traits:
-        """What the solver is made for."""
+        """The properties of the solver."""
         return solver_class(self.solver).traits
 
     def check_measure(self, name: str, smooth: bool) -> None:
@@ -107,23 +107,27 @@ class Settings:
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
     def history_within(self, p: int) -> int:
-        """The solver's history where a rank holds p numbers of a vector: 24 p bytes a pair; never below TAO's own 5."""
+        """Return the length of the solver's history if a rank holds p numbers of a vector: 24 p bytes a pair.
+
+        It is at least 5, TAO's own.
+        """
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * PAIR * max(p, 1)))
         return int(min(self.history, room, max(5, self.max_evaluations)))
 
     def remembered_within(self, p: int) -> int:
-        """How many of the solver's pairs are kept for snapshots: at most a quarter of `vector_bytes`; never below 5."""
+        """Return how many pairs are kept for snapshots: they take at most a quarter of `vector_bytes`; at least 5."""
         if self.checkpoint_every is None:
             return 0
         return int(min(self.history_within(p), max(5, self.vector_bytes / 4 // (16 * max(p, 1)))))
 
     def planes_within(self, p: int) -> int:
-        """How many planes are kept where a rank holds p numbers of each: 8 k (p + k) bytes for k; never below 2.
+        """Return how many planes are kept if a rank holds p numbers of each; at least 2.
 
-        Where the planes are the solver's model, all are kept that `vector_bytes` have room for, with their Gram matrix.
-        Beyond the number of planes, here and there, idle ones are replaced, or the two of least weight merged.
+        k planes take 8 k (p + k) bytes, with their Gram matrix. If the planes are the solver's model, all are kept for
+        which `vector_bytes` have room. Beyond that number an idle plane is replaced, or the two of least weight are
+        merged.
         """
         if self.traits.planes is Planes.PAIR:
             return 2
@@ -133,20 +137,20 @@ class Settings:
         return int(min(wanted, max(2, room)))
 
     def vectors_held(self, p: int) -> int:
-        """Bytes of vectors of which a rank holds p numbers: the solver's, planes and their products, and `RUN`."""
+        """Return the bytes of all vectors if a rank holds p numbers of each: the solver's, the planes' and `RUN`."""
         planes, pairs = self.planes_within(p), PAIR * self.history_within(p) + 2 * self.remembered_within(p)
         return 8 * p * (pairs + self.traits.vectors + planes + RUN) + 8 * planes**2
 
     def target(self, J: float) -> float:
-        """The gap to be proved where the best J so far is J."""
+        """Return the gap to prove if the best J so far is J."""
         return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
 
-    def target_in_words(self) -> str:
-        """The gap to be proved, for people."""
+    def describe_target(self) -> str:
+        """Return the gap to prove, for people."""
         wanted = [f"{self.epsilon:g}"] if self.epsilon else []
         return " or ".join([*wanted, f"{self.relative:g} J"] if self.relative else wanted)
 
 
 def describe(settings: Settings) -> dict[str, Any]:
-    """The settings as they are stored with a model, ready for JSON."""
+    """Return the settings as they are stored with a model, ready for JSON."""
     return {key: value if value != float("inf") else None for key, value in asdict(settings).items()}

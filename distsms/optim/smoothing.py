@@ -1,7 +1,7 @@
-"""The smoothing width nu of a run: the paper's, or one that shrinks, and when it is too wide.
+"""The smoothing width nu of a run: fixed, as in the paper, or adaptive, and when it is too wide.
 
-Smoothing costs at most kappa nu in R. The paper fixes nu (`c_mu`); by default the width starts wide, where J_mu is
-easy, and shrinks when what smoothing costs at the present w matters more than what is left to optimize there.
+Smoothing lowers R by at most kappa nu. The paper fixes nu (`c_mu`). By default the width starts wide, where J_mu is
+easy to minimize, and shrinks when the smoothing gap at the present w matters more than what is left to optimize there.
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ from distsms.optim.objective import Evaluation
 from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
 
-START_COST = 0.02  # the first width may cost this much of R; several times more or less takes longer
+START_COST = 0.02  # the most that the first width may take off R; several times more or less takes longer
 SHRINK = 0.3
 EVALUATIONS_BETWEEN_SHRINKS = 5
 FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
 
 
 class SmoothingSchedule:
-    """nu : the width now; 0 where the solver minimizes the exact risk.
+    """The width of the smoothing in the course of a run.
 
-    An evaluation is the solver's last one, the target the gap to be proved, the count that of all evaluations.
+    In the methods, `last` is the solver's last evaluation, `target` the gap to prove, and `count` the number of all
+    evaluations.
+
+    Attributes
+    ----------
+    nu : float
+        The present width; 0 if the solver minimizes the exact risk.
+    adaptive : bool
+        Whether the width shrinks.
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:
@@ -36,7 +44,7 @@ class SmoothingSchedule:
             self.nu = START_COST / loss.smoothing_cost()
 
     def too_wide(self, last: Evaluation, target: float, count: int) -> bool:
-        """Whether smoothing costs too much where the solver is. Raises Finished at the floor of a fixed width."""
+        """Return whether the smoothing gap is too large. Raises StopRun at the floor of a fixed width."""
         smoothing, optimization = last.smoothing_gap, last.optimization_gap
         if optimization < FLOOR_SHARE * target:
             self.check_floor(last, target)
@@ -48,26 +56,26 @@ class SmoothingSchedule:
         )
 
     def check_floor(self, last: Evaluation, target: float) -> None:
-        """Raise Finished if a fixed width alone keeps the gap above the target."""
+        """Raise StopRun if a fixed width alone keeps the gap above the target."""
         if self._fixed and last.smoothing_gap > target / 2:
             costs = f"nu = {self.nu:.3g} costs {last.smoothing_gap:.3g}; a smaller --c-mu gets further"
             raise StopRun(Status.FLOOR, costs)
 
     def matters(self, last: Evaluation, target: float) -> bool:
-        """Whether a narrower one is worth a new start of the solver, which cannot go on."""
+        """Return whether a narrower width is worth a new start of a solver that cannot go on."""
         return self.adaptive and last.smoothing_gap > target / 4
 
     def shrink(self, count: int) -> None:
-        """Be narrower from here on."""
+        """Reduce the width."""
         self.nu *= SHRINK
         self._count_at_shrink = count
 
     def numbers(self) -> dict[str, Any]:
-        """What `restore` needs, ready for JSON."""
+        """Return what `restore` needs, ready for JSON."""
         return {"nu": self.nu, "count_at_shrink": self._count_at_shrink}
 
     def restore(self, numbers: Mapping[str, Any]) -> None:
-        """Be as another one was; a fixed width is this run's own."""
+        """Take over the state of another schedule; a fixed width is not taken over."""
         self._count_at_shrink = numbers["count_at_shrink"]
         if self.adaptive:
             self.nu = numbers["nu"]

@@ -1,4 +1,4 @@
-"""What a run needs to go on from where it was: numbers, tables and vectors, by name."""
+"""Snapshots: what a run needs to go on from where it was, as numbers, tables and vectors by name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ T = TypeVar("T")
 
 
 class Snapshot(NamedTuple):
-    """The state of a run, or of a part of it, on a rank that steps. Views of what the run goes on with: not to be kept.
+    """The state of a run, or of a part of it, on a rank that runs the solver.
 
-    numbers : ready for JSON.  tables : arrays (k,) or (k, k); numbers and tables are the same on all ranks that step.
-    vectors : rows, each this rank's slice of a vector of length p.
+    The arrays are views of those that the run goes on with: they must be written or copied at once.
+
+    Parameters
+    ----------
+    numbers : mapping
+        Values that are ready for JSON; the same on all ranks that run the solver.
+    tables : mapping
+        Arrays (k,) or (k, k); the same on all of these ranks.
+    vectors : mapping
+        Sequences of rows, each of which is this rank's slice of a vector of length p.
     """
 
     numbers: Mapping[str, Any] = {}
@@ -22,22 +30,22 @@ class Snapshot(NamedTuple):
     vectors: Mapping[str, Sequence[Floats]] = {}
 
     def under(self, name: str) -> Snapshot:
-        """The same as the part called `name` of something larger."""
+        """Return the snapshot with `name.` before each key, as a part of a larger one."""
         return self._renamed(lambda key: f"{name}.{key}")
 
     def part(self, name: str) -> Snapshot:
-        """The part called `name`."""
+        """Return the part whose keys begin with `name.`, without that prefix."""
         start = f"{name}."
         return self._renamed(lambda key: key.removeprefix(start) if key.startswith(start) else None)
 
     def joined(self, other: Snapshot) -> Snapshot:
-        """Both, which have no names in common."""
+        """Return the union of two snapshots that have no keys in common."""
         return Snapshot(
             {**self.numbers, **other.numbers}, {**self.tables, **other.tables}, {**self.vectors, **other.vectors}
         )
 
     def _renamed(self, rename: Callable[[str], str | None]) -> Snapshot:
-        def renamed(things: Mapping[str, T]) -> dict[str, T]:
-            return {name: one for key, one in things.items() if (name := rename(key)) is not None}
+        def renamed(values: Mapping[str, T]) -> dict[str, T]:
+            return {name: value for key, value in values.items() if (name := rename(key)) is not None}
 
         return Snapshot(renamed(self.numbers), renamed(self.tables), renamed(self.vectors))

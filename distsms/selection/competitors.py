@@ -21,7 +21,7 @@ from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import trees
-from distsms.training.fit import fit
+from distsms.training.fit import RunOptions, TrainingTask, fit
 from distsms.utils.typing import Floats
 
 ALONE = Communicator()
@@ -84,7 +84,8 @@ class Method(NamedTuple):
 
 def _ours(task: Task, lam: float) -> Fitted:
     settings = replace(task.settings, lam=lam)
-    found = fit(as_features(task.X), task.y, None, task.measure, settings, ALONE)
+    own = TrainingTask.of_rows(as_features(task.X), task.y, task.measure, settings)
+    found = fit(own, ALONE, RunOptions(measure_rows=False))
     status = found.result.status
     note = "no better than w = 0" if found.result.vacuous else "" if status is Status.PROVED else status.name.lower()
     return Fitted(lambda X: X @ found.w, note)

@@ -17,36 +17,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
-from distsms.losses.registry import choose_ordering, make_loss
+from distsms.measures import Measure
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval, MeanEstimate
+from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
-from distsms.optim.run import TrainingRun
+from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
-from distsms.optim.train import scale_of
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.selection.folds import Folds, best_on_other_folds, dealt
-from distsms.training import fit
+from distsms.training.objectives import make_losses
 from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Labels
 
 RULES = ("best", "one-se")
 
 
 class Point(NamedTuple):
-    """A lambda of a lane, solved. The measures are by name, as `fit.measured` has them."""
+    """A lambda of a lane, solved. The measures are by name, as `headline_measures` has them."""
 
     lam: float
     lane: int
     result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous` and `idle`
     threshold: float
     training: Mapping[str, float]  # on the lane's own rows
-    held_out: (
-        Mapping[str, Any] | None
-    )  # on the fold's rows, and `squares` and `counts` of `MeanEstimate`; lane 0 has none
+    held_out: Mapping[str, Any] | None  # on the fold's rows, with `MeanEstimate.squares`, `counts`; lane 0 has none
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,39 @@ def run(
     return found
 
 
+class LaneObjective(Objective):
+    """The objective of all lanes, which also measures a lane's model.
+
+    Attributes
+    ----------
+    measure : Measure
+        What the lanes are trained for.
+    labels : ndarray of shape (n_local,)
+        Of this rank's rows.
+    folds : Folds
+        Which rows a lane is trained on, and which it holds out.
+    """
+
+    measure: Measure
+    labels: Labels
+    folds: Folds
+
+    def assess(self, scores: Floats, loss: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
+        """Return the threshold of a lane's model, and its measures on the lane's own rows and on those held out.
+
+        Lane 0, of all rows, has None for the latter. Collective.
+        """
+        labels, comm, own = self.labels, self.comm, self.folds.training(loss)
+        threshold = decision_threshold(self.losses[loss].calls_positive, scores[own], labels[own], comm)
+        training = headline_measures(self.measure, scores[own], labels[own], threshold, comm)
+        if not loss:
+            return threshold, training, None
+        out = self.folds.judged(loss)
+        spread = confidence.measure_estimate(self.measure.name, scores[out], labels[out], comm)
+        parts = {"squares": list(spread.squares), "counts": list(spread.counts)}
+        return threshold, training, headline_measures(self.measure, scores[out], labels[out], threshold, comm) | parts
+
+
 class Lanes:
     """The lanes of a problem on this rank's rows. Building it is collective."""
 
@@ -119,15 +150,12 @@ class Lanes:
             marks = counted if belonging is None else belonging
             how = problem.folds, problem.seed, comm
             self.folds = dealt(problem.folds_by, marks, block.labels, counted, *how)
-        n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (block.labels == sign)) for sign in (1, -1)])))
-        ordering, _ = choose_ordering(problem.ordering, problem.measure, max(n_pos, 1), max(n_neg, 1), comm.size)
-        given = (
-            np.ones(len(counted)) if block.weights is None else block.weights
-        )  # a loss refuses those that are not 0 or 1
-        rows = map(self.folds.training, self.numbers)
-        losses = [make_loss(problem.measure, ordering, block.labels, np.where(some, given, 0.0), comm) for some in rows]
+        rows = [self.folds.training(lane) for lane in self.numbers]
+        _, losses = make_losses(block, problem.measure, problem.ordering, comm, rows)
         self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
-        self.objective = Objective(block.features, losses, comm, stop_wanted, clock, self.vectors, self._judge)
+        self.objective = LaneObjective(block.features, losses, comm, stop_wanted, clock, self.vectors)
+        self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
+        self.objective.folds = self.folds
 
     def run(
         self,
@@ -149,7 +177,7 @@ class Lanes:
                     return
                 w = result.w
                 numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
-                points.append(Point(lam, number, numbers, *seat.judged(w)))
+                points.append(Point(lam, number, numbers, *seat.assessment(w)))
                 whole = vectors.gather(w)
                 if whole is not None:
                     keep(points[-1], replace(result, w=whole))
@@ -163,18 +191,6 @@ class Lanes:
         """This rank's slice of the root's start, or of 0 where the root has none. Collective."""
         given = self.comm.bcast(whole is not None)
         return self.vectors.scatter(whole) if given else np.zeros(self.vectors.length)
-
-    def _judge(self, scores: Floats, lane: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
-        """Threshold, measures on the lane's own rows, and on those that it held out. Collective."""
-        measure, labels, own, comm = self.problem.measure, self.block.labels, self.folds.training(lane), self.comm
-        threshold = fit.threshold_of(self.objective.losses[lane].calls_positive, scores[own], labels[own], comm)
-        training = fit.measured(measure, scores[own], labels[own], threshold, comm)
-        if not lane:
-            return threshold, training, None
-        out = self.folds.judged(lane)
-        spread = confidence.measure_estimate(measure, scores[out], labels[out], comm)
-        told = {"squares": list(spread.squares), "counts": list(spread.counts)}
-        return threshold, training, fit.measured(measure, scores[out], labels[out], threshold, comm) | told
 
 
 class Mean(NamedTuple):

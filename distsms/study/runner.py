@@ -20,16 +20,17 @@ import numpy as np
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.inference import inputs, scoring
-from distsms.losses.registry import Loss, choose_ordering, make_loss
+from distsms.losses.registry import Loss
 from distsms.metrics.ranking import ranking
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.study.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
-from distsms.training.trace import Trace
+from distsms.training.objectives import make_losses
+from distsms.training.recorder import recording
 from distsms.utils.files import require_space
 from distsms.utils.formatting import to_json
 from distsms.utils.typing import Floats
@@ -109,16 +110,14 @@ class Runner:
         with comm.fail_together():
             if comm.is_root:
                 folder = self.folder.begin(cell)
-            trace = Trace(str(folder / TRACE) if comm.is_root else None, cell.solver)
         with SavedIterates(folder if comm.is_root and self.test else None, self.vectors.gather) as saved:
 
             def watch(state: State, w: Floats) -> None:
-                trace(state)
                 if self.test is not None:
                     saved(state, w)
 
-            result = train(self._objective(cell, self.stop_wanted), settings, watch=watch)
-            trace.close()
+            with recording(comm, settings, trace=folder / TRACE) as recorder:
+                result = recorder.minimize(self._objective(cell, self.stop_wanted), watch=watch)
             if result.status is Status.STOPPED:
                 return result
             saved.add(result.evaluations, result.seconds, result.J, result.w)
@@ -130,10 +129,7 @@ class Runner:
 
     def _objective(self, cell: RunSpec, stop_wanted: Callable[[], bool]) -> Objective:
         if cell.measure not in self._losses:
-            labels, weights = self.block.labels, self.block.weights
-            n_pos, n_neg = map(int, self.comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
-            ordering, _ = choose_ordering(self.ordering, cell.measure, n_pos, n_neg, self.comm.size)
-            self._losses[cell.measure] = make_loss(cell.measure, ordering, labels, weights, self.comm)
+            _, (self._losses[cell.measure],) = make_losses(self.block, cell.measure, self.ordering, self.comm)
         return Objective(
             self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted, vectors=self.vectors
         )
@@ -142,7 +138,7 @@ class Runner:
         """Make a few evaluations that are not counted, since the first ones load kernels and PETSc and touch memory."""
         if (cell.measure, cell.solver) not in self._warm:
             self._warm.add((cell.measure, cell.solver))
-            train(self._objective(cell, lambda: False), replace(settings, max_evaluations=WARMING))
+            minimize(self._objective(cell, lambda: False), replace(settings, max_evaluations=WARMING))
 
     def close(self) -> None:
         """Free the memory that the ranks of a node share. **Collective.**"""

@@ -1,15 +1,15 @@
-"""The checkpoint folder: the two newest states of a run, each whole or not there.
+"""The checkpoint folder, with the two newest states of a run; each file is complete or absent.
 
 checkpoint.npz        the newest, a NumPy archive without pickle (a zip file, not compressed)
 checkpoint.older.npz  the one before it
 
-    info.json         format, version, `problem` (what may not differ in a run that goes on from here), `numbers`,
-                      and `shapes`, by the names of the arrays
+    info.json         format, version, `problem` (what must be the same in a run that goes on), `numbers`, and
+                      `shapes`, by the names of the arrays
     NAME.npy          float64 (k, p) or (k,)
 
-Plain writes of Python rather than HDF5, which may crash the process where a disk is full. A zip file ends with its
-directory, so that a file cut short is seen, and every member has a checksum. What a run puts in is the run's business:
-see `distsms.optim.run`.
+Python writes these files itself, since HDF5 may crash the process if the disk is full. A zip file ends with its
+directory, so that a truncated file is noticed, and every member has a checksum. `distsms.optim.run` decides what a
+checkpoint contains.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ INFO = "info.json"
 
 
 class Rows(NamedTuple):
-    """An array that is written row by row, so that nobody need hold it whole: its shape, and its rows as they come."""
+    """An array that is written row by row, so that it need not be in memory as a whole: its shape, and an iterator."""
 
     shape: tuple[int, ...]
     rows: Iterable[Floats]
 
     @classmethod
     def of(cls, array: Floats) -> Rows:
-        """A whole array, (k, p) or (k,)."""
+        """Return the rows of an array (k, p) or (k,) in memory."""
         return cls(array.shape, array if array.ndim > 1 else [array])
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file that was read through and found whole."""
+    """A checkpoint file that was read through and found undamaged."""
 
     path: Path
     problem: dict[str, Any]
@@ -59,7 +59,7 @@ class Checkpoint:
     shapes: dict[str, tuple[int, ...]]
 
     def rows(self, name: str) -> Iterator[Floats]:
-        """The rows of an array (k, p) one after the other, each (p,); of (k,), the array itself."""
+        """Yield the rows of an array (k, p), each (p,); of an array (k,), the array itself."""
         shape = self.shapes[name]
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
             _read_header(member)
@@ -70,19 +70,22 @@ class Checkpoint:
                 yield np.frombuffer(content, np.float64).copy()
 
     def array(self, name: str) -> Floats:
-        """A whole array."""
+        """Return a whole array."""
         return np.array(list(self.rows(name))).reshape(self.shapes[name])
 
 
 def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], arrays: Mapping[str, Rows]) -> None:
-    """Write the newest checkpoint; what was the newest is the older one then. Local: one rank writes.
+    """Write the newest checkpoint; the previous one becomes the older one. Local: one rank writes.
 
-    Raises InputError if that fails; what was there before is still there then.
+    Raises
+    ------
+    InputError
+        If that fails; the folder is then as it was.
     """
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleared it away
-    require_space(folder, sum(8 * int(np.prod(one.shape)) for one in arrays.values()))
-    shapes = {name: one.shape for name, one in arrays.items()}
+        folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+    require_space(folder, sum(8 * int(np.prod(array.shape)) for array in arrays.values()))
+    shapes = {name: array.shape for name, array in arrays.items()}
     info = {"format": FORMAT, "version": VERSION, "problem": problem, "numbers": numbers, "shapes": shapes}
     with atomic_write(folder / NEWEST) as temporary:
         with zipfile.ZipFile(temporary, "w") as archive:
@@ -104,9 +107,12 @@ def _write(member: IO[bytes], array: Rows) -> None:
 
 
 def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, None if there is none; and words about damaged ones. Local.
+    """Return the newest undamaged checkpoint, None if there is none; and messages about damaged ones. Local.
 
-    Raises InputError if it is of another problem, saying what differs, or if there are files but no good one.
+    Raises
+    ------
+    InputError
+        If it is of another problem (the message says what differs), or if all files are damaged.
     """
     words = []
     for name in (NEWEST, OLDER):
@@ -134,12 +140,12 @@ def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, l
 
 
 def exists(folder: Path) -> bool:
-    """Whether the folder holds a checkpoint, good or not."""
+    """Return whether the folder holds a checkpoint, damaged or not."""
     return any((folder / name).exists() for name in (NEWEST, OLDER))
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint through. Raises FileNotFoundError where there is none, InputError where it is damaged."""
+    """Read a checkpoint through. Raises FileNotFoundError if there is none, InputError if it is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             if damaged := archive.testzip():
@@ -164,7 +170,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def _read_header(member: IO[bytes]) -> tuple[int, ...]:
-    """The shape of the array whose member is open, which is read up to the array's first number."""
+    """Return the shape of the array in an open member, and leave the member at the array's first number."""
     np.lib.format.read_magic(member)
     shape, by_columns, kind = np.lib.format.read_array_header_1_0(member)
     if by_columns or kind != np.float64:

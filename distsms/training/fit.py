@@ -1,199 +1,317 @@
-"""From rows in memory to a model, whoever asks for it: settings by measure, the run, the threshold, what is on record.
+"""Train a model: the one function behind the command line, the library and the estimator.
 
-Everything here is collective where it takes a `comm`, and the same on every rank where not said otherwise.
+`fit` plans the memory, loads the rows (or streams them), minimizes the objective to a proved gap, keeps a trace and
+checkpoints of the run, and determines the decision threshold. `TrainedModel.to_model` adds where the model comes from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+import contextlib
+import gc
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from distsms.data.shards import dataset
+from distsms.data.shards.dataset import DataBlock
+from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
+from distsms.inference import model
 from distsms.inference.model import Model
-from distsms.losses import registry
 from distsms.matrix.augmented import WithBias
-from distsms.matrix.base import Features
 from distsms.matrix.normalization import Normalization
-from distsms.metrics import ranking
+from distsms.measures import Measure
+from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.optim.objective import Objective
-from distsms.optim.result import Result
-from distsms.optim.settings import Settings, describe
-from distsms.optim.train import Watcher, train
+from distsms.optim.result import Result, State
+from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import choose_step, make_vectors
+from distsms.parallel.vectors import Vectors, choose_step, make_vectors
+from distsms.training.objectives import make_losses
+from distsms.training.plan import Plan, make_plan
+from distsms.training.provenance import Distribution, describe_data_set, describe_rows, model_info, provenance
+from distsms.training.recorder import recording
+from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Labels
+from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
 
-class Fitted(NamedTuple):
-    """What training found; `scores` are this rank's, (n_local,)."""
+@dataclass(frozen=True)
+class TrainingTask:
+    """What is trained; the same on every rank but for rows in memory.
 
-    w: Floats  # (p,), without the constant feature's
+    Parameters
+    ----------
+    data : Manifest or DataBlock
+        A data set, of which each rank loads its share, or this rank's rows.
+    measure : Measure
+        What to optimize.
+    settings : Settings
+        lambda, the solver, when to stop.
+    bias : float, optional
+        The value of a constant feature; None is without.
+    start : Model, optional
+        A model whose coefficients the run begins from; it may have fewer columns than the data.
+    start_name : str
+        What error messages call it.
+    ordering, step : str
+        How the margins are brought into order and where the solver's vectors live; ``"auto"`` takes what costs less.
+    fingerprint : str, optional
+        Identifies rows in memory, for checkpoints; a data set has its own.
+    """
+
+    data: Manifest | DataBlock
+    measure: Measure
+    settings: Settings
+    bias: float | None = None
+    start: Model | None = None
+    start_name: str = "start"
+    ordering: str = "auto"
+    step: str = "auto"
+    fingerprint: str | None = None
+
+    @classmethod
+    def of_rows(
+        cls, features: Any, labels: Labels, measure: str | Measure, settings: Settings, bias: float | None = None
+    ) -> TrainingTask:
+        """Return the task of training on rows in memory, all of them on this process.
+
+        `features` is what `distsms.matrix.local.as_features` or `distsms.matrix.augmented.RepeatedRows` made of them.
+        """
+        block = DataBlock(features, labels, None, 0, len(labels), features.shape[1], 0)
+        return cls(block, Measure.parse(measure), settings, bias)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The data set; None for rows in memory."""
+        return self.data if isinstance(self.data, Manifest) else None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same in a run that goes on from a checkpoint of this one, ready for JSON."""
+        settings = self.settings
+        return {
+            "data": self.manifest.fingerprint if self.manifest else self.fingerprint,
+            "measure": self.measure.name,
+            "lambda": settings.lam,
+            "bias": self.bias,
+            **{name: getattr(settings, name) for name in ("solver", "c_mu", "scaling", "zero_plane")},
+        }
+
+    def check(self) -> None:
+        """Raise InputError if the bias is not what it can be."""
+        if self.bias is not None and not 0 < self.bias < math.inf:
+            raise InputError(f"bias is {self.bias}; it must be a positive number, or None")
+
+    def start_vector(self) -> Floats | None:
+        """Return the coefficients that the run begins from, (p,) or with a bias (p + 1,); None for 0.
+
+        Raises
+        ------
+        InputError
+            If the model to start from has more columns than the data, or was made for rows normalized otherwise.
+        """
+        if self.start is None:
+            return None
+        p, begin, name = self.data.p, self.start, self.start_name
+        how = self.manifest.normalization if self.manifest else Normalization()
+        if begin.p > p:
+            raise InputError(
+                f"{name}: has {begin.p} columns, the data {p}; a start wants a model of the same features or fewer"
+            )
+        if (begin.normalization.kind == "l2") != (how.kind == "l2"):
+            raise InputError(f"{name}: is for rows normalized as {begin.normalization.kind}, the data are {how.kind}")
+        w = how.unfold(np.pad(begin.w, (0, p - begin.p)))
+        return np.append(w, begin.bias / self.bias) if self.bias else w
+
+
+class TrainingObserver:
+    """What `fit` reports on the way; a subclass does something with it. Every method is called on every rank."""
+
+    def planned(self, plan: Plan, notes: list[str]) -> None:
+        """Before a data set is loaded. `notes`, on the root, are lines on the checkpoint that the run goes on from."""
+
+    def loaded(self, block: DataBlock, vectors: Vectors) -> None:
+        """When the rows are in memory and the solver's vectors are laid out. May be collective."""
+
+    def evaluated(self, state: State, w: Floats) -> None:
+        """After each evaluation, on each rank that runs the solver; w is its slice of the best coefficients so far."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is conducted and kept; it does not change the result.
+
+    Parameters
+    ----------
+    memory : float, optional
+        The most bytes that each rank may take; rows of a data set that do not fit are read again on each pass.
+    checkpoint : path, optional
+        A folder for the state of the run, written every `Settings.checkpoint_every` seconds and at the end.
+    resume : bool
+        Whether to go on from the newest checkpoint in that folder, if there is one.
+    trace : path, optional
+        A file that gets one JSON line for each evaluation.
+    stop_wanted : callable
+        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
+    measure_rows : bool
+        Whether to compute the measures on the training rows, which sorts the scores.
+    """
+
+    memory: float | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = False
+    trace: str | os.PathLike[str] | None = None
+    stop_wanted: Callable[[], bool] = lambda: False
+    measure_rows: bool = True
+
+
+@dataclass
+class TrainedModel:
+    """What `fit` returns; the same on every rank but for `clock` and `reading`.
+
+    Attributes
+    ----------
+    w : ndarray of shape (p,)
+        The coefficients, without that of the constant feature.
+    bias, threshold : float
+        The constant that is added to each score, and the score from which on a row is called positive.
+    result : Result
+        How the run ended, and what it proved.
+    training : dict or None
+        The measures on the training rows, by name.
+    data : dict or None
+        What is known of the training rows, as `describe_data_set` or `describe_rows` returned it; None without
+        `RunOptions.measure_rows`.
+    vectors : Vectors
+        How the solver's vectors travelled.
+    clock, reading : Clock, ReadCounter
+        This rank's seconds by phase and bytes read; a caller may go on with them.
+    evaluations : int
+        The evaluations of this start of the run.
+    """
+
+    task: TrainingTask
+    options: RunOptions
+    w: Floats
     bias: float
     threshold: float
     result: Result
-    layout: tuple[str, str, int]  # ordering, step, number of ranks
-    scores: Floats
+    distribution: Distribution
+    training: dict[str, float] | None
+    data: dict[str, Any] | None
+    vectors: Vectors
+    clock: Clock
+    reading: ReadCounter
+    evaluations: int
 
+    def usage(self, comm: Communicator) -> list[dict[str, Any]]:
+        """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
+        return comm.allgather(resource_usage(self.clock, comm.bytes_moved(), self.reading.bytes, self.evaluations))
 
-def choose_solver(
-    asked: str | None, measure: str, comm: Communicator, usual: str = "lmvm", lmvm_only: str = ""
-) -> tuple[str, str]:
-    """The solver's name, and why it is another than the usual one, in words. Collective; nothing is read for it.
+    def usage_info(self, usage: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return what a model file says of the ranks' usage."""
+        return maximum_usage(usage) | {"outward": self.vectors.outward, "inward": self.vectors.inward}
 
-    asked : None takes the usual one, lbfgs where that is lmvm and some rank cannot load petsc4py, and bmrm for a
-    measure that is not smoothed.
-    lmvm_only : what else is asked for that needs lmvm where the usual one is taken, in words.
-    Raises InputError, on all ranks, where lmvm is asked for, or needed, and cannot run.
-    """
-    with comm.fail_together():
-        smooth = registry.loss_class(measure, "gather").smooth
-    if not (asked or smooth):
-        return "bmrm", "this measure has no smoothed risk"
-    name = asked or usual
-    if name != "lmvm":
-        return name, ""
-    from distsms.optim.solvers import tao
-
-    # All ranks are asked, since all may have to step; loading is left to one, which will need it in any case.
-    reasons = comm.allgather(tao.lacking(load=comm.is_root))
-    why = next((f"{one}{f' [rank {rank}]' * (comm.size > 1)}" for rank, one in enumerate(reasons) if one), "")
-    if not why:
-        return name, ""
-    if needs := "lmvm" if asked else lmvm_only:
-        remedy = "install it, or leave that out: lbfgs is taken then, with the same objective and proof"
-        raise InputError(f"{needs} needs PETSc's Python package: {why}; {remedy}", everywhere=True)
-    return "lbfgs", f"in lmvm's place, since {why}; the objective and the proof are the same"
-
-
-def settings_for(
-    measure: str,
-    solver: str,
-    epsilon: float | None = None,
-    relative: float | None = None,
-    ordering: str = "gather",
-    **more: Any,
-) -> Settings:
-    """The settings for a measure and a solver that `choose_solver` named. Local.
-
-    epsilon : the gap to prove; 1e-3 where neither it nor `relative` is given.
-    Raises InputError where settings contradict each other or the measure.
-    """
-    epsilon = 1e-3 if epsilon is None and relative is None else epsilon
-    settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **more)
-    settings.check_measure(measure, registry.loss_class(measure, ordering).smooth)
-    return settings
+    def to_model(self, comm: Communicator) -> Model:
+        """Return the model, with all that its file says: the same on every rank. **Collective.**"""
+        task, trace, usage = self.task, self.options.trace, self.usage(comm)
+        assert self.data is not None
+        info = model_info(
+            task.measure,
+            task.settings,
+            self.result,
+            self.distribution,
+            self.bias,
+            self.threshold,
+            self.training,
+            self.data,
+            comm.bcast(provenance() if comm.is_root else None),
+        )
+        info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
+        return model.from_training(self.w, info, task.manifest)
 
 
 def fit(
-    features: Features,
-    labels: Labels,
-    weights: Floats | None,
-    measure: str,
-    settings: Settings,
+    task: TrainingTask,
     comm: Communicator,
-    bias: float | None = None,
-    start: Floats | None = None,
-    ordering: str = "auto",
-    watch: Watcher = lambda state, w: None,
-    stop_wanted: Callable[[], bool] = lambda: False,
-) -> Fitted:
-    """Train on this rank's rows. Collective.
+    options: RunOptions = RunOptions(),
+    observer: TrainingObserver = TrainingObserver(),  # noqa: B008 - without state
+) -> TrainedModel:
+    """Train a linear model to a proved gap. **Collective.**
 
-    labels, weights : (n_local,), see `Loss`.  bias : value of a constant feature, or None.  start : (p,), with a bias
-    (p + 1,).  watch, stop_wanted : see `training.train` and `Objective`.
-    Raises InputError, on all ranks, where a class is missing, or settings or bias are not what they can be.
+    Parameters
+    ----------
+    task : TrainingTask
+        What is trained.
+    comm : Communicator
+        The ranks that share the rows.
+    options : RunOptions
+        How the run is conducted and kept.
+    observer : TrainingObserver
+        Learns of the plan, of the loaded rows and of each evaluation.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the data cannot be read, a class is missing, the memory does not suffice, or settings, bias,
+        start, checkpoint or trace cannot be used. All that can be refused without the rows is refused before these
+        are read.
+
+    Notes
+    -----
+    Memory beyond the rows: see `distsms.training.plan`. Cost beyond the solver's evaluations: one pass over the rows
+    for their scores, and with `measure_rows` a distributed sort of these.
     """
-    if bias is not None and not 0 < bias < np.inf:
-        raise InputError(f"bias is {bias}; it must be a positive number, or None", everywhere=True)
-    counted = np.ones(len(labels), bool) if weights is None else weights != 0
-    n_pos, n_neg = map(int, comm.sum(np.array([np.sum(counted & (labels > 0)), np.sum(counted & (labels < 0))])))
-    ordering, _ = registry.choose_ordering(ordering, measure, max(n_pos, 1), max(n_neg, 1), comm.size)
-    loss = registry.make_loss(measure, ordering, labels, weights, comm)
-    rows = WithBias(features, bias) if bias else features
-    step, _ = choose_step("auto", rows.shape[1], comm.size, settings.traits.spreadable)
-    vectors = make_vectors(step, rows.shape[1], comm)
-    result = train(Objective(rows, [loss], comm, stop_wanted, vectors=vectors), settings, start, watch)
-    vectors.close()
-    scores = rows.margins(result.w)
-    threshold = threshold_of(loss.calls_positive, scores[counted], labels[counted], comm)
-    w, constant = (result.w[:-1], bias * float(result.w[-1])) if bias else (result.w, 0.0)
-    return Fitted(w, constant, threshold, result, (ordering, step, comm.size), scores)
+    clock, reading, manifest, settings = Clock(comm.bytes_moved), ReadCounter(), task.manifest, task.settings
+    node_ranks, ordering, step, plan = comm.node_ranks(), task.ordering, task.step, None
+    with comm.fail_together():
+        task.check()
+        start = task.start_vector()
+        if manifest is not None:
+            asked = ordering, step, options.memory, bool(task.bias)
+            plan = make_plan(manifest, task.measure, settings, comm.size, node_ranks, *asked)
+            ordering, step = plan.ordering, plan.step
+        elif options.memory is not None:
+            raise InputError("a limit of memory is for data sets, which can be streamed; these rows are in memory")
+    keep = options.trace, options.checkpoint, options.resume, task.identity()
+    with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
+        if plan is not None:
+            observer.planned(plan, recorder.notes)
+        block = task.data if isinstance(task.data, DataBlock) else _load(task.data, comm, plan, clock, reading)
+        ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
+        features = WithBias(block.features, task.bias) if task.bias else block.features
+        step, _ = choose_step(step, features.shape[1], comm.size, settings.traits.spreadable)
+        with clock.phase("measure"):
+            vectors = make_vectors(step, features.shape[1], comm)
+        stack.callback(vectors.close)
+        observer.loaded(block, vectors)
+        objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors)
+        with reading if plan is not None and block.features.source else contextlib.nullcontext():
+            result = recorder.minimize(objective, start, observer.evaluated)
+    calls_positive, evaluations = loss.calls_positive, objective.evaluations
+    del objective, loss  # their arrays would lie beside those of the measures
+    if options.measure_rows:
+        gc.collect()  # a run and its solver refer to each other
+    with clock.phase("threshold"):
+        scores, labels = block.counted_scores(features.margins(result.w))
+        threshold, training, data = decision_threshold(calls_positive, scores, labels, comm), None, None
+        if options.measure_rows:
+            training = headline_measures(task.measure, scores, labels, threshold, comm)
+            if manifest is not None:
+                data = describe_data_set(manifest, manifest.directory)
+            else:
+                data = describe_rows(block, task.fingerprint, comm)
+    w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
+    made = Distribution(ordering, step, comm.size)
+    found = task, options, w, bias, threshold, result, made, training, data
+    return TrainedModel(*found, vectors, clock, reading, evaluations)
 
 
-def threshold_of(calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator) -> float:
-    """From which score on a row is called positive, of the rows that count. Collective.
-
-    calls_positive : how many rows are, see `Loss`; None: those above 0.
-    """
-    return 0.0 if calls_positive is None else ranking.top_k(scores, labels, calls_positive, comm).threshold
-
-
-def measured(measure: str, scores: Floats, labels: Labels, threshold: float, comm: Communicator) -> dict[str, float]:
-    """ROCArea, PRBEP and what was trained for, by name, of the rows that count. Collective."""
-    ranked = ranking.ranking(scores, labels, comm)
-    both = {"rocarea": ranked.rocarea, "prbep": ranked.prbep}
-    return (
-        both if measure in both else both | {measure: ranking.measure_value(measure, scores, labels, threshold, comm)}
-    )
-
-
-def start_from(model: Model, p: int, bias: float | None, name: object, how: Normalization = Normalization()) -> Floats:  # noqa: B008
-    """The coefficients of a model called `name`, widened to p columns and perhaps a constant feature. Local.
-
-    how : the normalization of the rows that are trained on.
-
-    Raises InputError if the model has more columns.
-    """
-    if model.p > p:
-        raise InputError(
-            f"{name}: has {model.p} columns, the data {p}; a start wants a model of the same features or fewer"
-        )
-    if (model.normalization.kind == "l2") != (how.kind == "l2"):
-        raise InputError(f"{name}: is for rows normalized as {model.normalization.kind}, the data are {how.kind}")
-    w = how.unfold(np.pad(model.w, (0, p - model.p)))
-    return np.append(w, model.bias / bias) if bias else w
-
-
-def info(
-    measure: str,
-    settings: Settings,
-    result: Result,
-    layout: tuple[str, str, int],
-    bias: float,
-    threshold: float,
-    on_training: dict[str, float],
-    data: Mapping[str, Any],
-    versions: dict[str, str],
-) -> dict[str, Any]:
-    """Everything that the model file says besides w. Local.
-
-    layout : ordering, step, number of ranks.
-    data : label_map, zero_based, directory, fingerprint, n, p, nnz, n_pos, n_neg.
-    """
-    ordering, step, ranks = layout
-    return {
-        "measure": measure,
-        "lambda": settings.lam,
-        **result.numbers(),
-        "bias": bias,
-        "threshold": threshold,
-        "training": on_training,
-        "label_map": data["label_map"],
-        "zero_based": data["zero_based"],
-        "settings": describe(settings),
-        "ordering": ordering,
-        "step": step,
-        "ranks": ranks,
-        "data": {name: data[name] for name in ("directory", "fingerprint", "n", "p", "nnz", "n_pos", "n_neg")},
-        "versions": versions,
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def origin(manifest: Any, directory: object) -> dict[str, Any]:
-    """What `info` wants to know of a data set. Local."""
-    names = ("label_map", "zero_based", "fingerprint", "n", "p", "nnz", "n_pos", "n_neg")
-    return {"directory": str(directory)} | {name: getattr(manifest, name) for name in names}
+def _load(data: Manifest, comm: Communicator, plan: Plan | None, clock: Clock, reading: ReadCounter) -> DataBlock:
+    assert plan is not None
+    with clock.phase("load"), reading:
+        return dataset.load(data, comm, budget=plan.room(comm.is_root))

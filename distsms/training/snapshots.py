@@ -1,4 +1,4 @@
-"""A run's snapshots to and from its checkpoint folder: the root writes and reads, vectors travel one at a time."""
+"""Snapshots of a run to and from its checkpoint folder. The root writes and reads; vectors travel one at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,19 @@ from distsms.utils import files
 
 @dataclass(frozen=True)
 class CheckpointWriter:
-    """Keeps snapshots. problem : what may not differ in a run that goes on from them; about : words for people."""
+    """Writes snapshots of a run into its checkpoint folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The checkpoint folder.
+    problem : mapping
+        What must be the same in a run that goes on from a checkpoint, ready for JSON.
+    about : mapping
+        More for people to read, such as the settings.
+    vectors : Vectors
+        Where the run's vectors live.
+    """
 
     folder: Path
     problem: Mapping[str, Any]
@@ -30,20 +42,22 @@ class CheckpointWriter:
     vectors: Vectors
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Write a snapshot; where that fails, a warning, and what was there is still there.
+        """Write a snapshot. If that fails, warn; the older checkpoints are still there then.
 
-        Collective among the ranks that step. A vector (p,) more on the root, where it has only slices.
+        **Collective** among the ranks that run the solver. If vectors are spread, the root holds one more, whole.
         """
         arrays = {f"table.{name}": Rows.of(table) for name, table in snapshot.tables.items()}
         for name, slices in snapshot.vectors.items():
-            rows = (self.vectors.gather(one) for one in slices)
+            rows = (self.vectors.gather(part) for part in slices)
             arrays[f"vector.{name}"] = Rows((len(slices), self.vectors.p), rows)  # type: ignore[arg-type]
         if self.vectors.comm.is_root:
             try:
                 checkpoint.save(self.folder, self.problem, {**snapshot.numbers, "about": self.about}, arrays)
             except InputError as error:
                 print(f"warning: no checkpoint: {error}; the run goes on", file=sys.stderr, flush=True)
-        for array in arrays.values():  # the others' part in it, and the root's where writing has failed
+        for (
+            array
+        ) in arrays.values():  # the other ranks take part in gathering, and so must the root where writing has failed
             for _ in array.rows:
                 pass
 
@@ -51,10 +65,24 @@ class CheckpointWriter:
 def opened(
     folder: Path, problem: Mapping[str, Any], resume: bool, held: contextlib.ExitStack
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Make the folder ready and hold it; the checkpoint to go on from, if there is one, and words on it. On the root.
+    """Lock the checkpoint folder, and return the checkpoint to go on from, if any, and lines on it. On the root.
 
-    Raises InputError if another job holds it, nothing can be written there, it has a checkpoint of another problem, or
-    one that a run which starts anew would replace.
+    Parameters
+    ----------
+    folder : Path
+        The checkpoint folder; made if it is not there.
+    problem : mapping
+        See `CheckpointWriter`.
+    resume : bool
+        Whether the run is to go on from the newest checkpoint.
+    held : ExitStack
+        Unlocks the folder when it is closed.
+
+    Raises
+    ------
+    InputError
+        If another job has locked the folder, if nothing can be written there, or if it has a checkpoint of another
+        problem, or one that a run which starts anew would replace.
     """
     held.enter_context(files.exclusive(folder))
     files.remove_partial(folder)
@@ -67,17 +95,17 @@ def opened(
     found, words = checkpoint.load(folder, problem)
     if found is None:
         return None, [f"resume    {folder} holds no checkpoint: the run starts anew"]
-    if words:  # the good one becomes the newest: the next checkpoint must not put a damaged one in its place
+    if words:  # make the good one the newest, so that the next checkpoint does not replace it by a damaged one
         os.replace(found.path, newest := folder / checkpoint.NEWEST)
         found = replace(found, path=newest)
     numbers = found.numbers
-    words = [f"warning   {one}; taking the older one" for one in words]
+    words = [f"warning   {damage}; taking the older one" for damage in words]
     so_far = f"evaluation {numbers['count']}, {numbers['seconds']:.2f} s, best J {numbers['best.J']:.8f}"
     return found, [*words, f"resume    {found.path}: {so_far}, lower bound {numbers['certificate.lower_bound']:.8f}"]
 
 
 def restored(found: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
-    """The snapshot in the root's checkpoint, as ranks that step hold it; None where the root has none. Collective."""
+    """Return the snapshot of the root's checkpoint, with this rank's slices; None if there is none. **Collective.**"""
     shapes = vectors.comm.bcast(found and found.shapes)
     if shapes is None:
         return None

@@ -19,10 +19,21 @@ TRACED: Fields = {**LINE, "best_J": is_number, "gap": is_number_or_null}
 
 
 class Trace:
-    """A file of JSON lines, one for each evaluation; does nothing without a path. Raises InputError if not writable.
+    """Writes a file of JSON lines, one for each evaluation. Local.
 
-    solver : named in every line.
-    after : the evaluation that a run goes on from: what an old file says up to it stays, what comes after it goes.
+    Parameters
+    ----------
+    path : str or None
+        The file; None writes nothing.
+    solver : str
+        Named in every line.
+    after : int
+        The evaluation that a run goes on from. Lines of an old file up to it are kept, later ones are removed.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
     """
 
     def __init__(self, path: str | None, solver: str, after: int = 0) -> None:
@@ -36,7 +47,7 @@ class Trace:
                 raise InputError(f"{path}: the trace cannot be written: {error}") from error
 
     def __call__(self, state: State) -> None:
-        """Append the state, readable by others at once. A disk that fills up costs the trace, not the run."""
+        """Append the state, so that others can read it at once. If the disk is full, only the trace ends."""
         if self.file_entry is not None:
             try:
                 self.file_entry.write(to_json({**state._asdict(), "solver": self._solver}) + "\n")
@@ -54,7 +65,7 @@ class Trace:
 
 
 def check_trace(path: str) -> None:
-    """Raise InputError if there is a file at `path` that is no trace: something else would be lost. Local."""
+    """Raise InputError if `path` is a file that is not a trace, and would be lost. Local."""
     try:
         if not Path(path).is_file():
             return
@@ -69,19 +80,19 @@ def check_trace(path: str) -> None:
 
 
 def _length_up_to(path: str, evaluation: int) -> int:
-    """How many bytes of a trace are whole lines on evaluations up to this one."""
+    """Return the length of a trace up to this evaluation, in bytes of whole lines."""
     length = 0
     with open(path, "rb") as file:
         for line in file:
             try:
                 if not line.endswith(b"\n") or json.loads(line)["evaluation"] > evaluation:
                     break
-            except (ValueError, KeyError, TypeError):  # of a writer that was killed, or no trace at all
+            except (ValueError, KeyError, TypeError):  # written by a process that was killed, or not a trace
                 break
             length += len(line)
     return length
 
 
 def read_trace(path: Path, remedy: str = "Give the file that `distsms train --trace` wrote") -> dict[str, Floats]:
-    """The columns of a trace file; without lines none. Raises InputError if it is damaged."""
+    """Return the columns of a trace file, by name; none if it has no lines. Raises InputError if it is damaged."""
     return to_columns(read_objects(path, TRACED, remedy, lines=True), TRACED)

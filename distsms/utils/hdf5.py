@@ -27,6 +27,11 @@ _PACKED = 1100
 _ATTRIBUTE_BYTES = 2**16
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of h5py and of the HDF5 library."""
+    return {"h5py": h5py.version.version, "HDF5": h5py.version.hdf5_version}
+
+
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Iterator[h5py.File]:
     """Open an HDF5 file without locks; errors of HDF5 and h5py become an InputError with the file's name.

@@ -22,8 +22,8 @@ from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Result, State
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from scripts.benchmarks.measuring import EPSILON, LAMBDA, Row, Set, objective_of, row, say
 from scripts.benchmarks.running import run_module
@@ -54,7 +54,7 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
 def solve(objective: Objective, settings: Settings) -> tuple[Result, list[State]]:
     """A run, and its course."""
     course: list[State] = []
-    return train(objective, settings, watch=lambda state, w: course.append(state)), course
+    return minimize(objective, settings, watch=lambda state, w: course.append(state)), course
 
 
 def _dlib(one: Set, folder: Path, objective: Objective, ours: list[float], limit: float, target: str) -> Iterator[Row]:

@@ -16,8 +16,8 @@ import numpy as np
 from distsms.data.shards.dataset import DataBlock, load
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.optim.objective import Objective, Request
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 
 LAMBDA, EPSILON = 1e-6, 1e-3
@@ -140,7 +140,7 @@ def requests(objective: Objective, evaluations: int = 24) -> list[Request]:
         return evaluate(some)
 
     objective.evaluate = remember  # type: ignore[assignment, method-assign]
-    train(objective, Settings(LAMBDA, EPSILON, max_evaluations=evaluations))
+    minimize(objective, Settings(LAMBDA, EPSILON, max_evaluations=evaluations))
     objective.evaluate = evaluate  # type: ignore[method-assign]
     return asked[len(asked) // 2 :]
 

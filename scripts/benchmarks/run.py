@@ -24,8 +24,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distsms.cli.info import versions
 from distsms.study.tables import markdown
+from distsms.training.provenance import versions
 from distsms.utils.formatting import to_json
 from scripts import records
 from scripts.benchmarks.measuring import QUIET, Set, Triad, say, two_cores

@@ -27,8 +27,8 @@ from distsms.losses.registry import make_loss
 from distsms.measures import SHOWN
 from distsms.optim.objective import Objective
 from distsms.optim.result import State, Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.study.tables import markdown
 from scripts import records
@@ -122,7 +122,7 @@ def _run(objective: Objective, settings: Settings) -> tuple[int | str, list[floa
     def note(state: State, w: Any) -> None:
         course.append(state.best_J)
 
-    result = train(objective, settings, watch=note)
+    result = minimize(objective, settings, watch=note)
     return result.evaluations if result.status is Status.PROVED else result.status.name.lower(), course
 
 
@@ -149,7 +149,7 @@ def _by_one_plane(
     further = 1e-4
     settings = Settings(lam, epsilon * further, **more | {"c_mu": more["c_mu"] / further})
     try:
-        result = train(objective, settings, watch=note)
+        result = minimize(objective, settings, watch=note)
     except _Proved:
         return len(course), course
     return result.status.name.lower(), course

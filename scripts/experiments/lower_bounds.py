@@ -27,8 +27,8 @@ from distsms.matrix.local import SparseRows
 from distsms.measures import SHOWN
 from distsms.optim.objective import Objective
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.study.tables import markdown
 from distsms.utils.typing import Floats
@@ -119,7 +119,7 @@ def solved(source: PrbepLowerBound | RocAreaLowerBound, epsilon: float, max_eval
         separation: Any = ProofsSeparation(source, loss) if hard else loss
         objective = Objective(features, [separation], comm)
         settings = Settings(1.0, epsilon, None, solver=solver, zero_plane=zero_plane, max_evaluations=max_evaluations)
-        result = train(objective, settings, source.w_0 if from_w_0 else None)
+        result = minimize(objective, settings, source.w_0 if from_w_0 else None)
         found.append(
             {
                 "measure": source.measure,

@@ -18,7 +18,8 @@ from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.selection import baseline, method_results
 from distsms.selection.competitors import ALONE
 from distsms.selection.folds import deal_rows
-from distsms.training.fit import fit, settings_for
+from distsms.training.fit import RunOptions, TrainingTask, fit
+from distsms.training.solver_choice import settings_for
 from distsms.utils.typing import Floats
 
 LEVEL, REPLICATES, BLOCK = 0.95, 500, 10
@@ -261,8 +262,11 @@ def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
     """Return models of `distsms train` for two values of lambda, the larger first."""
     settings = settings_for("rocarea", "lmvm", None, 0.01, lam=1.0)
     rows = as_features(csr_matrix(X))
-    each = [(lam, fit(rows, y, None, "rocarea", replace(settings, lam=lam), ALONE)) for lam in (0.1, 1e-3)]
-    return [(lam, one.w) for lam, one in each]
+    models = []
+    for lam in (0.1, 1e-3):
+        task = TrainingTask.of_rows(rows, y, "rocarea", replace(settings, lam=lam))
+        models.append((lam, fit(task, ALONE, RunOptions(measure_rows=False)).w))
+    return models
 
 
 def normal_measures(distance: float, share: float) -> tuple[float, float]:

@@ -138,10 +138,6 @@ def test_a_place_that_cannot_be_written_is_found_before(tmp_path):
             model.check_writable(path)
 
 
-def test_versions_are_strings():
-    assert json.dumps(model.versions())
-
-
 def test_devices_and_links(tmp_path):
     """A path that is not a regular file is left alone; a link is followed."""
     os.mkfifo(tmp_path / "pipe")

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy import optimize
 from scipy.sparse import csr_matrix
 
-from distsms import measures
 from distsms.errors import InputError
 from distsms.losses.registry import loss_class, make_loss
+from distsms.measures import LARGEST_BETA, SMALLEST_BETA, Measure
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import data, local_part, objective, problems
@@ -34,7 +34,7 @@ def build(measure, labels, comm=None, weights=None):
 
 
 def exact_risk(measure, scores, labels, sums=oracles.all_subsets):
-    family, parameters = measures.parse(measure)
+    family, parameters = Measure.parse(measure).family, Measure.parse(measure).parameters
     positive, negative = (oracles.rational(scores[labels == sign]) for sign in (1, -1))
     return oracles.contingency_risk(family, *(parameters or (None,)), positive, negative, sums)
 
@@ -210,13 +210,20 @@ def test_what_is_called_positive():
 
 
 @pytest.mark.serial
+def test_whether_there_is_a_smoothed_risk_is_said_alike():
+    for name in NAMES:
+        measure = Measure.parse(name.format(3))
+        assert measure.smooth == loss_class(measure, "gather").smooth
+
+
+@pytest.mark.serial
 def test_names():
-    assert measures.parse("f0.5") == ("f-beta", (0.5,))
-    for limit in (measures.SMALLEST_BETA, measures.LARGEST_BETA):  # in the form in which the message prints them
-        assert measures.parse(f"f{limit:g}") == ("f-beta", (limit,))
-    assert measures.parse("f2.") == measures.parse("f2") == ("f-beta", (2.0,))
-    assert measures.parse("recall@12") == ("recall@k", (12,))
-    assert (measures.at("precision@7"), measures.at("f1")) == (7, None)
+    assert (Measure.parse("f0.5").family, Measure.parse("f0.5").beta) == ("f-beta", 0.5)
+    for limit in (SMALLEST_BETA, LARGEST_BETA):  # in the form in which the message prints them
+        assert Measure.parse(f"f{limit:g}").beta == limit
+    assert Measure.parse("f2.") == Measure.parse("f2") and str(Measure.parse("f2.")) == "f2."
+    assert (Measure.parse("recall@12").family, Measure.parse("recall@12").parameters) == ("recall@k", (12,))
+    assert (Measure.parse("precision@7").k, Measure.parse("f1").k) == (7, None)
     for bad in (
         "",
         "auc",
@@ -234,7 +241,7 @@ def test_names():
         "recall@-1",
     ):
         with pytest.raises(InputError, match="error-rate"):
-            measures.parse(bad)
+            Measure.parse(bad)
 
 
 # The error rate's smoothing
@@ -281,7 +288,7 @@ def test_its_width_in_the_paper():
 
 def by_all_planes(X, y, measure, lam):
     """Compute min J from the planes of all labelings: a quadratic program in w and the height of the highest plane."""
-    family, parameters = measures.parse(measure)
+    family, parameters = Measure.parse(measure).family, Measure.parse(measure).parameters
     delta, calls = oracles.contingency(family, *(parameters or (None,)), np.sum(y > 0), np.sum(y < 0))
     r, d = [np.zeros(X.shape[1])], [0.0]
     for z in map(np.array, product([1, -1], repeat=len(y))):
@@ -289,7 +296,7 @@ def by_all_planes(X, y, measure, lam):
             r.append(X.T @ (z - y) / len(y))
             d.append(float(delta(int(np.sum(y > z)), int(np.sum(z > y)))))
     r, d = np.array(r), np.array(d)
-    found = minimize(
+    found = optimize.minimize(
         lambda v: lam / 2 * v[:-1] @ v[:-1] + v[-1],
         np.append(np.zeros(X.shape[1]), d.max()),
         jac=lambda v: np.append(lam * v[:-1], 1.0),
@@ -317,7 +324,7 @@ def test_the_optimum_is_that_of_all_labelings(measure, lam, comm):
     least = comm.bcast(by_all_planes(X, y, measure, lam) if comm.is_root else None)
     for solver, zero_plane, epsilon in (("bmrm", True, 1e-6), ("bmrm", False, 1e-6), ("bmrm-linesearch", True, 1e-2)):
         settings = Settings(lam=lam, epsilon=epsilon, solver=solver, zero_plane=zero_plane)
-        result = train(objective(csr_matrix(X), y, comm, measure), settings)
+        result = minimize(objective(csr_matrix(X), y, comm, measure), settings)
         assert result.status is Status.PROVED
         assert result.lower_bound - 1e-8 <= least <= result.J + 1e-8
         assert result.J <= least + epsilon + 1e-8
@@ -336,12 +343,14 @@ def test_error_rate_is_the_linear_svm(lam, comm):
         v = alpha @ A
         return v @ v / (2 * lam) - alpha.sum() / 2, A @ v / lam - 0.5
 
-    alpha = minimize(dual, np.zeros(n), jac=True, bounds=[(0, 2 / n)] * n, options={"maxiter": 5000, "ftol": 1e-15}).x
+    alpha = optimize.minimize(
+        dual, np.zeros(n), jac=True, bounds=[(0, 2 / n)] * n, options={"maxiter": 5000, "ftol": 1e-15}
+    ).x
     w = alpha @ A / lam
     lower, upper = -dual(alpha)[0], lam / 2 * w @ w + 2 / n * np.maximum(0.5 - A @ w, 0).sum()
     assert upper - lower < 1e-5
     for solver in SOLVERS:
-        result = train(objective(X, y, comm, "error-rate"), Settings(lam=lam, solver=solver))
+        result = minimize(objective(X, y, comm, "error-rate"), Settings(lam=lam, solver=solver))
         assert result.status is Status.PROVED
         assert result.lower_bound <= upper
         assert lower <= result.J <= upper + 1e-3
@@ -352,15 +361,15 @@ def test_error_rate_is_the_linear_svm(lam, comm):
 def test_solvers_of_smoothed_risks_are_refused_on_every_rank(measure, solver, comm):
     X, y = data()
     with pytest.raises(InputError, match=f"{solver} needs one; use bmrm or bmrm-linesearch"):
-        train(objective(X, y, comm, measure), Settings(lam=1.0, solver=solver))
+        minimize(objective(X, y, comm, measure), Settings(lam=1.0, solver=solver))
 
 
 @pytest.mark.parametrize("measure", EXACT_ONLY)
 def test_a_start_elsewhere_finds_the_same(measure, comm):
     X, y = data(seed=1)
     settings = Settings(lam=0.1, solver="bmrm")
-    cold, warm = (train(objective(X, y, comm, measure), settings, w) for w in (None, np.full(X.shape[1], 0.3)))
+    cold, warm = (minimize(objective(X, y, comm, measure), settings, w) for w in (None, np.full(X.shape[1], 0.3)))
     assert cold.status is warm.status is Status.PROVED
     assert warm.J == pytest.approx(cold.J, abs=1e-3)
     assert cold.J_at_zero == warm.J_at_zero == 1.0
-    assert train(objective(X, y, comm, measure), Settings(lam=1e9, solver="bmrm")).vacuous
+    assert minimize(objective(X, y, comm, measure), Settings(lam=1e9, solver="bmrm")).vacuous

@@ -12,8 +12,8 @@ from distsms.matrix.augmented import WithBias
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from tests.matrix.test_local import build, cases
 from tests.support import oracles
@@ -79,14 +79,14 @@ def test_evaluations_and_models_are_those_of_a_column_by_hand(measure, comm):
             if measure in ("rocarea", "prbep"):
                 assert abs(result.r[-1]) <= 1e-12
     settings = Settings(lam=lam, epsilon=1e-4, solver=solver)
-    ours = train(wrapped, settings)
-    theirs = train(objective(by_hand(X, value), y, comm, measure), settings)
+    ours = minimize(wrapped, settings)
+    theirs = minimize(objective(by_hand(X, value), y, comm, measure), settings)
     assert ours.status is theirs.status is Status.PROVED
     assert ours.J == pytest.approx(theirs.J, abs=1e-4)
     if measure in ("rocarea", "prbep"):
         assert abs(ours.w[-1]) <= 1e-12
     elif measure == "error-rate":
-        assert ours.J < train(objective(X, y, comm, measure), settings).lower_bound  # it is of use
+        assert ours.J < minimize(objective(X, y, comm, measure), settings).lower_bound  # it is of use
 
 
 @pytest.mark.serial

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sklearn.svm import SVC, LinearSVC
 
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import WAYS, build, data, objective, problems
@@ -43,7 +43,7 @@ def test_the_loss_computes_it(way, problem):
 def test_training_for_prbep_is_an_svm_with_an_intercept_that_is_not_regularized(positive, lam):
     """LIBSVM at C = 8 n+ / (lambda n^2) finds v = 4 n+/n w; its J lies within the proved interval."""
     X, y = data(n=300, positive=positive, seed=3)
-    ours = train(objective(X, y, Communicator(), "prbep"), Settings(lam=lam, epsilon=1e-6, max_evaluations=5000))
+    ours = minimize(objective(X, y, Communicator(), "prbep"), Settings(lam=lam, epsilon=1e-6, max_evaluations=5000))
     assert ours.status is Status.PROVED
     n, n_pos = len(y), int(np.sum(y > 0))
     other = SVC(kernel="linear", C=8 * n_pos / (lam * n**2), tol=1e-9).fit(X.toarray(), y)
@@ -59,7 +59,7 @@ def test_training_for_prbep_is_an_svm_with_an_intercept_that_is_not_regularized(
 def test_training_for_rocarea_is_a_ranking_svm(lam):
     """Hinge loss on the differences of all pairs, C = 1 / (lambda n+ n-), no intercept."""
     X, y = data(n=60, p=6, seed=4)
-    ours = train(objective(X, y, Communicator(), "rocarea"), Settings(lam=lam, epsilon=1e-6, max_evaluations=5000))
+    ours = minimize(objective(X, y, Communicator(), "rocarea"), Settings(lam=lam, epsilon=1e-6, max_evaluations=5000))
     dense = X.toarray()
     pairs = (dense[y > 0][:, None] - dense[y < 0][None]).reshape(-1, X.shape[1])
     sign = np.where(np.arange(len(pairs)) % 2, 1, -1)  # LIBLINEAR wants two classes

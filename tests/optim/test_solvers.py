@@ -11,10 +11,10 @@ from distsms.errors import InputError
 from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers import agm
 from distsms.optim.solvers.base import SOLVERS, Outcome, Traits, solver_class
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import data, noting, objective
 
@@ -37,7 +37,7 @@ def test_all_find_the_same_optimum(measure, lam, comm):
     for name in SOLVERS:
         states[name] = []
         settings = Settings(lam=lam, epsilon=1e-3, solver=name, max_evaluations=500)
-        results[name] = train(objective(X, y, comm, measure), settings, watch=noting(states[name]))
+        results[name] = minimize(objective(X, y, comm, measure), settings, watch=noting(states[name]))
         if lam >= 1e-2 or name != "bmrm-linesearch":  # which needs thousands there
             assert results[name].status is Status.PROVED, name
     least, bound = min(r.J for r in results.values()), max(r.lower_bound for r in results.values())
@@ -59,7 +59,7 @@ def test_cutting_planes_are_exact(measure, zero_plane, solver, comm):
     X, y = data(seed=3)
     states = []
     settings = Settings(lam=1e-1, epsilon=1e-4, solver=solver, zero_plane=zero_plane, max_evaluations=1000)
-    result = train(objective(X, y, comm, measure), settings, watch=noting(states))
+    result = minimize(objective(X, y, comm, measure), settings, watch=noting(states))
     assert result.status is Status.PROVED
     assert result.nu == 0
     assert all(s.nu == 0 and s.J_mu == s.J and abs(s.smoothing_gap) < 1e-12 for s in states)
@@ -74,7 +74,9 @@ def test_the_line_search_is_the_papers(measure):
     X, y = data(seed=4)
     lam, states = 1e-2, []
     problem = objective(X, y, Communicator(), measure)
-    train(problem, Settings(lam=lam, solver="bmrm-linesearch", max_evaluations=60, epsilon=1e-9), watch=noting(states))
+    minimize(
+        problem, Settings(lam=lam, solver="bmrm-linesearch", max_evaluations=60, epsilon=1e-9), watch=noting(states)
+    )
     w, b, best = np.zeros(X.shape[1]), 0.0, 0.0
     for state in states:
         e = problem.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0]
@@ -92,9 +94,9 @@ def test_bmrm_with_little_memory_merges_planes(measure, comm):
     X, y = data(seed=7)
     settings = Settings(lam=1e-2, solver="bmrm", vector_bytes=8 * 6 * (12 + 6), max_evaluations=1000)
     assert settings.planes_within(12) == 6
-    result = train(objective(X, y, comm, measure), settings)
+    result = minimize(objective(X, y, comm, measure), settings)
     assert result.status is Status.PROVED
-    everything = train(objective(X, y, comm, measure), Settings(lam=1e-2, solver="bmrm"))
+    everything = minimize(objective(X, y, comm, measure), Settings(lam=1e-2, solver="bmrm"))
     assert result.evaluations >= everything.evaluations
 
 
@@ -118,7 +120,7 @@ def test_planes_by_solver():
 )
 def test_limits(solver, more, status, comm):
     X, y = data()
-    result = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, solver=solver, **more))
+    result = minimize(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, solver=solver, **more))
     assert result.status is status
     assert result.evaluations <= 3
     assert np.isfinite([result.J, result.gap]).all()
@@ -128,19 +130,19 @@ def test_limits(solver, more, status, comm):
 def test_stop_signals_warm_starts_and_not_a_number(solver, comm):
     X, y = data()
     problem = objective(X, y, comm, stop_wanted=lambda: comm.rank == comm.size - 1 and problem.evaluations >= 4)
-    stopped = train(problem, Settings(lam=1e-4, epsilon=1e-9, solver=solver))
+    stopped = minimize(problem, Settings(lam=1e-4, epsilon=1e-9, solver=solver))
     assert (stopped.status, stopped.evaluations) == (Status.STOPPED, 4)
-    start = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-4)).w
-    warm = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, solver=solver, max_evaluations=2), start)
+    start = minimize(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-4)).w
+    warm = minimize(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, solver=solver, max_evaluations=2), start)
     assert warm.J < 0.1 < stopped.J_at_zero
-    huge = train(objective(X * 1e300, y, comm), Settings(lam=1e-4, solver=solver), np.full(X.shape[1], 1e300))
+    huge = minimize(objective(X * 1e300, y, comm), Settings(lam=1e-4, solver=solver), np.full(X.shape[1], 1e300))
     assert huge.status is Status.NONFINITE
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_bmrm_ends_by_itself_beyond_what_floats_can_tell(measure, comm):
     X, y = data(n=60)
-    result = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-18, solver="bmrm"))
+    result = minimize(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-18, solver="bmrm"))
     assert result.status is Status.ROUNDING
     assert "change the gap by" in result.detail
     assert result.gap < 1e-10
@@ -248,7 +250,7 @@ def test_a_new_solver_is_a_class_and_a_line(monkeypatch, comm):
     monkeypatch.setitem(SOLVERS, "descent", "tests.optim.test_solvers:Descent")
     assert solver_class("descent").traits == Traits()
     X, y = data()
-    result = train(objective(X, y, comm), Settings(lam=1.0, epsilon=1e-3, solver="descent", max_evaluations=500))
+    result = minimize(objective(X, y, comm), Settings(lam=1.0, epsilon=1e-3, solver="descent", max_evaluations=500))
     assert result.status is Status.PROVED
 
 
@@ -303,7 +305,9 @@ def test_an_exception_outlives_a_collection_of_garbage():
     before = gc.get_threshold()
     gc.set_threshold(1)
     try:
-        results = [train(objective(X, y, Communicator()), Settings(lam=1e-4, max_evaluations=k)) for k in range(1, 12)]
+        results = [
+            minimize(objective(X, y, Communicator()), Settings(lam=1e-4, max_evaluations=k)) for k in range(1, 12)
+        ]
     finally:
         gc.set_threshold(*before)
     assert [one.evaluations for one in results] == list(range(1, 12))

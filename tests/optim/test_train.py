@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy import optimize
 from scipy.sparse import csr_matrix, diags, hstack, random
 
 from distsms.errors import InputError
 from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import data, noting, objective
@@ -34,7 +34,7 @@ def least(X, y, measure, lam):
             one = problem.evaluate([Request(v, nu, SquaredNorm(lam))])[0]
             return one.J_mu, one.gradient
 
-        w = minimize(both, w, jac=True, method="L-BFGS-B", options={"maxiter": 500, "maxcor": 30}).x
+        w = optimize.minimize(both, w, jac=True, method="L-BFGS-B", options={"maxiter": 500, "maxcor": 30}).x
         best = min(best, problem.evaluate([Request(w, nu, SquaredNorm(lam))])[0].J)
     return best
 
@@ -45,7 +45,7 @@ def least(X, y, measure, lam):
 def test_what_is_proved_is_true(measure, lam, epsilon, comm):
     X, y = data(seed=7)
     states = []
-    result = train(objective(X, y, comm, measure), Settings(lam=lam, epsilon=epsilon), watch=noting(states))
+    result = minimize(objective(X, y, comm, measure), Settings(lam=lam, epsilon=epsilon), watch=noting(states))
     assert result.status is Status.PROVED
     assert result.gap <= epsilon
     assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
@@ -69,10 +69,10 @@ def test_steps_of_the_bundle_prove_where_the_solver_alone_stalls(measure, comm):
     y = np.where(np.arange(40) % 5 < 2, 1, -1).astype(np.int8)
     states = []
     helped = Settings(lam=1e-4, epsilon=1e-7, max_evaluations=1000)
-    result = train(objective(X, y, comm, measure), helped, watch=noting(states))
+    result = minimize(objective(X, y, comm, measure), helped, watch=noting(states))
     assert result.status is Status.PROVED
     alone = replace(helped, bundle_steps=False, max_evaluations=result.evaluations)
-    assert train(objective(X, y, comm, measure), alone).status is not Status.PROVED
+    assert minimize(objective(X, y, comm, measure), alone).status is not Status.PROVED
     if comm.is_root:
         assert {s.nu > 0 for s in states} == {True, False}
         assert result.J <= least(X, y, measure, 1e-4) + 1e-7
@@ -81,7 +81,7 @@ def test_steps_of_the_bundle_prove_where_the_solver_alone_stalls(measure, comm):
 @pytest.mark.parametrize("measure", MEASURES)
 def test_relative_target(measure, comm):
     X, y = data(seed=8)
-    result = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=None, relative=0.05))
+    result = minimize(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=None, relative=0.05))
     assert result.status is Status.PROVED
     assert result.gap <= 0.05 * result.J
 
@@ -89,12 +89,12 @@ def test_relative_target(measure, comm):
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_papers_width_may_end_at_its_floor(measure, comm):
     X, y = data(seed=8)
-    result = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1000.0))
+    result = minimize(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1000.0))
     assert result.status is Status.FLOOR
     assert result.gap > 1e-3
     assert "c-mu" in result.detail
     assert result.status.exit_code == 3
-    narrow = train(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1.0))
+    narrow = minimize(objective(X, y, comm, measure), Settings(lam=1e-2, epsilon=1e-3, c_mu=1.0))
     assert narrow.status is Status.PROVED
 
 
@@ -104,7 +104,7 @@ def test_the_papers_width_may_end_at_its_floor(measure, comm):
 )
 def test_limits(settings, status, code, comm):
     X, y = data()
-    result = train(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, **settings))
+    result = minimize(objective(X, y, comm), Settings(lam=1e-4, epsilon=1e-9, **settings))
     assert result.status is status
     assert result.status.exit_code == code
     assert np.isfinite([result.J, result.gap]).all()
@@ -114,7 +114,7 @@ def test_limits(settings, status, code, comm):
 def test_a_signal_on_any_rank_stops_in_order(comm):
     X, y = data()
     problem = objective(X, y, comm, stop_wanted=lambda: comm.rank == comm.size - 1 and problem.evaluations >= 4)
-    result = train(problem, Settings(lam=1e-4, epsilon=1e-9))
+    result = minimize(problem, Settings(lam=1e-4, epsilon=1e-9))
     assert result.status is Status.STOPPED
     assert result.evaluations == 4
     assert result.status.exit_code == 75
@@ -123,7 +123,7 @@ def test_a_signal_on_any_rank_stops_in_order(comm):
 def test_not_a_number_is_named(comm):
     X, y = data()
     start = np.full(X.shape[1], 1e300)
-    result = train(objective(X * 1e300, y, comm), Settings(lam=1e-4), start)
+    result = minimize(objective(X * 1e300, y, comm), Settings(lam=1e-4), start)
     assert result.status is Status.NONFINITE
     assert "evaluation 1" in result.detail
     assert result.status.exit_code == 6
@@ -132,7 +132,7 @@ def test_not_a_number_is_named(comm):
 def test_beyond_what_floats_can_tell_is_no_success(comm):
     """A gap of 1e-17 cannot be proved: the run ends by itself and says that it did not."""
     X, y = data(n=60)
-    result = train(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
+    result = minimize(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
     assert result.status is Status.ROUNDING
     assert result.gap < 1e-6
 
@@ -140,8 +140,8 @@ def test_beyond_what_floats_can_tell_is_no_success(comm):
 @pytest.mark.parametrize("measure", MEASURES)
 def test_warm_start_is_quicker(measure, comm):
     X, y = data(n=400, p=40, seed=9)
-    first = train(objective(X, y, comm, measure), Settings(lam=1e-4, epsilon=1e-4))
-    again = train(objective(X, y, comm, measure), Settings(lam=1e-4, epsilon=1e-2), first.w)
+    first = minimize(objective(X, y, comm, measure), Settings(lam=1e-4, epsilon=1e-4))
+    again = minimize(objective(X, y, comm, measure), Settings(lam=1e-4, epsilon=1e-2), first.w)
     assert again.evaluations < first.evaluations
     assert again.J <= first.J + 1e-2
 
@@ -150,7 +150,7 @@ def test_warm_start_is_quicker(measure, comm):
 def test_small_and_large_memories(planes, history, comm):
     X, y = data(seed=11)
     settings = Settings(lam=1e-2, epsilon=1e-3, planes=planes, history=history, max_evaluations=2000)
-    assert train(objective(X, y, comm), settings).status is Status.PROVED
+    assert minimize(objective(X, y, comm), settings).status is Status.PROVED
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -158,7 +158,7 @@ def test_a_single_positive(measure, comm):
     X, y = data(seed=12)
     y[:] = -1
     y[5] = 1
-    result = train(objective(X, y, comm, measure), Settings(lam=1e-3))
+    result = minimize(objective(X, y, comm, measure), Settings(lam=1e-3))
     assert result.status is Status.PROVED
     if comm.is_root:
         assert result.lower_bound <= least(X, y, measure, 1e-3) + 1e-9 <= result.J + 2e-9
@@ -186,20 +186,20 @@ def test_settings_are_checked(bad):
 def test_a_run_that_has_not_begun_to_move_is_not_called_vacuous(comm):
     """Cut short at w = 0, where the optimum is much better: idle. At a huge lambda w = 0 is nearly optimal: vacuous."""
     X, y = data(n=200, p=8)
-    cut = train(objective(X, y, comm), Settings(lam=1e-6, solver="bmrm", max_evaluations=1))
+    cut = minimize(objective(X, y, comm), Settings(lam=1e-6, solver="bmrm", max_evaluations=1))
     assert cut.idle and not cut.vacuous
-    proved = train(objective(X, y, comm), Settings(lam=1e6))
+    proved = minimize(objective(X, y, comm), Settings(lam=1e6))
     assert proved.vacuous and proved.idle
     assert replace(proved, J=proved.J_at_zero).against_zero == "no better than w = 0"
     assert replace(proved, J=0.9999 * proved.J_at_zero).against_zero == "hardly better than w = 0"
-    better = train(objective(X, y, comm), Settings(lam=1e-4))
+    better = minimize(objective(X, y, comm), Settings(lam=1e-4))
     assert not better.idle and not better.vacuous
 
 
 @pytest.mark.parametrize("lam", [1e-2, 1e-6])
 def test_too_wide_a_fixed_width_is_the_floor(lam, comm):
     X, y = data(n=300, p=20, seed=4)
-    result = train(objective(X, y, comm), Settings(lam=lam, c_mu=1000.0, epsilon=None, relative=1e-3))
+    result = minimize(objective(X, y, comm), Settings(lam=lam, c_mu=1000.0, epsilon=None, relative=1e-3))
     assert result.status is Status.FLOOR
     assert "smaller --c-mu" in result.detail
 
@@ -208,7 +208,7 @@ def test_the_variables_scale_is_not_the_problems(comm):
     """Columns of very different size: the optimum is the same whatever the solver works on, the way there is not."""
     X, y = data(n=300, p=8, seed=3)
     X = (X @ diags(10.0 ** np.arange(-4, 4))).tocsr()
-    found = [train(objective(X, y, comm), Settings(lam=1e-3, scaling=s)) for s in (0.0, 0.125, 0.5)]
+    found = [minimize(objective(X, y, comm), Settings(lam=1e-3, scaling=s)) for s in (0.0, 0.125, 0.5)]
     assert all(one.status is Status.PROVED for one in found)
     assert all(one.lower_bound <= other.J for one in found for other in found)
     assert len({one.evaluations for one in found}) > 1
@@ -217,7 +217,7 @@ def test_the_variables_scale_is_not_the_problems(comm):
 def test_empty_columns_and_a_scale_out_of_range(comm):
     X, y = data(n=100, p=5)
     X = hstack([X, csr_matrix((100, 3))]).tocsr()
-    result = train(objective(X, y, comm), Settings(lam=1e-2, scaling=1.0))
+    result = minimize(objective(X, y, comm), Settings(lam=1e-2, scaling=1.0))
     assert result.status is Status.PROVED
     assert not result.w[5:].any()
     with pytest.raises(InputError, match="scaling"):
@@ -227,7 +227,7 @@ def test_empty_columns_and_a_scale_out_of_range(comm):
 @pytest.mark.serial
 def test_options_reach_tao(capfd):
     X, y = data()
-    train(objective(X, y, Communicator()), Settings(lam=1e-2, solver_options=("-tao_monitor",)))
+    minimize(objective(X, y, Communicator()), Settings(lam=1e-2, solver_options=("-tao_monitor",)))
     assert "Function value" in capfd.readouterr().out
     from petsc4py import PETSc
 
@@ -264,7 +264,7 @@ def test_no_bound_above_the_objective_anywhere(measure):
     found = []
     for solver in ("lmvm", "agm", "bmrm", "bmrm-linesearch"):
         settings = Settings(lam=lam, solver=solver, max_evaluations=300)
-        found.append(train(objective(csr_matrix(X), y, Communicator(), measure), settings))
+        found.append(minimize(objective(csr_matrix(X), y, Communicator(), measure), settings))
     exact = [exact_J(one.w, X, y, measure, lam) for one in found]
     for slope in 10.0 ** np.arange(-3, 8):
         exact += [exact_J(np.array([sign * slope, 0.0]), X, y, measure, lam) for sign in (1, -1)]
@@ -284,7 +284,7 @@ def test_no_proof_that_rounding_could_have_made(measure, offset, seed):
     y = np.where(rng.random(12) < 0.4, 1, -1).astype(np.int8)
     y[:2] = 1, -1
     settings = Settings(lam=1e-4, epsilon=1e-6, max_evaluations=300)
-    result = train(objective(csr_matrix(X), y, Communicator(), measure), settings)
+    result = minimize(objective(csr_matrix(X), y, Communicator(), measure), settings)
     if offset == 0:
         assert result.status is Status.PROVED
     J = exact_J(result.w, X, y, measure, 1e-4)
@@ -299,7 +299,7 @@ def test_no_proof_that_rounding_could_have_made(measure, offset, seed):
 def test_contradictory_rows(comm):
     """The same row with both labels, and a far outlier, at a tiny lambda."""
     X, y = csr_matrix([[2000.0], [1.0], [1.0]]), np.array([-1, 1, -1], np.int8)
-    result = train(objective(X, y, comm), Settings(lam=1e-8, epsilon=1e-6))
+    result = minimize(objective(X, y, comm), Settings(lam=1e-8, epsilon=1e-6))
     assert result.status is Status.PROVED
     assert result.J == pytest.approx(0.5, abs=1e-5)
 
@@ -307,7 +307,7 @@ def test_contradictory_rows(comm):
 def test_what_a_result_says_is_json(comm):
     X, y = data()
     start = np.full(X.shape[1], 1e300)
-    numbers = train(objective(X * 1e300, y, comm), Settings(lam=1e-4), start).numbers()
+    numbers = minimize(objective(X * 1e300, y, comm), Settings(lam=1e-4), start).numbers()
     assert numbers["J"] is None
     json.dumps(numbers, allow_nan=False)
 
@@ -323,7 +323,7 @@ def test_watching_is_off_the_clock(comm, monkeypatch):
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     X, y = data()
-    result = train(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-3, time_limit=50.0), watch=watch)
+    result = minimize(objective(X, y, comm), Settings(lam=1e-2, epsilon=1e-3, time_limit=50.0), watch=watch)
     assert result.status is Status.PROVED
     assert result.seconds == 0.0
     if comm.is_root:

@@ -11,8 +11,8 @@ from distsms.errors import InputError
 from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel import buffers, shared_memory, vectors
 from distsms.parallel.vectors import STEPS, choose_step, make_vectors
 from tests.support.problems import SPREADABLE, asked, data, noting, objective
@@ -155,7 +155,7 @@ def test_the_same_optimum(solver, p, comm, shared):
     for step in STEPS:
         states, problem = [], objective(X, y, comm, step=step)
         start = np.linspace(0, 0.1, p)
-        result = train(problem, Settings(lam=lam, solver=solver), start, watch=noting(states))
+        result = minimize(problem, Settings(lam=lam, solver=solver), start, watch=noting(states))
         assert result.status is Status.PROVED
         assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
         assert len(states) == (result.evaluations if problem.vectors.runs_solver else 0)
@@ -179,7 +179,7 @@ def test_all_ranks_end_together(solver, more, status, comm):
     """With limits, and with a clock and a signal that only one rank sees."""
     X, y = data()
     problem = objective(X, y, comm, step="spread", stop_wanted=lambda: problem.evaluations >= 5 + comm.rank)
-    result = train(problem, Settings(lam=1e-4, epsilon=1e-9, solver=solver, **more))
+    result = minimize(problem, Settings(lam=1e-4, epsilon=1e-9, solver=solver, **more))
     assert result.status is status
 
 
@@ -188,7 +188,7 @@ def test_a_solver_of_whole_vectors_is_refused(comm):
     problem = objective(X, y, comm, step="spread")
     refused = pytest.raises(InputError, match="whole") if comm.size > 1 else contextlib.nullcontext()
     with refused:
-        assert train(problem, Settings(lam=1e-2, solver="lbfgs")).status is Status.PROVED
+        assert minimize(problem, Settings(lam=1e-2, solver="lbfgs")).status is Status.PROVED
     with pytest.raises(InputError, match="--step root"):
         choose_step("spread", 10, comm.size, spreadable=False)
 
@@ -196,16 +196,16 @@ def test_a_solver_of_whole_vectors_is_refused(comm):
 def test_not_a_number_ends_all_ranks(comm):
     X, y = data()
     start = np.full(X.shape[1], 1e300)
-    result = train(objective(X * 1e300, y, comm, step="spread"), Settings(lam=1e-4), start)
+    result = minimize(objective(X * 1e300, y, comm, step="spread"), Settings(lam=1e-4), start)
     assert result.status is Status.NONFINITE
 
 
 def test_restarts_and_fixed_widths_spread(comm):
     """TAO is built anew on all ranks when its line search fails, and a fixed width ends in both ways."""
     X, y = data(n=60)
-    hopeless = train(objective(X, y, comm, step="spread"), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
+    hopeless = minimize(objective(X, y, comm, step="spread"), Settings(lam=1e-2, epsilon=1e-18, max_evaluations=3000))
     assert hopeless.status is Status.ROUNDING
-    wide = train(objective(X, y, comm, step="spread"), Settings(lam=1e-2, c_mu=1000.0))
+    wide = minimize(objective(X, y, comm, step="spread"), Settings(lam=1e-2, c_mu=1000.0))
     assert wide.status is Status.FLOOR
 
 
@@ -229,5 +229,5 @@ def test_the_fastest_collective_is_the_same_on_all_ranks(comm, monkeypatch):
 
 def test_more_ranks_than_rows(comm):
     X, y = data(n=3, p=2)
-    result = train(objective(X, y, comm, step="spread"), Settings(lam=1e-1))
+    result = minimize(objective(X, y, comm, step="spread"), Settings(lam=1e-1))
     assert result.status is Status.PROVED

@@ -15,9 +15,9 @@ from distsms.optim.batching import solve_batched
 from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import STEPS
 from distsms.selection import path_text
@@ -55,7 +55,7 @@ def test_a_lane_trains_and_is_judged_on_rows_that_the_folds_name(measure, kind, 
     for lam, lane, result, _, training, held_out in found.points:
         own, out = these.training(lane), these.judged(lane)
         assert not lane or kind == "groups" or marks[own].max() < marks[out].min()
-        alone = train(objective(X[own], y[own], Communicator(), measure), Settings(lam=lam, epsilon=EPSILON))
+        alone = minimize(objective(X[own], y[own], Communicator(), measure), Settings(lam=lam, epsilon=EPSILON))
         assert result["lower_bound"] <= alone.J
         assert alone.lower_bound <= result["J"]
         if comm.is_root:
@@ -102,7 +102,7 @@ def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
     assert not found.stopped
     for lam, lane, result, threshold, training, held_out in found.points:
         mine = rows_of(comm, problem, X, y, lane)
-        alone = train(objective(X[mine], y[mine], Communicator(), measure), Settings(lam=lam, epsilon=EPSILON))
+        alone = minimize(objective(X[mine], y[mine], Communicator(), measure), Settings(lam=lam, epsilon=EPSILON))
         assert result["status"] == "proved"
         assert result["gap"] <= EPSILON
         assert result["lower_bound"] <= alone.J
@@ -144,7 +144,7 @@ def test_warm_starts_need_fewer_evaluations(comm):
     lambdas = [10.0**-i for i in range(1, 6)]
     problem = replace(PROBLEM, lambdas=lambdas, folds=0)
     found, _ = solved(comm, problem, X, y)
-    cold = [train(objective(X, y, comm), Settings(lam=lam, epsilon=EPSILON)).evaluations for lam in lambdas]
+    cold = [minimize(objective(X, y, comm), Settings(lam=lam, epsilon=EPSILON)).evaluations for lam in lambdas]
     assert sum(one.result["evaluations"] for one in found.points) < sum(cold)
 
 

@@ -11,7 +11,7 @@ import pytest
 from distsms.cli.options import USUAL_SOLVER
 from distsms.errors import InputError
 from distsms.optim.solvers import tao
-from distsms.training.fit import choose_solver
+from distsms.training.solver_choice import choose_solver
 from tests.support import program
 
 BLOCKED = "import sys; sys.modules['petsc4py'] = None; "
@@ -100,7 +100,8 @@ def test_a_petsc_that_does_not_load_is_as_good_as_none(tmp_path):
     )
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from distsms.parallel.communicator import Communicator\nfrom distsms.training.fit import choose_solver\n"
+        "from distsms.parallel.communicator import Communicator\n"
+        "from distsms.training.solver_choice import choose_solver\n"
         "print(*choose_solver(None, 'rocarea', Communicator()))"
     )
     out = subprocess.check_output([sys.executable, "-c", code], text=True)

@@ -10,9 +10,9 @@ import pytest
 
 from distsms.errors import InputError
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import STEPS
 from distsms.training import checkpoint
@@ -30,14 +30,14 @@ def settings(solver="lmvm", **more):
 def first(folder, given, until, *problem, **more):
     """Run up to so many evaluations, and keep that. Collective."""
     made = objective(*problem, **more, stop_wanted=lambda: made.evaluations >= until)
-    result = train(made, given, keep=CheckpointWriter(folder, PROBLEM, {}, made.vectors))
+    result = minimize(made, given, keep=CheckpointWriter(folder, PROBLEM, {}, made.vectors))
     assert (result.status, result.evaluations) == (Status.STOPPED, until)
 
 
 def again(folder, problem, given, states=None):
     """Go on from what is in the folder. Collective."""
     found = checkpoint.load(folder, PROBLEM)[0] if problem.comm.is_root else None
-    return train(
+    return minimize(
         problem, given, watch=noting([] if states is None else states), snapshot=restored(found, problem.vectors)
     )
 
@@ -50,7 +50,7 @@ def test_the_course_goes_on(measure, solver, step, comm, shared_dir):
     """Cut at several evaluations: the bound and the best J are kept to the bit, and hardly an evaluation is lost."""
     X, y = data(n=150, p=9, seed=3)
     given, states = settings(solver), []
-    whole = train(objective(X, y, comm, measure, step=step), given, watch=noting(states))
+    whole = minimize(objective(X, y, comm, measure, step=step), given, watch=noting(states))
     assert whole.status is Status.PROVED
     for until in (1, whole.evaluations // 2, whole.evaluations - 1):
         first(shared_dir, given, until, X, y, comm, measure, step=step)
@@ -79,7 +79,7 @@ def test_what_is_restored_is_what_was_kept(solver, comm, shared_dir):
     kept = {name: before.array(name) for name in before.shapes} if before else {}
     problem = objective(X, y, comm)
     again_kept = CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors)
-    train(problem, settings(solver, max_evaluations=1), keep=again_kept, snapshot=restored(before, problem.vectors))
+    minimize(problem, settings(solver, max_evaluations=1), keep=again_kept, snapshot=restored(before, problem.vectors))
     if before:
         after = checkpoint.read(shared_dir / checkpoint.NEWEST)
         differ = {name for name in before.numbers if before.numbers[name] != after.numbers[name]}
@@ -94,12 +94,12 @@ def test_what_is_restored_is_what_was_kept(solver, comm, shared_dir):
 def test_on_another_number_of_ranks(solver, steps, comm, shared_dir):
     """From all ranks to one process, and back: proved both times, and no bound is lost."""
     X, y = data(n=150, p=9, seed=5)
-    whole = train(objective(X, y, comm, step=steps[0]), settings(solver))
+    whole = minimize(objective(X, y, comm, step=steps[0]), settings(solver))
     first(shared_dir, settings(solver), whole.evaluations // 2, X, y, comm, step=steps[0])
     bound = checkpoint.read(shared_dir / checkpoint.NEWEST).numbers["certificate.lower_bound"] if comm.is_root else 0.0
     if comm.is_root:
         alone = objective(X, y, Communicator())
-        result = train(
+        result = minimize(
             alone,
             settings(solver, max_evaluations=whole.evaluations * 3 // 4),
             keep=CheckpointWriter(shared_dir, PROBLEM, {}, alone.vectors),
@@ -118,7 +118,7 @@ def test_on_another_number_of_ranks(solver, steps, comm, shared_dir):
 def test_a_smaller_target_goes_on_from_a_proved_end(comm, shared_dir):
     X, y = data(n=150, p=9, seed=2)
     problem = objective(X, y, comm)
-    rough = train(problem, settings(epsilon=1e-2), keep=CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors))
+    rough = minimize(problem, settings(epsilon=1e-2), keep=CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors))
     same = again(shared_dir, objective(X, y, comm), settings(epsilon=1e-2))
     assert (same.status, same.evaluations, same.J) == (Status.PROVED, rough.evaluations, rough.J)
     fine = again(shared_dir, objective(X, y, comm), settings(epsilon=1e-5))
@@ -135,7 +135,7 @@ def test_the_time_limit_is_each_starts_own(comm, shared_dir, monkeypatch):
     problem = objective(X, y, comm)
     given = settings(epsilon=1e-9, time_limit=40.0, checkpoint_every=1e6)
     seconds, evaluations = [0.0], [0]
-    result = train(problem, given, keep=CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors))
+    result = minimize(problem, given, keep=CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors))
     for _ in range(3):
         assert result.status is Status.TIME
         assert result.seconds >= seconds[-1] + 40
@@ -145,7 +145,7 @@ def test_the_time_limit_is_each_starts_own(comm, shared_dir, monkeypatch):
         problem = objective(X, y, comm)
         keep = CheckpointWriter(shared_dir, PROBLEM, {}, problem.vectors)
         found = checkpoint.load(shared_dir, PROBLEM)[0] if comm.is_root else None
-        result = train(problem, given, keep=keep, snapshot=restored(found, problem.vectors))
+        result = minimize(problem, given, keep=keep, snapshot=restored(found, problem.vectors))
 
 
 def test_fewer_planes_than_were_kept(comm, shared_dir):
@@ -162,7 +162,7 @@ def test_a_failed_write_is_a_warning(comm, tmp_path, monkeypatch, capsys):
     problem = objective(X, y, Communicator())
     keep = CheckpointWriter(tmp_path, PROBLEM, {}, problem.vectors)
     monkeypatch.setattr(checkpoint, "require_space", lambda *_: (_ for _ in ()).throw(InputError("the disk is full")))
-    result = train(problem, settings(checkpoint_every=1e-9), keep=keep)
+    result = minimize(problem, settings(checkpoint_every=1e-9), keep=keep)
     assert result.status is Status.PROVED
     assert capsys.readouterr().err.count("warning: no checkpoint: the disk is full; the run goes on") > 1
 

@@ -20,18 +20,20 @@ from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
-RAISE = 2.0  # the paper's gamma_u: L grows by this when it was too small
-LOWER = 1.2  # gamma_d: L shrinks by this after a step. With the usual 2, every other trial would be in vain
+RAISE = 2.0  # the paper's gamma_u: L is multiplied by this when it was too small
+LOWER = 1.2  # gamma_d: L is divided by this after a step. With the usual 2, every other trial would fail
 EPS = float(np.finfo(float).eps)
 HUGE = 1e60
 TRIALS = 100  # of L in one step; 2^100 times the first guess is beyond any need
 
 
 class Solver:
-    """Nesterov's method on a `Problem`, from w (p,). history, options and remembers are not used.
+    """Nesterov's method on a `Problem`; `history`, `options` and `remembers` are not used.
 
-    Two evaluations for each trial of L, nearly one trial a step. After a pause the momentum starts anew,
-    since the sums of gradients are the old function's; the estimate L stays.
+    Notes
+    -----
+    Each trial of L takes two evaluations, and a step takes little more than one trial. After a pause the momentum
+    starts anew, since the sums of gradients belong to the old function; the estimate L stays.
     """
 
     traits = Traits()
@@ -47,7 +49,7 @@ class Solver:
         self.restart(w)
 
     def run(self) -> tuple[Outcome, str]:
-        """See `solvers.Solver.run`."""
+        """See `base.Solver.run`."""
         if self._L is None and not self._first_estimate():
             return Outcome.FAILED, "the gradient is zero where it starts"
         assert self._L is not None
@@ -64,12 +66,12 @@ class Solver:
                 return Outcome.PAUSED, ""
             self._A += a
             self._total -= a * slope
-            if self._sigma * self._A > HUGE:  # the 1 counts for nothing now, and all is homogeneous in A and the total
+            if self._sigma * self._A > HUGE:  # the 1 is negligible now, and all is homogeneous in A and the total
                 self._A, self._total = self._A / HUGE * 1e30, self._total / HUGE * 1e30
             self._L /= LOWER
 
     def _step(self, A: float, v: Floats) -> tuple[Floats, float, Floats] | None:
-        """The next x, its a and f'(x), raising L as far as needed; None if steps are lost in rounding."""
+        """Return the next x, its a and f'(x), raising L as far as needed; None if steps are lost in rounding."""
         assert self._L is not None
         for _ in range(TRIALS):
             L, sigma = self._L, self._sigma
@@ -88,11 +90,11 @@ class Solver:
         return None
 
     def _slope(self, w: Floats) -> Floats:
-        """f'(w), one evaluation."""
+        """Return f'(w); one evaluation."""
         return self._problem.value_and_gradient(w)[1] - self._sigma * w
 
     def _first_estimate(self) -> bool:
-        """||g||^2 / (2 F), which is no more than the Lipschitz constant of the gradient if F >= 0 everywhere."""
+        """Set L to ||g||^2 / (2 F), at most the Lipschitz constant of the gradient if F >= 0; False where g = 0."""
         value, gradient = self._problem.value_and_gradient(self._x)
         norm2 = self._problem.dot(gradient, gradient)
         if not norm2 > 0:
@@ -104,24 +106,24 @@ class Solver:
         return float(np.sqrt(self._problem.dot(x, x)))
 
     def _large_enough(self, L: float, change: Floats, move: Floats, noise: float) -> bool:
-        """Whether ||change||^2 <= L <change, move>, if the change of f' may be wrong by a vector of norm `noise`.
+        """Return whether ||change||^2 <= L <change, move>; the change of f' may be wrong by a vector of norm `noise`.
 
-        Where f is linear along the move both sides are zero, and rounding alone would raise L without end.
+        Where f is linear along the move, both sides are zero, and rounding alone would raise L without end.
         """
         dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
         return dot(change, change) - L * dot(change, move) <= noise * room
 
     def restart(self, w: Floats) -> None:
-        """See `solvers.Solver.restart`."""
+        """See `base.Solver.restart`."""
         self._x, self._L = w, None
         self._A, self._total = 0.0, w.copy()  # the sum of all a_i, and x_0 - sum a_i f'(x_i)
 
     def memory(self) -> Snapshot:
-        """See `solvers.Solver.memory`."""
+        """See `base.Solver.memory`."""
         return Snapshot({"L": self._L, "A": self._A}, {}, {"points": [self._x, self._total]})
 
     def recall(self, memory: Snapshot) -> None:
-        """See `solvers.Solver.recall`."""
+        """See `base.Solver.recall`."""
         self._L, self._A = memory.numbers["L"], memory.numbers["A"]
         self._x, self._total = memory.vectors["points"]
 

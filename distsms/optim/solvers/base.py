@@ -1,6 +1,7 @@
-"""The solvers, one module each. A new one is a module with a `Solver` and a line in `SOLVERS`.
+"""What a solver is, and what it is given: the protocols `Solver` and `Problem`, and the table of all solvers.
 
-A solver sees a `Problem` and vectors; of the data, the loss and the ranks it knows nothing.
+A solver sees a `Problem` and vectors. It knows nothing of the data, the loss or the ranks. A new solver is a module
+with a class that follows `Solver`, and a line in `SOLVERS`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from distsms.errors import InputError
 
-if TYPE_CHECKING:  # the command line knows the solvers' names, and numpy is not to be loaded for that
+if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
     from distsms.optim.state import Snapshot
     from distsms.utils.typing import Floats
 
 
-# name -> module and class; loaded when it is asked for, so that PETSc starts only where it is used
+# name -> module and class, which is imported when it is needed: PETSc is loaded only where it is used
 SOLVERS = {
     "lmvm": "distsms.optim.solvers.tao:Solver",
     "lbfgs": "distsms.optim.solvers.lbfgs:Solver",
@@ -28,40 +29,47 @@ SOLVERS = {
 
 
 class Problem(Protocol):
-    """A function to minimize, the model that its evaluations build up, and whoever watches over both.
+    """A function to minimize, and the model of planes that its evaluations build up.
 
-    Vectors w (p,) may be spread over processes: then each has a slice of its own length, all run the same solver in
-    lock-step, and all it does but `dot` is entry by entry.
+    Vectors w (p,) may be spread over processes. Then each process has a slice of its own length, all run the same
+    solver in lock-step, and the solver's operations are entry by entry but for `dot`.
     """
 
     @property
     def holders(self) -> Any:
-        """mpi4py's communicator of the processes that hold a slice of each vector; None: this one holds them whole."""
+        """mpi4py's communicator of the processes that hold slices of vectors; None if this one holds them whole."""
 
     def dot(self, a: Floats, b: Floats) -> float:
-        """Inner product of two vectors. Collective among the holders."""
+        """Return the inner product of two vectors. **Collective** among the holders."""
 
     @property
     def strong_convexity(self) -> float:
-        """sigma >= 0 such that the function less sigma/2 ||w||^2 is still convex."""
+        """A number sigma >= 0 such that the function minus sigma/2 ||w||^2 is still convex."""
 
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """The function at w (p,) and its gradient (p,), a subgradient where it has kinks; adds a plane to the model.
+        """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model.
 
-        May raise to end the solve: the exception leaves `run`.
+        May raise an exception that ends the run: it must leave `Solver.run`.
         """
 
     def iterated(self) -> bool:
-        """Told after each iteration, at its last evaluation; True asks the solver to return from `run`."""
+        """Note that an iteration has ended with the last evaluation; True asks the solver to return from `run`."""
 
     def model_minimum(self) -> tuple[Floats, float]:
-        """Where the model has its minimum, (p,), and the value there: the next point of a cutting-plane method."""
+        """Return where the model has its minimum, (p,), and the value there: a cutting-plane method goes there next."""
 
 
 class Scaled:
-    """A problem in the variables u = w / scale: the same function, over other coordinates.
+    """A problem in the variables u = w / scale: the same function over other coordinates.
 
-    scale : (p,) positive, none below `least`. What the model knows stays in terms of w: the solver does not ask for it.
+    Parameters
+    ----------
+    problem : Problem
+        The function of w; its model stays in terms of w.
+    scale : ndarray of shape (p,)
+        Positive factors.
+    least : float
+        The smallest of them, over all processes.
     """
 
     def __init__(self, problem: Problem, scale: Floats, least: float) -> None:
@@ -97,28 +105,42 @@ class Outcome(Enum):
 
 
 class Planes(Enum):
-    """What becomes of the planes that the evaluations yield."""
+    """What the planes of the evaluations are used for."""
 
-    PROOF = "they prove the gap only: as many as the user wants"
-    MODEL = "they are the model that is minimized: all of them, as far as memory allows"
+    PROOF = "they prove the gap only; the user says how many are kept"
+    MODEL = "they are the model that is minimized; all are kept, as far as memory allows"
     PAIR = "the model is one aggregated plane and the newest"
 
 
 class Traits(NamedTuple):
-    """What a solver is made for, which the run around it has to know."""
+    """The properties of a solver that the run has to know."""
 
     smooth: bool = True  # False: the exact risk is evaluated, nu = 0
     planes: Planes = Planes.PROOF
     history: bool = False  # whether it keeps `history` pairs of vectors
-    options: bool = False  # whether it takes words of PETSc's command line
-    vectors: int = 6  # that it holds at a time, besides the history
-    scaled: bool = False  # whether it gains from variables of comparable curvature: see `Scaled`
+    options: bool = False  # whether it takes options of PETSc's command line
+    vectors: int = 6  # how many it holds at a time, besides the history
+    scaled: bool = False  # whether it gains from variables of similar curvature: see `Scaled`
     spreadable: bool = True  # whether vectors may be slices: see `Problem`
     movable: bool = False  # whether it has `move`: see `Movable`
 
 
 class Solver(Protocol):
-    """One minimization, that can be paused, have its function changed, and go on."""
+    """One minimization, which can be paused, and go on after its function has changed.
+
+    Parameters
+    ----------
+    problem : Problem
+        The function.
+    w : ndarray of shape (p,)
+        Where the solver starts.
+    history : int
+        How many pairs of vectors it keeps, if its traits say that it keeps any.
+    options : sequence of str
+        Options of PETSc's command line.
+    remembers : int
+        How many pairs are kept for `memory`.
+    """
 
     traits: ClassVar[Traits]
 
@@ -127,33 +149,33 @@ class Solver(Protocol):
     ) -> None: ...
 
     def run(self) -> tuple[Outcome, str]:
-        """Minimize from the present point on, until asked to return or unable to go on (then: why, in words)."""
+        """Minimize until asked to return, or unable to go on; then the reason is returned, too."""
 
     def restart(self, w: Floats) -> None:
-        """Go on from w (p,) with nothing remembered but what the problem's model knows."""
+        """Go on from w (p,) and forget everything but the problem's model."""
 
     def memory(self) -> Snapshot:
-        """What another one of its kind needs to go on as this one would: at any time, also from inside an evaluation.
+        """Return what another solver of this class needs to go on as this one would.
 
-        Where that is pairs of vectors, the last `remembers` ones.
+        May be called at any time, also inside an evaluation. Of pairs of vectors, the last `remembers` are returned.
         """
 
     def recall(self, memory: Snapshot) -> None:
-        """Go on from another one's memory, before the first `run`. The problem's model knows what it knew there."""
+        """Go on from another solver's memory, before the first `run`; the problem's model was restored before."""
 
     def close(self) -> None:
         """Free what the solver holds."""
 
 
 class Movable(Solver, Protocol):
-    """A solver that keeps its memory when it is set elsewhere."""
+    """A solver that can be moved to another point and keeps its memory."""
 
     def move(self, w: Floats) -> None:
         """Go on from w (p,) when `run` is called next."""
 
 
 def solver_class(name: str) -> Any:
-    """The class of the solver called `name`, a `Solver`. Raises InputError if there is none."""
+    """Return the class of the solver called `name`, a `Solver`. Raises InputError if there is none."""
     if name not in SOLVERS:
         raise InputError(f"no solver is called {name!r}; there are {', '.join(SOLVERS)}")
     module, attribute = SOLVERS[name].split(":")

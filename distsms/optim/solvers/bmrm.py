@@ -2,10 +2,10 @@
 
     w_k = argmin_w  Omega(w) + max_{i <= k} [ <r_i, w> + d_i ]  =  -(1/lam) sum_i alpha_i r_i
 
-with alpha from a quadratic program over the simplex. The planes, their Gram matrix and the program are the run's proof
-of the gap, too, and exist once: in `distsms.optim.bundle`. What is left for a solver is to evaluate where the model has
-its minimum. The line-search variant is the same step on a model of two planes, the mixture of all old ones and the
-newest: the program is then a line search in closed form.
+with alpha from a quadratic program over the simplex. The planes, their Gram matrix and the program also prove the gap
+of the run, and exist once, in `distsms.optim.bundle`. The solver only evaluates where the model has its minimum. The
+line-search variant takes the same step on a model of two planes, the mixture of all old planes and the newest one: the
+program is then a line search in closed form.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
 REPEATS = 20
-"""So many planes in a row that do not raise the model's minimum are the end: in exact arithmetic each one does, unless
-the model was exact there."""
+"""The solver ends after so many planes in a row that did not raise the model's minimum. In exact arithmetic each plane
+raises it, unless the model was exact at the plane's point.
+"""
 
 
 class Solver:
-    """BMRM on a `Problem`, first evaluated at w (p,). history, options and remembers are not used.
+    """BMRM on a `Problem`; `history`, `options` and `remembers` are not used.
 
-    Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and what the program takes.
+    Notes
+    -----
+    Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and the program.
     """
 
     traits = Traits(smooth=False, planes=Planes.MODEL, vectors=1)
@@ -37,7 +40,7 @@ class Solver:
         self._problem, self._w = problem, w
 
     def run(self) -> tuple[Outcome, str]:
-        """See `solvers.Solver.run`."""
+        """See `base.Solver.run`."""
         least, repeats = -np.inf, 0
         while True:
             self._problem.value_and_gradient(self._w)
@@ -53,15 +56,15 @@ class Solver:
                 )
 
     def restart(self, w: Floats) -> None:
-        """See `solvers.Solver.restart`."""
+        """See `base.Solver.restart`."""
         self._w = w
 
     def memory(self) -> Snapshot:
-        """See `solvers.Solver.memory`: all there is to remember are the planes, and these are the problem's."""
+        """See `base.Solver.memory`: nothing, since the planes are the problem's."""
         return Snapshot()
 
     def recall(self, memory: Snapshot) -> None:
-        """See `solvers.Solver.recall`."""
+        """See `base.Solver.recall`."""
         self._w, _ = self._problem.model_minimum()
 
     def close(self) -> None:

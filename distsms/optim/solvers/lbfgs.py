@@ -1,6 +1,6 @@
-"""L-BFGS of SciPy (L-BFGS-B without bounds): LMVM's place where there is no PETSc.
+"""L-BFGS of SciPy (L-BFGS-B without bounds), which takes the place of LMVM if PETSc is not installed.
 
-The same kind of method as `lmvm`. What it remembers is lost at every pause, since SciPy's memory cannot be kept.
+It is the same kind of method as `lmvm`, but its history is lost at every pause, since SciPy's memory cannot be kept.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ class _Paused(Exception):
 
 
 class Solver:
-    """SciPy's L-BFGS on a `Problem`, from w (p,). options and remembers are not used.
+    """SciPy's L-BFGS on a `Problem`; `options` and `remembers` are not used.
 
-    history : pairs that the method keeps; 16 history p bytes, and some 10 vectors more.
-    SciPy's tolerances are off: it stops when the problem asks, or when its line search fails.
+    Notes
+    -----
+    The pairs of the history take 16 history p bytes, and the method some 10 vectors more. SciPy's tolerances are off:
+    it stops when the problem asks for it, or when its line search fails.
     """
 
     traits = Traits(history=True, vectors=16, scaled=True, spreadable=False)
@@ -33,7 +35,7 @@ class Solver:
         self._problem, self._w, self._history = problem, w, history
 
     def run(self) -> tuple[Outcome, str]:
-        """See `solvers.Solver.run`."""
+        """See `base.Solver.run`."""
         from scipy.optimize import minimize
 
         options = {"maxcor": self._history, "maxiter": ENDLESS, "maxfun": ENDLESS, "ftol": 0.0, "gtol": 0.0}
@@ -50,15 +52,15 @@ class Solver:
             raise _Paused
 
     def restart(self, w: Floats) -> None:
-        """See `solvers.Solver.restart`."""
+        """See `base.Solver.restart`."""
         self._w = w
 
     def memory(self) -> Snapshot:
-        """See `solvers.Solver.memory`: where it is."""
+        """See `base.Solver.memory`: the present point."""
         return Snapshot({}, {}, {"points": [self._w]})
 
     def recall(self, memory: Snapshot) -> None:
-        """See `solvers.Solver.recall`."""
+        """See `base.Solver.recall`."""
         (self._w,) = memory.vectors["points"]
 
     def close(self) -> None:

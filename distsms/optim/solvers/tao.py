@@ -1,7 +1,8 @@
 """LMVM, TAO's limited-memory variable metric method (JMLR, section 5.2); the only module that imports petsc4py.
 
-It runs on the processes that hold the vectors: one that has them whole, or all with a slice each. No other rank loads
-PETSc. PETSc's own world is each process alone, so that starting it is no collective; its objects live on the holders.
+It runs on the processes that hold the vectors: one process that has them whole, or all with a slice each. No other rank
+loads PETSc. Each process starts PETSc with itself as PETSc's world, so that starting it is not collective. PETSc's
+objects live on the holders of the vectors.
 """
 
 from __future__ import annotations
@@ -32,16 +33,20 @@ REASONS = {
 
 
 def lacking(load: bool = True) -> str:
-    """Why lmvm cannot run in this process, in words; nothing where it can. Starts neither PETSc nor MPI.
+    """Return why lmvm cannot run in this process, or an empty string if it can. Starts neither PETSc nor MPI.
 
-    load : whether to load PETSc's library, without which one cannot tell; 0.2 s, which are saved when it is used.
+    Parameters
+    ----------
+    load : bool
+        Whether to load PETSc's library, without which the answer is not certain. That takes 0.2 s, which a run with
+        lmvm then saves.
     """
     try:
         import petsc4py.lib
 
         if load:
             petsc4py.lib.ImportPETSc()
-    except Exception as error:  # whatever an incomplete or incompatible one raises
+    except Exception as error:  # an incomplete or incompatible installation may raise anything
         remedy = f". If it was built for another major version than numpy {np.__version__}, install that one: for the"
         remedy += " petsc4py of Debian 12 and Ubuntu 24.04, pip install 'numpy<2'"
         return f"petsc4py cannot be imported: {error}{remedy if 'numpy' in str(error) else ''}"
@@ -53,7 +58,7 @@ def _petsc() -> Any:
         raise InputError(f"lmvm cannot run: {why}. The solver lbfgs does without petsc4py")
     import petsc4py
 
-    # Its signal handlers would turn a closed pipe or a hang-up into an abort.
+    # PETSc's signal handlers would turn a closed pipe or a hang-up into an abort.
     petsc4py.init(["distsms", "-no_signal_handler"], comm=self_communicator())
     from petsc4py import PETSc
 
@@ -61,7 +66,7 @@ def _petsc() -> Any:
 
 
 def version() -> str:
-    """petsc4py's version, without loading PETSc."""
+    """Return the version of petsc4py without loading PETSc."""
     if why := lacking(load=False):
         return f"not usable: {why} (needed by lmvm only)"
     import petsc4py
@@ -70,9 +75,9 @@ def version() -> str:
 
 
 def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for PETSc to call. What it raises passes through PETSc, while no garbage is collected.
+    """Wrap a function that PETSc calls, so that no garbage is collected while its exception passes through PETSc.
 
-    A collection then would lose the exception, and Python 3.13 with petsc4py 3.22 crash for want of it.
+    A garbage collection would lose the exception, and Python 3.13 with petsc4py 3.22 would crash.
     """
 
     @functools.wraps(function)
@@ -87,13 +92,25 @@ def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Solver:
-    """TAO's LMVM on a `Problem`, from w (p,), which is copied. Building and closing it is collective among the holders.
+    """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors.
 
-    history : how many pairs of steps and gradient changes the method keeps; PETSc takes 24 history p bytes for them.
-    options : words of PETSc's command line ("-tao_ls_type", "armijo", ...); they hold for this process from here on,
-    and PETSc names those that nothing asked for when the process ends.
-    remembers : how many pairs are kept a second time, for `memory`; as many bytes each.
-    TAO's own tolerances are off: it stops when the problem asks, or when its line search fails.
+    Parameters
+    ----------
+    problem : Problem
+        The function.
+    w : ndarray of shape (p,)
+        Where it starts; copied.
+    history : int
+        How many pairs of steps and gradient changes the method keeps; PETSc takes 24 history p bytes for them.
+    options : sequence of str
+        Options of PETSc's command line ("-tao_ls_type", "armijo", ...). They apply to this process from now on. When
+        the process ends, PETSc names those that nothing has used.
+    remembers : int
+        How many points are kept a second time with their gradients, for `memory`; 16 p bytes each.
+
+    Notes
+    -----
+    TAO's own tolerances are off: it stops when the problem asks for it, or when its line search fails.
     """
 
     traits = Traits(history=True, options=True, vectors=23, scaled=True, movable=True)  # measured with PETSc 3.18
@@ -108,7 +125,7 @@ class Solver:
             database.insertString(" ".join([*options, *(["-options_left"] if self._comm.rank == 0 else [])]))
         self._defaults = {
             "tao_lmvm_mat_lmvm_hist_size": str(history),
-            "tao_lmvm_recycle": "1",  # the history survives a pause and a change of the smoothing width
+            "tao_lmvm_recycle": "1",  # keep the history over a pause and a change of the smoothing width
             # How the diagonal that the method starts from is learnt (PETSc's own: 1 and 0.125); for the choice see
             # scripts/experiments/trainings.py.
             "tao_lmvm_mat_lmvm_alpha": "0.8",
@@ -136,7 +153,7 @@ class Solver:
         self._tao.setUp()
 
     def _configure(self, options: Mapping[str, str]) -> None:
-        """Give TAO options over the user's, which stay what they are for others."""
+        """Give TAO options that take precedence over the user's, which are restored in PETSc's database."""
         database = self._petsc.Options()
         users = {key: database.getString(key) for key in options if database.hasName(key)}
         for key, value in options.items():
@@ -161,20 +178,20 @@ class Solver:
             self._record.append(self._recalled.popleft())
             self._x.array[:], self._gradient.array[:] = self._record[-1]
             return CONTINUE if self._recalled else CONVERGED_USER
-        if not self._evaluated:  # where the gradient is zero, TAO would go on without ever asking for another point
+        if not self._evaluated:  # with a zero gradient, TAO would go on without ever evaluating
             return IDLE
         self._evaluated = False
         if self._record.maxlen:
             self._record.append((self._x.array_r.copy(), self._gradient.array_r.copy()))
-        return CONVERGED_USER if self._problem.iterated() else CONTINUE  # None would stand for TAO's own test
+        return CONVERGED_USER if self._problem.iterated() else CONTINUE  # None would mean TAO's own test
 
     def run(self) -> tuple[Outcome, str]:
-        """See `solvers.Solver.run`."""
+        """See `base.Solver.run`."""
         self._evaluated, collected = False, gc.isenabled()
         try:
             self._tao.solve()
-        except self._petsc.Error as error:  # of its line search, say: a step of 0 times infinity
-            if error.__cause__ is not None:  # what a function of ours raised, which older ones let through as it is
+        except self._petsc.Error as error:  # for example of its line search: a step of 0 times infinity
+            if error.__cause__ is not None:  # what our function raised; older versions let it pass unchanged
                 raise error.__cause__ from None
             return Outcome.FAILED, f"TAO gave up with PETSc's error {error.ierr}"
         finally:
@@ -186,21 +203,21 @@ class Solver:
         return Outcome.FAILED, REASONS.get(reason, f"TAO's reason {reason}")
 
     def restart(self, w: Floats) -> None:
-        """See `solvers.Solver.restart`."""
+        """See `base.Solver.restart`."""
         self.close()
         self._create(w)
         self._record.clear()
 
     def memory(self) -> Snapshot:
-        """See `solvers.Solver.memory`: the last points that TAO came to, with the gradients there."""
+        """See `base.Solver.memory`: the last points that TAO came to, with the gradients there."""
         points, gradients = zip(*self._record, strict=True) if self._record else ((), ())
         return Snapshot({}, {}, {"points": points, "gradients": gradients})
 
     def recall(self, memory: Snapshot) -> None:
-        """See `solvers.Solver.recall`.
+        """See `base.Solver.recall`.
 
-        TAO cannot be given the pairs of its matrix, but it can be led along its old way: by unit steps, which ask
-        nothing of the function, each old point and gradient put in place of those that a step has led to.
+        TAO cannot be given the pairs of its matrix, but it can be led along its old way: by unit steps, which need no
+        function values, while each old point and gradient replaces those that a step has led to.
         """
         self._recalled.extend(zip(memory.vectors["points"], memory.vectors["gradients"], strict=True))
         if not self._recalled:
@@ -216,10 +233,10 @@ class Solver:
         self._configure({"tao_ls_type": chosen})
 
     def move(self, w: Floats) -> None:
-        """See `solvers.Movable.move`."""
+        """See `base.Movable.move`."""
         self._x.array[:] = w
 
     def close(self) -> None:
-        """Destroy the PETSc objects now rather than when Python's garbage collector comes round."""
-        for thing in (self._tao, self._gradient, self._x):
-            thing.destroy()
+        """Destroy the PETSc objects now rather than when Python collects garbage."""
+        for petsc_object in (self._tao, self._gradient, self._x):
+            petsc_object.destroy()

@@ -18,8 +18,8 @@ from distsms.matrix.augmented import WithBias
 from distsms.matrix.local import as_features
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.parallel.vectors import make_vectors
@@ -109,7 +109,7 @@ def _started(
         keep = snapshots.CheckpointWriter(folder, {}, {}, vectors)
         kept = checkpoint.load(folder, {})[0] if start and comm.is_root else None
         snapshot = snapshots.restored(kept, vectors) if start else None
-        return train(Objective(features, [loss], comm, vectors=vectors), settings, None, watch, keep, snapshot)
+        return minimize(Objective(features, [loss], comm, vectors=vectors), settings, None, watch, keep, snapshot)
     finally:
         vectors.close()
 

@@ -19,8 +19,10 @@ from distsms.data.shards.streaming import MemoryBudget
 from distsms.errors import InputError
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
+from distsms.measures import Measure
 from distsms.selection import path
-from distsms.training import fit
+from distsms.training.fit import TrainingTask, fit
+from distsms.training.solver_choice import settings_for
 from tests.support.problems import data
 from tests.support.sharded import ALONE, RankOf
 
@@ -213,11 +215,11 @@ def test_a_streamed_run_is_the_run(measure, solver, bias, comm, shared_dir, monk
     with comm.fail_together():
         if comm.is_root:
             write_data(shared_dir / "d", X, y, 3)
-    settings = fit.settings_for(measure, solver, lam=0.01, epsilon=1e-3)
+    settings = settings_for(measure, solver, lam=0.01, epsilon=1e-3)
     results = []
     for room in (None, MemoryBudget(1800)):
         block = load(shared_dir / "d", comm, budget=room)
-        results.append(fit.fit(block.features, block.labels, None, measure, settings, comm, bias))
+        results.append(fit(TrainingTask(block, Measure.parse(measure), settings, bias), comm))
     assert comm.sum(np.array([block.features.source is not None], int))[0]
     resident, streamed = (one.result for one in results)
     assert (streamed.J, streamed.lower_bound, streamed.gap) == (resident.J, resident.lower_bound, resident.gap)
@@ -232,7 +234,7 @@ def test_a_streamed_path_is_the_path(comm, shared_dir, monkeypatch):
     with comm.fail_together():
         if comm.is_root:
             write_data(shared_dir / "d", X, y, 3)
-    problem = path.Problem("rocarea", [0.1, 0.01], 2, 0, fit.settings_for("rocarea", "lbfgs", lam=1.0))
+    problem = path.Problem("rocarea", [0.1, 0.01], 2, 0, settings_for("rocarea", "lbfgs", lam=1.0))
     found = []
     for room in (None, MemoryBudget(1800)):
         run = path.run(load(shared_dir / "d", comm, budget=room), problem, comm, lambda point, result: None)

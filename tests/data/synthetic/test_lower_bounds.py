@@ -11,8 +11,8 @@ import pytest
 
 from distsms.data.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
 from distsms.optim.result import Status
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from scripts.experiments.lower_bounds import ProofsSeparation
 from tests.support.problems import noting, objective
@@ -46,7 +46,7 @@ def test_bmrm_goes_the_way_of_the_proof(kind, size, monkeypatch):
     asked = recorded(one, monkeypatch)
     steps = min(source.iterates, size - 1)
     settings = Settings(lam=1.0, epsilon=1e-12, solver="bmrm", zero_plane=False, max_evaluations=steps)
-    train(one, settings, source.w_0, watch=noting(states))
+    minimize(one, settings, source.w_0, watch=noting(states))
     assert len(asked) == steps
     assert states[0].J == pytest.approx(source.J_0, abs=1e-9)
     for k in range(1, steps):
@@ -60,7 +60,7 @@ def test_bmrm_goes_the_way_of_the_proof(kind, size, monkeypatch):
 def test_ordinary_separation_and_smoothing_need_a_few_steps(kind, solver):
     """An unlucky cutting-plane method needs the theorem's 1 / (5 epsilon), or 2 / (3 epsilon), steps."""
     source = kind.of(0.001)
-    result = train(problem(source), Settings(lam=1.0, epsilon=1e-3, solver=solver), source.w_0)
+    result = minimize(problem(source), Settings(lam=1.0, epsilon=1e-3, solver=solver), source.w_0)
     assert result.status is Status.PROVED
     assert source.minimum - 1e-9 <= result.J <= source.minimum + 1e-3
     assert result.evaluations < source.steps / 4

@@ -23,8 +23,8 @@ from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import ranking
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
+from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.train import train
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import asked
 from tests.support.program import run
@@ -72,7 +72,7 @@ def test_what_is_loaded_can_be_learnt(kind, dtype, comm, shared_dir):
     block = load(write(made, shared_dir / "d", comm, 3, dtype), comm)
     planted = ranking(block.features.margins(made.w), block.labels, comm).rocarea
     assert 0.85 < planted < 0.99
-    result = train(objective(block, comm, "rocarea"), Settings(lam=1e-3, epsilon=1e-2))
+    result = minimize(objective(block, comm, "rocarea"), Settings(lam=1e-3, epsilon=1e-2))
     assert result.gap <= 1e-2
     assert ranking(block.features.margins(result.w), block.labels, comm).rocarea > 0.85
 
@@ -218,7 +218,7 @@ def test_lower_bounds_in_closed_form(kind, size, comm, shared_dir):
 def test_the_minimum_of_the_lower_bounds_is_proved(kind, comm, shared_dir):
     made = LOWER_BOUNDS[kind](25)
     block = load(write(made, shared_dir / "d", comm, 2), comm)
-    result = train(objective(block, comm, made.measure), Settings(lam=1.0, epsilon=1e-5), made.w_0)
+    result = minimize(objective(block, comm, made.measure), Settings(lam=1.0, epsilon=1e-5), made.w_0)
     assert result.lower_bound - 1e-12 <= made.minimum <= result.J + 1e-12
     assert result.gap <= 1e-5
 

@@ -1,0 +1,43 @@
+"""The threshold of a trained model, and the measures by which it is summarized in logs and in the model file."""
+
+from __future__ import annotations
+
+from distsms.measures import RANKING, Measure
+from distsms.metrics import ranking
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+
+def decision_threshold(calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator) -> float:
+    """Return the score from which on a row is called positive. **Collective.**
+
+    Parameters
+    ----------
+    calls_positive : int or None
+        How many rows the measure calls positive, see `distsms.losses.base.Loss`; None if it calls those positive whose
+        score is at least 0.
+    scores, labels : ndarray of shape (n_local,)
+        This rank's rows that count.
+    """
+    return 0.0 if calls_positive is None else ranking.top_k(scores, labels, calls_positive, comm).threshold
+
+
+def headline_measures(
+    measure: Measure, scores: Floats, labels: Labels, threshold: float, comm: Communicator
+) -> dict[str, float]:
+    """Return ROCArea, PRBEP and the measure that was trained for, by name. **Collective.**
+
+    Parameters
+    ----------
+    measure : Measure
+        The measure that was trained for.
+    scores, labels : ndarray of shape (n_local,)
+        This rank's rows that count.
+    threshold : float
+        The score from which on a row is called positive.
+    """
+    ranked = ranking.ranking(scores, labels, comm)
+    values = {name: float(getattr(ranked, name)) for name in RANKING}
+    if measure.name not in values:
+        values[measure.name] = ranking.measure_value(measure, scores, labels, threshold, comm)
+    return values

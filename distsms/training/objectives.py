@@ -1,0 +1,49 @@
+"""The losses of this rank's rows: one for training, or one for each fold of a cross-validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data.shards.dataset import DataBlock
+from distsms.losses.registry import Loss, choose_ordering, make_loss
+from distsms.measures import Measure
+from distsms.parallel.communicator import Communicator
+
+
+def make_losses(
+    block: DataBlock,
+    measure: str | Measure,
+    ordering: str,
+    comm: Communicator,
+    subsets: Sequence[NDArray[np.bool_] | None] = (None,),
+) -> tuple[str, list[Loss]]:
+    """Return the ordering of the margins that is used, and one loss for each subset of the rows. **Collective.**
+
+    Parameters
+    ----------
+    block : DataBlock
+        This rank's rows.
+    measure : str or Measure
+        What is trained for.
+    ordering : str
+        ``"gather"``, ``"exchange"`` or ``"auto"``, which takes what costs less for these numbers of rows.
+    subsets : sequence of ndarray of shape (n_local,) or None
+        The rows that a loss is made of; None is all of them. Rows of weight 0 are in none.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a class is missing, or if there are weights that the loss does not support.
+    """
+    counted, labels, weights = block.counted, block.labels, block.weights
+    counts = np.array([np.count_nonzero(counted & (labels == sign)) for sign in (1, -1)])
+    n_pos, n_neg = (max(int(count), 1) for count in comm.sum(counts))
+    ordering, _ = choose_ordering(ordering, measure, n_pos, n_neg, comm.size)
+
+    def weighting(rows: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
+        return weights if rows is None else np.where(rows, 1.0 if weights is None else weights, 0.0)
+
+    return ordering, [make_loss(measure, ordering, labels, weighting(rows), comm) for rows in subsets]

@@ -1,0 +1,124 @@
+"""Where a model comes from: the versions of all libraries, the host, the command, the data; and what its file says."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import scipy
+
+from distsms._version import __version__
+from distsms.data.shards.dataset import DataBlock
+from distsms.data.shards.manifest import Manifest
+from distsms.measures import Measure
+from distsms.optim.result import Result
+from distsms.optim.settings import Settings, describe
+from distsms.optim.solvers import tao
+from distsms.parallel import mpi
+from distsms.parallel.communicator import Communicator
+from distsms.utils import hdf5
+
+DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
+
+
+class Distribution(NamedTuple):
+    """How a run was distributed: the ordering of margins, the place of the solver's vectors, the number of ranks."""
+
+    ordering: str
+    step: str
+    ranks: int
+
+
+def versions(load_mpi: bool = False) -> dict[str, str]:
+    """Return the versions of distsms and of the libraries that it uses, without starting MPI or PETSc. Local.
+
+    Parameters
+    ----------
+    load_mpi : bool
+        Whether to load mpi4py for its version. If it is not loaded here or before, the versions of mpi4py and petsc4py
+        are given as "not loaded": once loaded without being started, MPI cannot be used by the caller's own program.
+    """
+    known = {
+        "distsms": __version__,
+        "python": sys.version.split()[0],
+        **hdf5.versions(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "numba": numba.__version__,
+    }
+    if load_mpi or "mpi4py.MPI" in sys.modules:
+        return known | {"petsc4py": tao.version(), **mpi.library_versions()}
+    return known | {"petsc4py": "not loaded", "mpi4py": "not loaded"}
+
+
+def provenance() -> dict[str, Any]:
+    """Return the versions, the host, this process's command line and the time, ready for JSON. Local."""
+    return {
+        "versions": versions(),
+        "host": os.uname().nodename,
+        "command": shlex.join(sys.argv),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def describe_data_set(manifest: Manifest, directory: object) -> dict[str, Any]:
+    """Return what a model file says of the data set that the model was trained on. Local."""
+    names = ("label_map", "zero_based", "fingerprint", *DATA_KEYS)
+    return {"directory": str(directory)} | {name: getattr(manifest, name) for name in names}
+
+
+def describe_rows(block: DataBlock, fingerprint: str | None, comm: Communicator) -> dict[str, Any]:
+    """Return the same of rows that were given in memory. **Collective.**"""
+    labels = block.labels
+    counts = [len(labels), block.features.nnz, np.sum(labels > 0), np.sum(labels < 0)]
+    n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
+    known = {"label_map": {"+1": 1, "-1": -1}, "zero_based": False, "directory": None, "fingerprint": fingerprint}
+    return known | {"n": n, "p": block.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}
+
+
+def model_info(
+    measure: Measure,
+    settings: Settings,
+    result: Result,
+    distribution: Distribution,
+    bias: float,
+    threshold: float,
+    training: Mapping[str, float] | None,
+    data: Mapping[str, Any],
+    origin: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return everything that a model file says besides the coefficients, ready for JSON. Local.
+
+    Parameters
+    ----------
+    measure, settings, result, distribution
+        What was trained for, how, what came of it, and on how many ranks.
+    bias, threshold : float
+        The constant that is added to each score, and the score from which on a row is called positive.
+    training : mapping or None
+        The measures on the training rows, by name.
+    data : mapping
+        The training data, as `describe_data_set` or `describe_rows` returned them.
+    origin : mapping
+        What `provenance` returned.
+    """
+    return {
+        "measure": measure.name,
+        "lambda": settings.lam,
+        **result.numbers(),
+        "bias": bias,
+        "threshold": threshold,
+        "training": training,
+        "label_map": data["label_map"],
+        "zero_based": data["zero_based"],
+        "settings": describe(settings),
+        **distribution._asdict(),
+        "data": {name: data[name] for name in ("directory", "fingerprint", *DATA_KEYS)},
+        **origin,
+    }

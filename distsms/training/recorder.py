@@ -1,0 +1,111 @@
+"""The files of a run: its checkpoint folder, from which it may go on, and its trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from distsms.optim.course import Watcher
+from distsms.optim.objective import Objective
+from distsms.optim.result import Result, State
+from distsms.optim.run import minimize
+from distsms.optim.settings import Settings, describe
+from distsms.parallel.communicator import Communicator
+from distsms.training import snapshots
+from distsms.training.checkpoint import Checkpoint
+from distsms.training.trace import Trace, check_trace
+from distsms.utils.typing import Floats
+
+
+class RunRecorder:
+    """Minimizes an objective and records the run; made by `recording`.
+
+    Attributes
+    ----------
+    notes : list of str
+        On the root, lines for the user about the checkpoint that the run goes on from.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        trace: Trace,
+        folder: Path,
+        identity: Mapping[str, Any],
+        found: Checkpoint | None,
+        notes: list[str],
+    ) -> None:
+        self._settings, self._trace, self._folder = settings, trace, folder
+        self._identity, self._found, self.notes = identity, found, notes
+
+    def minimize(
+        self, objective: Objective, start: Floats | None = None, watch: Watcher = lambda state, w: None
+    ) -> Result:
+        """Minimize the objective from `start`, or go on from the checkpoint if there is one. **Collective.**
+
+        Parameters
+        ----------
+        objective : Objective
+            J of the rows of all ranks.
+        start : ndarray of shape (p,), optional
+            Where the run begins, 0 by default.
+        watch : callable
+            See `distsms.optim.run.minimize`.
+        """
+        vectors = objective.vectors
+
+        def record(state: State, w: Floats) -> None:
+            watch(state, w)
+            self._trace(state)
+
+        writer = snapshots.CheckpointWriter(
+            self._folder, self._identity, {"settings": describe(self._settings)}, vectors
+        )
+        snapshot = snapshots.restored(self._found, vectors)
+        return minimize(objective, self._settings, start, record, writer, snapshot)
+
+
+@contextlib.contextmanager
+def recording(
+    comm: Communicator,
+    settings: Settings,
+    trace: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    identity: Mapping[str, Any] | None = None,
+) -> Iterator[RunRecorder]:
+    """Open the files of a run for as long as it lasts. **Collective.**
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run; `checkpoint_every` says how often its state is written.
+    trace : path, optional
+        A file that gets one JSON line for each evaluation. That of a run which goes on is continued.
+    checkpoint : path, optional
+        A folder for the state of the run. Other jobs cannot use it meanwhile.
+    resume : bool
+        Whether to go on from the newest checkpoint in the folder. If there is none, the run starts anew.
+    identity : mapping
+        What must be the same in a run that goes on from the checkpoint, ready for JSON.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a file cannot be written; if the folder holds a checkpoint of another problem, or one that
+        would be replaced since `resume` was not asked for; if `trace` is a file that is not a trace.
+    """
+    found, notes, identity = None, list[str](), identity or {}
+    with contextlib.ExitStack() as held:
+        with comm.fail_together():
+            if comm.is_root and trace is not None:
+                check_trace(os.fspath(trace))
+            if comm.is_root and checkpoint is not None:
+                found, notes = snapshots.opened(Path(checkpoint), identity, resume, held)
+            count = found.numbers["count"] if found else 0
+            file = Trace(os.fspath(trace) if comm.is_root and trace is not None else None, settings.solver, count)
+        held.callback(file.close)
+        yield RunRecorder(settings, file, Path(checkpoint or ""), identity, found, notes)

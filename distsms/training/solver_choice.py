@@ -1,0 +1,81 @@
+"""The choice of a solver for a measure and a machine, and the settings of a run with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distsms.errors import InputError
+from distsms.measures import Measure
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+
+
+def choose_solver(
+    requested: str | None, measure: str | Measure, comm: Communicator, usual: str = "lmvm", lmvm_only: str = ""
+) -> tuple[str, str]:
+    """Return the solver to use and, where it is not the usual one, the reason. **Collective**; reads no data.
+
+    Parameters
+    ----------
+    requested : str or None
+        The solver that the user named. None takes the usual one; ``bmrm`` for a measure whose risk is not smoothed;
+        and ``lbfgs`` in place of ``lmvm`` if any rank cannot load petsc4py.
+    measure : str or Measure
+        What is trained for.
+    usual : str
+        The solver to use where nothing speaks against it.
+    lmvm_only : str
+        The options that the user gave and that only ``lmvm`` has, as they shall be named in an error message.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if ``lmvm`` is requested or needed, and cannot run on some rank.
+    """
+    with comm.fail_together():
+        smooth = Measure.parse(measure).smooth
+    if not (requested or smooth):
+        return "bmrm", "this measure has no smoothed risk"
+    name = requested or usual
+    if name != "lmvm":
+        return name, ""
+    from distsms.optim.solvers import tao
+
+    # Any rank may have to run the solver, so all are asked. Only the root loads the library, which it needs anyway.
+    reasons = comm.allgather(tao.lacking(load=comm.is_root))
+    named = (f"{reason}{f' [rank {rank}]' * (comm.size > 1)}" for rank, reason in enumerate(reasons) if reason)
+    reason = next(named, "")
+    if not reason:
+        return name, ""
+    if needs := "lmvm" if requested else lmvm_only:
+        remedy = "install it, or leave that out: lbfgs is taken then, with the same objective and proof"
+        raise InputError(f"{needs} needs PETSc's Python package: {reason}; {remedy}", everywhere=True)
+    return "lbfgs", f"in lmvm's place, since {reason}; the objective and the proof are the same"
+
+
+def settings_for(
+    measure: str | Measure, solver: str, epsilon: float | None = None, relative: float | None = None, **others: Any
+) -> Settings:
+    """Return the settings of a run for a measure, with a solver that `choose_solver` named. Local.
+
+    Parameters
+    ----------
+    measure : str or Measure
+        What is trained for.
+    solver : str
+        The name of the solver.
+    epsilon, relative : float, optional
+        The gap to prove, see `Settings`; epsilon is 1e-3 if neither is given.
+    **others
+        Other fields of `Settings`.
+
+    Raises
+    ------
+    InputError
+        If settings contradict each other or the measure.
+    """
+    measure = Measure.parse(measure)
+    epsilon = 1e-3 if epsilon is None and relative is None else epsilon
+    settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **others)
+    settings.check_measure(measure.name, measure.smooth)
+    return settings
