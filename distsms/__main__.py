@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
     if "stall_timeout" in args:  # as in all of `options.long_run`; until its `StopSignals` can remember them
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
-    from distsms.parallel.communicator import Communicator, world
+    from distsms.parallel.communicator import Communicator
+    from distsms.parallel.mpi import world
 
     comm = Communicator()
     try:

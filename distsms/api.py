@@ -41,7 +41,8 @@ from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
 from distsms.optim.train import Watcher
-from distsms.parallel.communicator import Communicator, as_communicator
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import as_communicator
 from distsms.training import fit
 
 Path: TypeAlias = str | os.PathLike[str]

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from distsms.parallel.communicator import Communicator, launched_size, world
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import launched_size, world
 
 # The same examples on every rank and in every run; no deadlines, since nothing is timed. Fewer
 # on each number of ranks, since there are several.

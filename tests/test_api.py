@@ -15,7 +15,8 @@ from distsms import api
 from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.metrics import ranking
-from distsms.parallel.communicator import Communicator, MPICommunicator
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import MPICommunicator
 from tests.support.problems import data, share
 
 LAM, EPSILON = 1e-2, 1e-5

@@ -27,7 +27,7 @@ def importers(library):
 @pytest.mark.parametrize(
     "library, modules",
     [
-        ("mpi4py", {"parallel/communicator.py"}),
+        ("mpi4py", {"parallel/communicator.py", "parallel/mpi.py"}),
         ("petsc4py", {"optim/solvers/tao.py"}),
         (
             "h5py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from distsms._version import __version__
@@ -26,10 +27,39 @@ example:
 """
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps descriptions and epilogs at the width of the terminal, paragraph by paragraph.
+
+    Indented lines remain separate lines. Those that are too long are wrapped, too; commands in a paragraph of examples
+    are continued with a backslash.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(self._fill_paragraph(part, width) for part in text.strip().split("\n\n")) + "\n"
+
+    @staticmethod
+    def _fill_paragraph(text: str, width: int) -> str:
+        heading, *lines = text.splitlines()
+        if not lines or not lines[0].startswith(" "):
+            return textwrap.fill(text, width)
+        if not heading.startswith("example"):
+            return "\n".join([heading, *(textwrap.fill(line, width, subsequent_indent="    ") for line in lines)])
+        wrapped = [heading]
+        for command in lines:
+            first, *options = command.split(" --")
+            wrapped.append(first)
+            for option in options:
+                if len(wrapped[-1]) + len(option) + 3 > width - 2:  # leave room for " \\"
+                    wrapped[-1] += " \\"
+                    wrapped.append("   ")
+                wrapped[-1] += f" --{option}"
+        return "\n".join(wrapped)
+
+
 def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of the whole command line, and that of each command by its name."""
+    """Return the parser of the whole command line, and the parsers of the commands by their names."""
     parser = argparse.ArgumentParser(
-        prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=HelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"distsms {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -41,7 +71,7 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
             help=summary,
             description=summary,
             epilog=module.EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
             allow_abbrev=False,
             usage=f"distsms {module.NAME} {module.USAGE}",
         )
@@ -52,14 +82,27 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command line; `run` is the command's function, `mpi` whether it wants all ranks.
+    """Parse a command line.
 
-    Raises SystemExit for --help, --version and usage errors.
+    Parameters
+    ----------
+    argv : sequence of str
+        The arguments, without the name of the program.
+
+    Returns
+    -------
+    Namespace
+        The options. `run` is the function of the command, and `mpi` says whether it uses all ranks.
+
+    Raises
+    ------
+    SystemExit
+        After --help, --version and usage errors.
     """
     parser, parsers = make_parsers()
     argv = list(argv)
     options: list[str] = []
-    if argv[:1] == [train.NAME] and "--" in argv:  # what follows is PETSc's
+    if argv[:1] == [train.NAME] and "--" in argv:  # the options after it are PETSc's
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
     args, unknown = parser.parse_known_args(argv)
@@ -70,7 +113,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         hint = "; PETSc's options go after --" if any(word.startswith("-tao") for word in unknown) else ""
         parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
     if options and not options[0].startswith("-"):
-        parsers[args.command].error(f"after -- PETSc's options are expected, found {options[0]!r}")
+        parsers[args.command].error(f"only PETSc's options may follow --, such as -tao_monitor; found {options[0]!r}")
     if problem := args.check(args):
         parsers[args.command].error(problem)
     args.solver_options = options

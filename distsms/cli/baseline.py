@@ -1,4 +1,4 @@
-"""Set the obvious alternatives beside distsms on the same folds: does direct optimization pay on these data?"""
+"""Compare distsms with other methods on the same folds: does direct optimization pay on these data?"""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.baseline import BaselineStore, Fit, Rows, Try, Unit
+    from distsms.selection.baseline import BaselineStore, Fit, FitSpec, FoldedRows, Trial
 
 PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
-"""What `--path` says instead of the options."""
+"""The options that `--path` takes from its folder, if they are not given."""
 NAME = "baseline"
 USAGE = "DATA [options]"
 METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "trees")
@@ -57,11 +57,11 @@ examples:
 """
 
 BYTES = 48
-"""Of a stored entry: SciPy's rows, a training's copy of them, and what the libraries make of it."""
+"""The memory for a stored entry: SciPy's matrix, the copy of a training, and what the libraries make of that."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms baseline` takes."""
+    """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser)
     parser.add_argument(
@@ -70,7 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Take measure, lambdas, folds, seed and target from this folder of `distsms path`.",
     )
     parser.add_argument(
-        "--methods", nargs="+", choices=METHODS, default=METHODS, help="The methods to compare (default: all)."
+        "--methods",
+        nargs="+",
+        choices=METHODS,
+        default=METHODS,
+        metavar="METHOD",
+        help=f"The methods to compare, of {', '.join(METHODS)} (default: all).",
     )
     parser.add_argument(
         "--tree-fits",
@@ -92,14 +97,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Fit what is missing, then the table. Collective."""
+    """Make the missing fits, then the table. **Collective.**"""
     from distsms.selection.baseline import BaselineStore
 
     with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, BaselineStore(args.output), held)
 
 
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: BaselineStore, held: Any) -> int:
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, store: BaselineStore, held: Any) -> int:
     import time
 
     import numpy as np
@@ -110,28 +115,29 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.selection import baseline, competitors, folds
     from distsms.utils import files
 
-    say, known = speaker(comm.is_root and not args.quiet), set[Any]()
+    say = speaker(comm.is_root and not args.quiet)
+    done: set[FitSpec] = set()
     ours = competitors.OURS in args.methods
     solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
-    with comm.fail_together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # all checks that can be made before the data are read
         manifest = dataset.read_manifest(args.data)
         dataset.check_readable(manifest)
-        identity, lambdas, settings = _asked(args, solver, manifest)
+        identity, lambdas, settings = _problem(args, solver, manifest)
         competitors.require(args.methods)
         _require_memory(manifest, len(comm.node_ranks()))
         if comm.is_root:
             inputs.check_distinct(args.output, args.data, args.path)
-            folder.check()
-            held.enter_context(files.exclusive(folder.path))
-            folder.open(identity)
-            known = folder.done()
-    known = comm.bcast(known)
-    wanted = baseline.units(args.methods, lambdas, identity["folds"], args.tree_fits)
-    missing = [one for one in wanted if one not in known]
+            store.check()
+            held.enter_context(files.exclusive(store.path))
+            store.open(identity)
+            done = store.done()
+    done = comm.bcast(done)
+    wanted = baseline.first_round(args.methods, lambdas, identity["folds"], args.tree_fits)
+    missing = [spec for spec in wanted if spec not in done]
     say(f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
     say(
         f"problem   {identity['measure']}; {identity['folds']} folds by {identity['folds_by']}; lambda "
-        + ", ".join(f"{one:g}" for one in lambdas)
+        + ", ".join(f"{lam:g}" for lam in lambdas)
     )
     say(f"fits      {len(wanted)}, of which {len(wanted) - len(missing)} are there")
     if "trees" in args.methods:
@@ -139,29 +145,29 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say("")
     with comm.fail_together():
         X, y, counted = dataset.load_matrix(manifest)
-        belonging = folds.marks(manifest, identity["folds_by"], 0, manifest.n)[counted]
-        how = identity["folds"], identity["seed"], competitors.ALONE
         by = identity["folds_by"]
-        rows = baseline.Rows(X, y, folds.dealt(by, belonging, y, np.ones(len(y), bool), *how), by, belonging)
+        keys = folds.read_fold_keys(manifest, by, 0, manifest.n)[counted]
+        options = identity["folds"], identity["seed"], competitors.ALONE
+        rows = baseline.FoldedRows(X, y, folds.dealt(by, keys, y, np.ones(len(y), bool), *options), by, keys)
     end = time.monotonic() + args.time_limit
 
-    def enough() -> bool:
+    def stop_wanted() -> bool:
         return signals.wanted() or time.monotonic() > end
 
-    def run(these: list[Unit]) -> bool:
-        """Fit what is this rank's of these; whether any rank was stopped before. Collective."""
-        own = these[comm.rank :: comm.size]
-        told = Teller(folder, identity["measure"], len(own), comm.size, say)
-        stopped = baseline.run(rows, own, identity["measure"], settings, told.keep, enough, told.begin)
+    def run(specs: list[FitSpec]) -> bool:
+        """Make the fits, each on one of the ranks; return whether any rank was stopped. **Collective.**"""
+        own = specs[comm.rank :: comm.size]
+        recorder = FitRecorder(store, identity["measure"], len(own), comm.size, say)
+        stopped = baseline.run(rows, own, identity["measure"], settings, recorder.keep, stop_wanted, recorder.begin)
         return any(comm.allgather(stopped))
 
     stopped = run(missing)
     if not stopped:
         with comm.fail_together():
             if comm.is_root:
-                there = {(one.method, one.setting, one.fold) for one in folder.fits()}
-                best = baseline.searched(folder.tries(), args.tree_fits) if "trees" in args.methods else []
-                missing = [one for one in best if one[:3] not in there]
+                fitted = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
+                best = baseline.second_round(store.trials(), args.tree_fits) if "trees" in args.methods else []
+                missing = [spec for spec in best if spec[:3] not in fitted]
         stopped = run(comm.bcast(missing))
     if stopped:
         say("\nstopped; finished fits are kept, and the same line again goes on")
@@ -170,115 +176,124 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         code = EXIT_OK
         with comm.fail_together():
             if comm.is_root:
-                _conclude(folder, identity, rows, solver, _notes(identity, manifest), say)
+                _conclude(store, identity, rows, solver, _notes(identity, manifest), say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 
-def _asked(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
-    """What fits must share to stand in one table, the lambdas, and the settings of ours. Raises InputError."""
+def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
+    """Return what all fits of a table share, the lambdas, and the settings of the fits of distsms.
+
+    Raises InputError where --path does not fit the data or the options, or there are no folds.
+    """
     from distsms.selection import folds
     from distsms.selection.path_store import PathStore
     from distsms.training.fit import settings_for
 
     problem = {name: getattr(args, name) for name in PROBLEM}
-    lambdas = sorted({one for some in args.lambdas for one in some}, reverse=True)
+    lambdas = sorted({lam for grid in args.lambdas for lam in grid}, reverse=True)
     if args.path:
-        there = PathStore(args.path)
-        told = there.read("problem", "points")
-        if told["problem"]["data"]["fingerprint"] != manifest.fingerprint:
-            raise InputError(f"{args.path}: is a path on other data, {told['problem']['data']['path']}")
+        path_store = PathStore(args.path)
+        path_problem = path_store.read("problem", "points")["problem"]
+        if path_problem["data"]["fingerprint"] != manifest.fingerprint:
+            raise InputError(
+                f"{args.path}: is a path on other data, {path_problem['data']['path']}; name a path on {args.data}"
+            )
         given = {name: value for name, value in problem.items() if value != args.usual[name]}
-        problem = {name: told["problem"].get(name, problem[name]) for name in problem}
+        problem = {name: path_problem.get(name, problem[name]) for name in problem}
         for name, value in given.items():
             if value != problem[name]:
                 raise InputError(
                     f"--{name.replace('_', '-')} {value}: {args.path} is a path with {name} {problem[name]}; leave out "
-                    "one of both"
+                    "one of the two options"
                 )
-        lambdas = sorted({one.lam for one in there.points()}, reverse=True)
+        lambdas = sorted({point.lam for point in path_store.points()}, reverse=True)
     if not problem["folds"]:
         raise InputError(
-            "a baseline wants folds: at least 2" + f", and the path {args.path} has none" * bool(args.path)
+            f"a baseline needs at least 2 folds, and the path {args.path} has none; make a path with --folds"
+            if args.path
+            else "a baseline needs at least 2 folds; give --folds 2 or more"
         )
     target = problem["epsilon"], problem["relative"]
     settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
-    problem |= {"folds_by": folds.chosen(problem["folds_by"], manifest)}
+    problem |= {"folds_by": folds.choose_folds_by(problem["folds_by"], manifest)}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
 
 
 def _require_memory(manifest: Manifest, here: int) -> None:
-    """Raise InputError if this node's ranks would need more memory than it has. Local."""
+    """Raise InputError if the ranks of this node, `here` in number, need more memory than the node has. Local."""
     from distsms.training import plan
     from distsms.utils.formatting import format_bytes
 
-    each, there = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, plan.available()
-    if here * each > there:
+    each, available = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, plan.available()
+    if here * each > available:
         raise InputError(
-            f"{here} rank(s) of this node would need {format_bytes(here * each)}, and {format_bytes(there)} are there: "
-            f"each holds all rows, about {format_bytes(each)}. Take fewer ranks, or a sample of the rows"
+            f"{here} rank(s) of this node would need {format_bytes(here * each)}, but only "
+            f"{format_bytes(available)} are available: each rank holds all rows, about {format_bytes(each)}. Use fewer "
+            "ranks, or a sample of the rows"
         )
 
 
-class Teller:
-    """Keeps this rank's fits, and says a line for each: what is being fitted, then what came of it."""
+class FitRecorder:
+    """Keeps the fits of this rank and prints a line for each: first what is being fitted, then its result."""
 
-    def __init__(self, folder: BaselineStore, measure: str, count: int, ranks: int, say: Callable[..., None]) -> None:
-        self._folder, self._measure, self._say = folder, measure, say
+    def __init__(self, store: BaselineStore, measure: str, count: int, ranks: int, say: Callable[..., None]) -> None:
+        self._store, self._measure, self._say = store, measure, say
         self._done, self._count, self._of = 0, count, f"/{count}{' of this rank' if ranks > 1 else ''}]"
-        self._what = ""
+        self._parameters = ""  # of the trees that are being fitted
 
-    def begin(self, unit: Unit) -> None:
-        """Before a fit."""
+    def begin(self, spec: FitSpec) -> None:
+        """Print what is about to be fitted."""
         from distsms.selection import trees
 
         self._done += 1
-        number, setting, self._what = f"[{self._done:{len(str(self._count))}d}{self._of}", f"{unit.setting:g}", ""
-        if unit.method == "trees":
-            setting = f"best of {setting}" if unit.best else f"try {setting}"
-            self._what = trees.words(int(unit.best.setting if unit.best else unit.setting))
-        self._say(f"{number} {unit.method:17s} {setting:<10s} fold {unit.fold}  ", end="")
+        number, setting, self._parameters = f"[{self._done:{len(str(self._count))}d}{self._of}", f"{spec.setting:g}", ""
+        if spec.method == "trees":
+            setting = f"best of {setting}" if spec.best else f"try {setting}"
+            self._parameters = trees.describe(int(spec.best.setting if spec.best else spec.setting))
+        self._say(f"{number} {spec.method:17s} {setting:<10s} fold {spec.fold}  ", end="")
 
-    def keep(self, found: Fit | Try, scores: Any = None) -> None:
-        """After it."""
-        from distsms.selection.baseline import Try
+    def keep(self, result: Fit | Trial, scores: Any = None) -> None:
+        """Keep the result of a fit and print it."""
+        from distsms.selection.baseline import Fit
 
-        self._folder.keep(found, scores)
-        if isinstance(found, Try):
-            said, note = f"inner rows' {SHOWN[self._measure]} {found.value:.6f}, {found.rounds} rounds", self._what
+        self._store.keep(result, scores)
+        if isinstance(result, Fit):
+            values, note = f"ROCArea {result.rocarea:.6f}  PRBEP {result.prbep:.6f}", result.note or self._parameters
         else:
-            said, note = f"ROCArea {found.rocarea:.6f}  PRBEP {found.prbep:.6f}", found.note or self._what
-        self._say(f"{said}  {found.seconds:8.2f} s  {note}")
+            values = f"inner rows' {SHOWN[self._measure]} {result.value:.6f}, {result.rounds} rounds"
+            note = self._parameters
+        self._say(f"{values}  {result.seconds:8.2f} s  {note}")
 
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
-    """What to know of folds by what belongs together, in sentences."""
+    """Return sentences on what the folds do not take into account."""
     from distsms.data import duplicates
     from distsms.selection import folds
 
     by = identity["folds_by"]
-    known = [one for one in folds.CAVEATS if one == by or (one == "groups" and manifest.group)]
+    applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
     warning = "" if by == "doubles" else duplicates.warning(manifest.doubles, manifest.n)
-    return [f"Note: {folds.CAVEATS[one]}." for one in known] + [f"Warning: {warning}."] * bool(warning)
+    return [f"Note: {folds.CAVEATS[kind]}." for kind in applying] + [f"Warning: {warning}."] * bool(warning)
 
 
 def _conclude(
-    folder: BaselineStore,
+    store: BaselineStore,
     identity: dict[str, Any],
-    rows: Rows,
+    rows: FoldedRows,
     solver: str,
     notes: list[str],
     say: Callable[[str], None],
 ) -> None:
-    """The table and baseline.json, of all fits in the folder that are complete. On the root."""
-    from distsms.selection import baseline, baseline_text
+    """Print the table and write baseline.json, from all fits in the folder that are complete. On the root."""
+    from distsms.selection import baseline_text, method_results
 
     measure = identity["measure"]
-    found = baseline.standings(folder, folder.fits(), rows, measure)
-    words = [*baseline_text.sentences(found, measure), *notes]
-    say(f"\n{baseline_text.table(found, measure)}\n")
-    for line in words:
-        say(line)
-    folder.describe(identity, solver=solver, methods=[one.as_json() for one in found], sentences=words)
-    say(f"\n{folder.identity}, and each fit beside it in {folder.parts}/")
+    results = method_results.evaluate_methods(store, store.fits(), rows, measure)
+    sentences = [*baseline_text.sentences(results, measure), *notes]
+    say(f"\n{baseline_text.table(results, measure)}\n")
+    for sentence in sentences:
+        say(sentence)
+    store.describe(identity, solver=solver, methods=[result.as_json() for result in results], sentences=sentences)
+    say(f"\nThe results are in {store.identity}, and each fit is beside it in {store.parts}/")

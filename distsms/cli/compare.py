@@ -1,4 +1,4 @@
-"""Run solvers against each other over a grid, resumably, with tables and figures."""
+"""Compare solvers over a grid of measures and lambdas, with tables and figures."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ example:
   distsms compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
 """
 
-TITLE_PARTS = 3  # of a path, which name a data set: scripts call each of theirs SET/data/train
+TITLE_PARTS = 3  # the last parts of the path of a data set that figures name; scripts use SET/data/train
 MEASURES_HELP = "What to optimize: the two measures of the paper (default: both)."
 
 
 def smoothing(text: str) -> float | None:
-    """A positive number, or `adaptive` (None)."""
+    """Parse a positive number, or `adaptive` (None)."""
     return None if text == "adaptive" else positive(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms compare` takes."""
+    """Add the arguments of `distsms compare`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     parser.add_argument(
         "--test",
@@ -76,9 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--solvers",
         nargs="+",
         choices=tuple(SOLVERS),
+        metavar="SOLVER",
         help=f"The solvers to compare. {SOLVERS_HELP}. The default is all but lbfgs, which replaces lmvm where"
-        f" petsc4py cannot"
-        " be imported.",
+        " petsc4py cannot be imported.",
     )
     how.add_argument(
         "--c-mu",
@@ -107,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Run what is missing, then the tables and figures of all. Collective."""
+    """Make the missing runs, then the tables and figures of all runs. **Collective.**"""
     from distsms.study.grid import RunStore
 
     with long_run(args, comm) as (signals, held):
@@ -127,8 +127,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
-    solvers = args.solvers or [None, *(one for one in SOLVERS if one not in ("lmvm", "lbfgs"))]
-    solvers = [solver_for(args, one, args.measures[0], comm, say) for one in solvers]
+    solvers = args.solvers or [None, *(name for name in SOLVERS if name not in ("lmvm", "lbfgs"))]
+    solvers = [solver_for(args, name, args.measures[0], comm, say) for name in solvers]
     with comm.fail_together():  # everything that can be refused before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
@@ -169,7 +169,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
 
 def _run_cells(settings: dict[RunSpec, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
-    """Run the cells that are not finished, a line for each; whether a signal stopped that. Collective."""
+    """Make the runs that are not finished, and return whether a signal stopped them. **Collective.**"""
     from distsms.optim.result import Status
 
     comm, width = runner.comm, len(str(len(settings)))
@@ -190,7 +190,7 @@ def _run_cells(settings: dict[RunSpec, Settings], runner: Runner, say: Callable[
 
 
 def _is_done(folder: RunStore, cell: RunSpec, settings: Settings) -> bool:
-    """Whether a cell was run to an end that these settings' limits would not put off. On the root."""
+    """Whether a run has ended, and not by a limit that is larger in these settings. On the root."""
     found = folder.finished(cell)
     return found is not None and not found.cut_short(settings)
 
@@ -198,13 +198,13 @@ def _is_done(folder: RunStore, cell: RunSpec, settings: Settings) -> bool:
 def _conclude(
     data: str, folder: RunStore, grid: dict[RunSpec, Settings], heading: str, draws: bool, say: Callable[[str], None]
 ) -> int:
-    """Write tables and figures of all runs in the folder; returns how many contradictions there are. On the root."""
+    """Write tables and figures of all runs in the folder, and return the number of contradictions. On the root."""
     import sys
 
     from distsms.study import tables
 
     runs = folder.all_finished()
-    hosts = ", ".join(sorted({one.result["host"] for one in runs}))
+    hosts = ", ".join(sorted({run.result["host"] for run in runs}))
     folder.write("table.csv", tables.as_csv(runs))
     heading += f" Run on {hosts or 'no host yet'}."
     done = sum(_is_done(folder, cell, settings) for cell, settings in grid.items())
@@ -214,22 +214,22 @@ def _conclude(
     say(f"\n{folder.path / 'table.md'}, {folder.path / 'table.csv'}: {len(runs)} runs")
     if draws and runs:
         say(_figures(data, folder, runs))
-    if any(one.result["test"] for one in runs):
+    if any(run.result["test"] for run in runs):
         say("\n" + tables.aligned(*tables.table2(runs)))
-    wrong = tables.disagreements(runs)
-    for one in wrong:
-        print(f"distsms compare: the runs contradict each other: {one}", file=sys.stderr)
-    return len(wrong)
+    contradictions = tables.disagreements(runs)
+    for contradiction in contradictions:
+        print(f"distsms compare: the runs contradict each other: {contradiction}", file=sys.stderr)
+    return len(contradictions)
 
 
 def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
-    """Draw, and say where; or say what is missing."""
+    """Draw the figures, and return a line that says where they are, or what is missing to draw them."""
     from pathlib import Path
 
     try:
         from distsms.study import figures
     except ImportError as error:
-        return f"no figures: {error}. For them: pip install 'distsms[plot]', and the same line again"
+        return f"no figures: {error}. To draw them: pip install 'distsms[plot]', and give the same line again"
     title = "/".join(Path(data).resolve().parts[-TITLE_PARTS:])
     try:
         written = figures.draw(runs, title, folder.path / "figures")
@@ -239,7 +239,7 @@ def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
 
 
 def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, ranks: int) -> dict[str, Any]:
-    """What two runs must share to stand in one table."""
+    """Return what all runs of a comparison share."""
     from distsms.optim.settings import describe
     from distsms.study import grid
 
@@ -254,12 +254,12 @@ def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, 
         "step": args.step,
         "ignore_new_features": args.ignore_new_features,
         "ranks": ranks,
-        "memory": args.memory,  # by which seconds differ
+        "memory": args.memory,  # seconds depend on it
     }
 
 
 def _fingerprint(path: str | None) -> str | None:
-    """Of a data set or a file of text."""
+    """Return the fingerprint of a data set or a file."""
     from pathlib import Path
 
     from distsms.data.shards import manifest, publish

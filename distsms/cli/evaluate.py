@@ -37,7 +37,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms evaluate` takes."""
+    """Add the arguments of `distsms evaluate`."""
     parser.add_argument(
         "paths",
         nargs="+",
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_intervals(parser: argparse.ArgumentParser) -> None:
-    """How sure: of `evaluate` and `report`."""
+    """Add the options on intervals, which `evaluate` and `report` have in common."""
     parser.add_argument(
         "--level", metavar="SHARE", type=share, default=0.95, help="The level of the intervals (default: %(default)s)."
     )
@@ -86,7 +86,7 @@ def add_intervals(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """How the rows are read: of `evaluate` and `report`."""
+    """Add the options on reading rows, which `evaluate` and `report` have in common."""
     parser.add_argument(
         "--label", metavar="COLUMN", help="The column of labels in a table or array file (default: as in training)."
     )
@@ -102,14 +102,14 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def reading(args: argparse.Namespace) -> inputs.InputOptions:
-    """What `add_reading` asks for."""
+    """Return what the options of `add_reading` ask for."""
     from distsms.inference import inputs
 
     return inputs.InputOptions(args.ignore_new_features, zero_based=args.zero_based, label=args.label)
 
 
 def _check(args: argparse.Namespace) -> str | None:
-    """What is wrong with the words together; takes the data from the last one where there is no --on."""
+    """Return what is wrong with the arguments, or None. Without --on, the last argument becomes the data."""
     if args.on is None and len(args.paths) != 2:
         return "give MODEL DATA, or any number of models and --on DATA"
     if args.on is None:
@@ -118,52 +118,51 @@ def _check(args: argparse.Namespace) -> str | None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Evaluate. Collective."""
+    """Evaluate the models on all ranks, and print the results on the root. **Collective.**"""
     from distsms.inference import evaluation
     from distsms.utils import formatting
 
-    asked = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
-    _, judged, pairs = evaluation.evaluate(args.paths, args.on, asked, comm, reading(args))
+    options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
+    _, evaluations, pairs = evaluation.evaluate(args.paths, args.on, options, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
     if args.json:
-        each = [one.as_json(args.on, args.level) for one in judged]
+        each = [evaluated.as_json(args.on, args.level) for evaluated in evaluations]
         several = {"data": args.on, "models": each, "pairs": [pair.as_json() for pair in pairs]}
         print(formatting.to_json(several if pairs else each[0]))
     elif pairs:
-        _print_several(args.on, judged, pairs, args.level)
+        _print_several(args.on, evaluations, pairs, args.level)
     else:
-        _print_one(args, judged[0], asked)
+        _print_one(args, evaluations[0], options)
     return EXIT_OK
 
 
-def _print_one(args: argparse.Namespace, judged: ModelEvaluation, asked: EvaluationOptions) -> None:
-    """All measures of a model, for people."""
+def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: EvaluationOptions) -> None:
+    """Print all measures of a model."""
     import os
 
     from distsms.data.formats.registry import format_of
     from distsms.utils import formatting
 
-    found = judged.measures
-    print(f"{judged.path} on {_size(args.on, found)}")
+    found, info = evaluated.measures, evaluated.model.info
+    print(f"{evaluated.path} on {_describe_rows(args.on, found)}")
     if not os.path.isdir(args.on) and format_of(args.on) == "text":
-        zero_based = judged.model.info["zero_based"] if args.zero_based is None else args.zero_based
-        positive = judged.model.info["label_map"]["+1"]
-        print(f"  text with columns counted from {0 if zero_based else 1}, positive label {positive}")
-    for line in _warnings(judged):
+        zero_based = info["zero_based"] if args.zero_based is None else args.zero_based
+        print(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
+    for line in _warnings(evaluated):
         print(f"  {line}")
-    of_order = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
+    of_ranking = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
-    for name in judged.extra_measures:
-        (of_order if "@" in name else at_threshold)[name] = found[name]
+    for name in evaluated.extra_measures:
+        (of_ranking if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
-    width = max(map(len, (*of_order, *at_threshold)))
-    sure = {SHOWN[name]: f"   {_interval(one)}" for name, one in judged.intervals.items()}
-    for name, one in of_order.items():
-        print(f"  {name:<{width}} {one:.6f}{sure.get(name, '')}")
-    print(f"  intervals of {100 * asked.level:g} % are of {judged.intervals['rocarea'].of}, drawn as these were")
+    width = max(map(len, (*of_ranking, *at_threshold)))
+    intervals = {SHOWN[name]: f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()}
+    for name, value in of_ranking.items():
+        print(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
+    print(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")
     print(f"at the threshold {found['threshold']:.6g}")
-    print("".join(f"  {name:<{width}} {one:.6f}\n" for name, one in at_threshold.items()))
+    print("".join(f"  {name:<{width}} {value:.6f}\n" for name, value in at_threshold.items()))
     lines = [
         ["positive rows", str(found["tp"]), str(found["fn"])],
         ["negative rows", str(found["fp"]), str(found["tn"])],
@@ -171,45 +170,49 @@ def _print_one(args: argparse.Namespace, judged: ModelEvaluation, asked: Evaluat
     print(formatting.format_table(["", "called positive", "called negative"], lines))
 
 
-def _print_several(on: str, judged: list[ModelEvaluation], pairs: list[ModelComparison], level: float) -> None:
-    """A line for each model, then one for each difference."""
+def _print_several(on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float) -> None:
+    """Print a line for each model, and then one for each difference."""
     from distsms.metrics import confidence
     from distsms.utils import formatting
 
-    print(f"on {_size(on, judged[0].measures)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
-    for line in _warnings(judged[0]):
+    first = evaluations[0]
+    print(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
+    for line in _warnings(first):
         print(f"  {line}")
-    header, lines = ["model"], [[one.path] for one in judged]
+    header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]
     for name, label in SHOWN.items():
-        header += [label, judged[0].intervals[name].method]
-        for cells, one in zip(lines, (model.intervals[name] for model in judged), strict=True):
-            cells += [f"{one.value:.6f}", "none" if one.why else f"{one.low:.6f} to {one.high:.6f}"]
+        header += [label, first.intervals[name].method]
+        for cells, interval in zip(lines, (evaluated.intervals[name] for evaluated in evaluations), strict=True):
+            limits = "none" if interval.why else f"{interval.low:.6f} to {interval.high:.6f}"
+            cells += [f"{interval.value:.6f}", limits]
     print(formatting.format_table(header, lines))
     for pair in pairs:
         print(f"\n{pair.first} - {pair.other}")
-        for name, one in pair.differences.items():
-            told = confidence.verdict(one, pair.first, pair.other)
-            shown = "" if one.why else f"{_interval(one, '+')}, p = {one.p:.2g}: "
-            print(f"  {SHOWN[name]:<7} {one.value:+.6f}   {shown}{told}")
+        for name, difference in pair.differences.items():
+            verdict = confidence.verdict(difference, pair.first, pair.other)
+            limits = "" if difference.why else f"{_describe_interval(difference, '+')}, p = {difference.p:.2g}: "
+            print(f"  {SHOWN[name]:<7} {difference.value:+.6f}   {limits}{verdict}")
     if len(pairs) > 1:
-        print("\neach p is of its pair alone: of many, some are small by chance")
+        print("\neach p is that of its pair alone; where many pairs are compared, some p are small by chance")
 
 
-def _interval(one: Interval, sign: str = "") -> str:
-    return f"no interval: {one.why}" if one.why else f"{one.low:{sign}.6f} to {one.high:{sign}.6f} ({one.method})"
+def _describe_interval(interval: Interval, sign: str = "") -> str:
+    if interval.why:
+        return f"no interval: {interval.why}"
+    return f"{interval.low:{sign}.6f} to {interval.high:{sign}.6f} ({interval.method})"
 
 
-def _size(on: str, found: dict[str, Any]) -> str:
+def _describe_rows(on: str, found: dict[str, Any]) -> str:
     return f"{on}: {found['n']} rows, {found['n_pos']} positive, {found['n_neg']} negative"
 
 
-def _warnings(judged: ModelEvaluation) -> list[str]:
-    """What of the rows is too little for some measure."""
+def _warnings(evaluated: ModelEvaluation) -> list[str]:
+    """Return warnings on measures that these rows do not define."""
     import math
 
-    found, lines = judged.measures, []
+    found, lines = evaluated.measures, []
     if not (found["n_pos"] and found["n_neg"]):
         lines.append("only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
-    if any(math.isnan(found[name]) for name in judged.extra_measures if "@" in name):
-        lines.append(f"there are only {found['n']} rows: what is asked for beyond is not defined (nan)")
+    if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
+        lines.append(f"there are only {found['n']} rows: measures among the first K of more rows are not defined (nan)")
     return lines

@@ -30,7 +30,7 @@ FORMATS = ("onnx", "liblinear", "csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms export` takes."""
+    """Add the arguments of `distsms export`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     parser.add_argument("--to", choices=FORMATS, required=True, help="The format.")
     parser.add_argument(
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Write. One process."""
+    """Write the model in another format. One process."""
     from distsms.errors import InputError
     from distsms.inference import export, inputs, model
 
@@ -51,6 +51,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if model.is_model(args.output):
             raise InputError(f"{args.output}: is a model, which the export would replace; name another file")
     elif args.to == "onnx" and sys.stdout.isatty():
-        raise InputError("ONNX is no text for a terminal: name a file with --output")
+        raise InputError("the ONNX format is binary and cannot be shown on a terminal; name a file with --output")
     export.write(read, args.to, args.output, sys.stdout)
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""Say what a data set or a model is, or compare several models; with no argument, the versions of everything."""
+"""Show what a data set or a model contains, or compare several models; without arguments, show all versions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,18 @@ examples:
   distsms info scaling/*.h5 --usage
 """
 
+FOLDERS = {
+    "path.json": "a path of `distsms path`. Give one of its models, {0}/model.h5 or {0}/points/*.h5; `distsms report"
+    " {0}/model.h5 --on DATA` shows the whole path",
+    "baseline.json": "a baseline of `distsms baseline`. `distsms report MODEL --on DATA --baseline {0}` shows it beside"
+    " a model, and the same line of `distsms baseline` prints its table again",
+    "comparison.json": "a comparison of `distsms compare`. Its tables are {0}/table.md and {0}/table.csv",
+}
+"""The file that identifies a folder -> what the folder is, and which command reads it."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms info` takes."""
+    """Add the arguments of `distsms info`."""
     parser.add_argument(
         "paths",
         nargs="*",
@@ -45,12 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Tell. One process."""
+    """Print what the arguments are. One process."""
     import os
-    from pathlib import Path
 
     from distsms.errors import InputError
-    from distsms.training import checkpoint
     from distsms.utils import formatting
 
     paths = args.paths
@@ -58,8 +65,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         raise InputError(f"{missing[0]}: no such file or folder")
     if args.verify and not (len(paths) == 1 and os.path.isdir(paths[0])):
         raise InputError("--verify checks a data set: give its directory")
-    if len(paths) == 1 and checkpoint.exists(Path(paths[0])):
-        raise InputError(f"{paths[0]}: a checkpoint folder, neither a data set nor a model; --resume goes on from it")
+    for path in paths:
+        _refuse_other_folder(path)
     if len(paths) > 1 or args.usage:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
@@ -94,7 +101,7 @@ def versions() -> dict[str, str]:
     from distsms._version import __version__
     from distsms.inference import model
     from distsms.optim.solvers import tao
-    from distsms.parallel import communicator
+    from distsms.parallel import mpi
 
     return {
         "distsms": __version__,
@@ -103,12 +110,29 @@ def versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "numba": numba.__version__,
         "petsc4py": tao.version(),
-        **communicator.library_versions(),
+        **mpi.library_versions(),
     }
 
 
+def _refuse_other_folder(path: str) -> None:
+    """Raise InputError if the path is a folder of another command; the message says which command reads it."""
+    from pathlib import Path
+
+    from distsms.errors import InputError
+    from distsms.training import checkpoint
+
+    if checkpoint.exists(Path(path)):
+        raise InputError(
+            f"{path}: is a checkpoint folder, neither a data set nor a model; `distsms train --checkpoint {path} "
+            "--resume` goes on from it"
+        )
+    for name, what in FOLDERS.items():
+        if Path(path, name).is_file():
+            raise InputError(f"{path}: is neither a data set nor a model, but {what.format(path)}")
+
+
 def _data(path: str, as_json: bool) -> dict[str, Any]:
-    """The manifest, with sums over the shards in place of their list."""
+    """Return the fields of a manifest, with sums over the shards instead of their list."""
     from dataclasses import asdict
 
     from distsms.data.groupby import describe
@@ -141,7 +165,7 @@ def _model(path: str) -> dict[str, Any]:
 
 
 def _results(models: list[dict[str, Any]]) -> str:
-    """What each model was trained for, and what became of it, as a table."""
+    """Return a table of what each model was trained for, and how its training ended."""
     from distsms.measures import SHOWN
     from distsms.utils.formatting import format_table
 
@@ -166,7 +190,7 @@ def _results(models: list[dict[str, Any]]) -> str:
 
 
 def _usages(models: list[dict[str, Any]]) -> str:
-    """What training took, each phase on the rank that took longest, as a table."""
+    """Return a table of the resources that the trainings took, in each phase on the rank that took longest."""
     from distsms.utils.formatting import format_bytes, format_table
 
     usages = [model.get("usage") or {} for model in models]
@@ -193,10 +217,10 @@ def _usages(models: list[dict[str, Any]]) -> str:
 
 
 def _status(model: dict[str, Any]) -> str:
-    """How training ended, and whether J came to no more than that of w = 0, which ranks nothing."""
+    """Return how training ended, with "J(0)" added if J is hardly less than at w = 0, which ranks nothing."""
     J, at_zero = model.get("J"), model.get("J_at_zero")
-    nothing = J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J
-    return f"{model.get('status', '-')}{', J(0)' if nothing else ''}"
+    vacuous = J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J
+    return f"{model.get('status', '-')}{', J(0)' if vacuous else ''}"
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -204,13 +228,13 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
-    """A value for people."""
+    """Return a value as text."""
     from distsms.utils.formatting import format_bytes
 
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_shown(key, one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_shown(key, item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(_shown("", one) for one in value)
+        return ", ".join(_shown("", item) for item in value)
     if name == "bytes":
         return format_bytes(value)
     return f"{value:.8g}" if isinstance(value, float) else str(value)

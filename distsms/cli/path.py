@@ -1,4 +1,4 @@
-"""Solve a path of lambdas, cross-validated, and choose one."""
+"""Train models for a path of lambdas, cross-validate them, and choose a lambda."""
 
 from __future__ import annotations
 
@@ -52,14 +52,17 @@ examples:
 """
 
 WIDE = 2**17
-"""Columns from which on models do not share a pass: their vectors would drive each other out of the caches."""
+"""From this many columns on, models are trained one by one: their vectors would drive each other out of the caches."""
 
 
 def lambdas(text: str) -> list[float]:
-    """A positive number, or FROM:TO[:COUNT], evenly spaced in its logarithm: by default one for each power of ten."""
+    """Parse a positive number, or FROM:TO[:COUNT] with COUNT numbers evenly spaced in the logarithm.
+
+    Without COUNT there is one number for each power of ten.
+    """
     import math
 
-    ends = [positive(one) for one in text.split(":")[:2]]
+    ends = [positive(end) for end in text.split(":")[:2]]
     if ":" not in text:
         return ends
     if text.count(":") > 2:
@@ -71,7 +74,7 @@ def lambdas(text: str) -> list[float]:
 
 
 def folds(text: str) -> int:
-    """A whole number of at least 2, or 0."""
+    """Parse a whole number of at least 2, or 0."""
     number = whole(text)
     if number == 1:
         raise argparse.ArgumentTypeError("1 fold would leave no rows to train on: at least 2, or 0 for none")
@@ -79,7 +82,7 @@ def folds(text: str) -> int:
 
 
 def add_grid(parser: argparse.ArgumentParser) -> None:
-    """Which problems are solved, and on which folds."""
+    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common."""
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -87,8 +90,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         default=[lambdas("1e-1:1e-7")],
         metavar="LAMBDA",
         help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
-        " FROM:TO:COUNT for"
-        " COUNT of them, evenly spaced in the logarithm (default: 1e-1:1e-7).",
+        " FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: 1e-1:1e-7).",
     )
     parser.add_argument(
         "--measure",
@@ -106,10 +108,9 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folds-by",
         choices=BY,
-        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms shard"
-        " --group`, doubles rows that are equal; with time, models are evaluated on rows that come later than those"
-        " they"
-        " are trained on (default: groups where the data have them, else rows).",
+        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms"
+        " shard --group`, doubles rows that are equal; with time, models are evaluated on rows that come later"
+        " than those they are trained on (default: groups where the data have them, else rows).",
     )
     parser.add_argument(
         "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
@@ -117,7 +118,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms path` takes."""
+    """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser)
     parser.add_argument(
@@ -138,9 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-once",
         type=count,
         metavar="N",
-        help="How many models are trained in the same passes, each with vectors of its own (default: all, but one by"
-        " one"
-        f" from {WIDE} columns on, where vectors cost more than rows).",
+        help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but"
+        f" only one where there are {WIDE} columns or more, since vectors then cost more than rows).",
     )
     add_vectors(how)
     add_memory(how)
@@ -149,7 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Solve what is missing, then choose. Collective."""
+    """Solve the missing points, then choose a lambda. **Collective.**"""
     from distsms.selection.path_store import PathStore
 
     with long_run(args, comm) as (signals, held):
@@ -185,8 +185,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.check()
             held.enter_context(files.exclusive(folder.path))
             folder.open(identity)
-            done = [one for one in folder.points() if finished(one, problem.settings)]
-            known = {(one.lam, one.lane) for one in done if one.lam in problem.lambdas}
+            done = [point for point in folder.points() if finished(point, problem.settings)]
+            known = {(point.lam, point.lane) for point in done if point.lam in problem.lambdas}
             for lane in range(args.folds + 1):
                 todo = [lam for lam in problem.lambdas if (lam, lane) not in known]
                 starts[lane] = folder.start(lane, todo[0], done) if todo else None
@@ -200,7 +200,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say(rows_held(block, comm, args.memory))
     with comm.fail_together():
         last = block.first_row + len(block.labels)
-        belonging = folds.marks(manifest, problem.folds_by, block.first_row, last) if args.folds else None
+        belonging = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
     keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
     begun = time.monotonic()
@@ -224,24 +224,24 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
 
 def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Problem:
-    """What is asked for. Raises InputError where it contradicts itself."""
+    """Return the problem that the options ask for. Raises InputError if they contradict each other."""
     from dataclasses import replace
 
     from distsms.cli.options import settings_from
     from distsms.selection import folds
     from distsms.selection.path import Problem
 
-    falling = sorted({one for some in args.lambdas for one in some}, reverse=True)
+    falling = sorted({lam for grid in args.lambdas for lam in grid}, reverse=True)
     settings = settings_from(args, args.measure, solver, lam=falling[0])
     at_once = min(args.folds + 1, args.at_once or (1 if manifest.p >= WIDE else args.folds + 1))
-    # The limit of time is all points' together; so is that of memory.
+    # The limits of time and memory are for all points together.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
-    by = folds.chosen(args.folds_by, manifest)
+    by = folds.choose_folds_by(args.folds_by, manifest)
     return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once, folds_by=by)
 
 
 class Keeper:
-    """Keeps points, and says a line for each. Called on the root."""
+    """Keeps points and prints a line for each. Called on the root."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ def _conclude(
     warnings: list[str],
     say: Callable[[str], None],
 ) -> int:
-    """The table, the choice, the model, path.json; returns the exit code. On the root."""
+    """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
     from dataclasses import replace
 
     from distsms.inference import model
@@ -304,32 +304,32 @@ def _conclude(
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
-    words: dict[str, Any] = {"points": [one._asdict() for one in points], "warnings": warnings}
+    results: dict[str, Any] = {"points": [point._asdict() for point in points], "warnings": warnings}
     if chosen:
-        words |= {"means": [one._asdict() for one in curve], "rule": args.rule}
-        words |= {name: one and one._asdict() for name, one in chosen._asdict().items()}
-        words["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
-        if sure := path.expected(points, args.measure, args.rule):
-            words |= {"interval": sure.as_json()}
+        results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule}
+        results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}
+        results["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
+        if interval := path.expected(points, args.measure, args.rule):
+            results |= {"interval": interval.as_json()}
         best = folder.model(chosen.chosen.lam)
-        told = {name: identity[name] for name in ("folds", "folds_by", "seed")}
-        told |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
-        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": told}))
+        origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
+        origin |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
+        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": origin}))
         say(path_text.choice(args.measure, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
-    for one in warnings:
-        say(f"  warning   {one}")
+    for warning in warnings:
+        say(f"  warning   {warning}")
     if warning := path_text.nothing(args.measure, points):
         say(warning)
-    folder.describe(identity, **words)
+    folder.describe(identity, **results)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
-    return max(Status[one.result["status"].upper()].exit_code for one in points)
+    return max(Status[point.result["status"].upper()].exit_code for point in points)
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
-    """What points must share to stand on one path."""
+    """Return what all points of a path share."""
     own, target = ("measure", "folds", "folds_by", "seed"), ("epsilon", "relative")
     return {
         "data": {"path": args.data, "fingerprint": manifest.fingerprint},
@@ -339,7 +339,7 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
 
 
 def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
-    """What folds may hide."""
+    """Return warnings on what the folds do not take into account."""
     from distsms.data import duplicates
 
     told = duplicates.warning(manifest.doubles, manifest.n) if problem.folds and problem.folds_by != "doubles" else ""
@@ -347,8 +347,8 @@ def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
 
 
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:
-    """What is about to be solved, in lines."""
-    grid = ", ".join(f"{one:g}" for one in problem.lambdas)
+    """Return lines on what is about to be solved."""
+    grid = ", ".join(f"{lam:g}" for lam in problem.lambdas)
     rows = f" and {args.folds} folds by {problem.folds_by}, {problem.at_once} at once" if args.folds else ""
     sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive"
     return [

@@ -31,7 +31,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms predict` takes."""
+    """Add the arguments of `distsms predict`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     parser.add_argument(
         "data", metavar="DATA|FILE", help="A data set made by `distsms shard`, or a file of a format that it reads."
@@ -60,17 +60,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Score, and write as the scores come. Collective."""
+    """Score the rows, and write the scores as they are computed. **Collective.**"""
     from distsms.errors import InputError
     from distsms.inference import inputs, model, output, scoring
 
     with comm.fail_together():
-        judge = model.load(args.model)
+        loaded = model.load(args.model)
         if args.output != "-":
             model.check_writable(args.output)
             inputs.check_distinct(args.output, args.data, args.model)
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
-    how = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
-    output.write(args.output, scoring.score_in_parts(judge, args.data, comm, how), comm)
+    options = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
+    output.write(args.output, scoring.score_in_parts(loaded, args.data, comm, options), comm)
     return EXIT_OK

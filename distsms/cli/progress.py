@@ -1,4 +1,4 @@
-"""Show the progress of a run, and what it used, to a person at a terminal or to a log."""
+"""Show the progress of a run and the resources it used, on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 
 
 class TrainingProgress:
-    """Shows each evaluation: rewritten in place on a terminal, thinned plain lines in a log, nothing if quiet.
+    """Shows the evaluations of a training: in one line that changes on a terminal, or in lines of a log.
 
-    stream : where to; None is quiet.  live : whether it is a terminal that a person watches.
-    In a log the first ten evaluations have a line each, then every tenth, then every hundredth, and at the least one
-    every ten seconds.
+    A log has a line for each of the first ten evaluations, then for every tenth, then for every hundredth and so on,
+    and at least one every ten seconds.
+
+    Parameters
+    ----------
+    stream : file or None
+        Where to write; None writes nothing.
+    live : bool
+        Whether the stream is a terminal that a person watches.
     """
 
     def __init__(self, stream: TextIO | None, live: bool = False) -> None:
@@ -31,7 +37,7 @@ class TrainingProgress:
             self._print(f"{'eval':>6} {'seconds':>9} {'best J':>14} {'lower bound':>14} {'gap':>10} {'nu':>9}\n")
 
     def __call__(self, state: State) -> None:
-        """Show the state, or keep it for `close`."""
+        """Show the state of an evaluation if it is due, or else keep it for `close`."""
         if self._stream is None:
             return
         now = time.monotonic()
@@ -43,7 +49,7 @@ class TrainingProgress:
             self._last_time = now
 
     def close(self) -> None:
-        """Show the last state, if it was not, and end the live line."""
+        """Show the last state, if it has not been shown, and end the line on a terminal."""
         if self._stream is not None and self._pending is not None:
             self._show(self._pending)
         if self._stream is not None and self._live:
@@ -58,51 +64,57 @@ class TrainingProgress:
     def _print(self, text: str) -> None:
         try:
             print(text, end="", file=self._stream, flush=True)
-        except OSError:  # the reader has gone; the run goes on
+        except OSError:  # whoever read the output has gone; the run goes on
             self._stream = None
 
 
-def shard_counter(talks: bool) -> Callable[[int, int], None]:
-    """What to call after each shard that this rank has written: says how many of how many, and when."""
+def shard_counter(enabled: bool) -> Callable[[int, int], None]:
+    """Return a function to call after each shard that this rank has written, which prints how many are done."""
     start = time.monotonic()
 
     def show(done: int, of: int) -> None:
-        if talks and of > 1:
+        if enabled and of > 1:
             print(f"shard {done} of {of} on this rank, {time.monotonic() - start:.1f} s", flush=True)
 
     return show
 
 
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
-    """Seconds per phase, bytes and peak memory, one row for each rank; see `usage`."""
-    phases = list(dict.fromkeys(name for one in ranks for name in one["seconds"]))
+    """Return a table with a row for each rank: its seconds in each phase, bytes and peak memory.
+
+    `ranks` has what `distsms.utils.usage.used` measured on each rank.
+    """
+    phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))
     rows = [
         [
             str(rank),
-            *[f"{one['seconds'].get(name, 0.0):.3f}" for name in phases],
-            format_bytes(one["bytes_sent"]),
-            format_bytes(one["bytes_received"]),
-            format_bytes(one["bytes_read"]),
-            format_bytes(one["peak_memory"]),
+            *[f"{usage['seconds'].get(name, 0.0):.3f}" for name in phases],
+            format_bytes(usage["bytes_sent"]),
+            format_bytes(usage["bytes_received"]),
+            format_bytes(usage["bytes_read"]),
+            format_bytes(usage["peak_memory"]),
         ]
-        for rank, one in enumerate(ranks)
+        for rank, usage in enumerate(ranks)
     ]
     return format_table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
 
 
 def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluations: int) -> str:
-    """Bytes that the root, and the rank that moves most, send and receive in a phase of an evaluation, in the mean."""
+    """Return a table of the bytes that an evaluation sends and receives in each phase, on average.
+
+    A row has the bytes of the root, and the most that any rank sends and receives.
+    """
     rows = []
     for name in phases:
-        moved = [[one[way].get(name, 0) / evaluations for way in ("sent", "received")] for one in ranks]
+        moved = [[usage[way].get(name, 0) / evaluations for way in ("sent", "received")] for usage in ranks]
         most = [max(column) for column in zip(*moved, strict=True)]
-        rows.append([name, *[format_bytes(number) for number in (*moved[0], *most)]])
+        rows.append([name, *[format_bytes(count) for count in (*moved[0], *most)]])
     return format_table(["each evaluation", "root sends", "receives", "any rank at most sends", "receives"], rows)
 
 
-def files_in_words(manifest: Manifest) -> str:
-    """How many files a data set has, their size, and how they hold its values."""
+def describe_files(manifest: Manifest) -> str:
+    """Return how many files a data set has, their size, and the type of the values in them."""
     values = manifest.dtype if any(shard.values for shard in manifest.shards) else "none, all are 1"
-    how = "" if manifest.compression == "none" else f" ({manifest.compression})"
+    compression = "" if manifest.compression == "none" else f" ({manifest.compression})"
     n_bytes = format_bytes(sum(shard.bytes for shard in manifest.shards))
-    return f"{len(manifest.shards)} shard(s), {n_bytes}{how}, values: {values}"
+    return f"{len(manifest.shards)} shard(s), {n_bytes}{compression}, values: {values}"

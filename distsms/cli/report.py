@@ -21,7 +21,7 @@ The report is one HTML file that loads nothing from elsewhere, in light or dark 
 exact over all rows of all ranks; curves are thinned for drawing only. It needs matplotlib (pip install
 'distsms[plot]').
 
-For a model that `distsms path` chose, the report shows the path. --baseline adds what `distsms baseline` found. The
+For a model that `distsms path` chose, the report shows the path. --baseline adds the results of `distsms baseline`. The
 course of the training is shown from the file that `distsms train --trace` wrote; the model remembers where that is.
 
 examples:
@@ -31,7 +31,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms report` takes."""
+    """Add the arguments of `distsms report`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     parser.add_argument(
         "--on",
@@ -63,109 +63,121 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Measure on all ranks, write on the root. Collective."""
+    """Evaluate the model on all ranks and write the report on the root. **Collective.**"""
     from distsms.inference import evaluation, inputs
     from distsms.metrics import curves
     from distsms.metrics.ranking import top_k
 
-    beside: tuple[Any, ...] = ()
-    with comm.fail_together():  # everything that can be refused before the rows are read
+    more: tuple[Any, ...] = ()
+    with comm.fail_together():  # all checks that can be made before the rows are read
         inputs.check_distinct(args.out, args.model, args.on, args.trace, args.feature_names)
         if comm.is_root:
-            beside = _beside(args)
-    asked = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
-    rows, (judged,), _ = evaluation.evaluate([args.model], args.on, asked, comm, reading(args))
-    found = judged.measures
-    head = top_k(judged.scores, rows.labels, found["n_pos"], comm)
-    also = [one for one in (found["threshold"], head.threshold) if one == one]
-    curve = curves.curve(judged.scores, rows.labels, comm, also)
-    histogram = curves.histogram(judged.scores, rows.labels, curve, comm)
+            more = _check_and_read(args)
+    options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
+    rows, (evaluated,), _ = evaluation.evaluate([args.model], args.on, options, comm, reading(args))
+    threshold = evaluated.measures["threshold"]
+    prbep_threshold = top_k(evaluated.scores, rows.labels, evaluated.measures["n_pos"], comm).threshold
+    exact_at = [score for score in (threshold, prbep_threshold) if score == score]  # NaN where there is none
+    curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at)
+    histogram = curves.histogram(evaluated.scores, rows.labels, curve, comm)
     with comm.fail_together():
         if comm.is_root:
             from distsms.report import sections
 
-            material = sections.Material(judged, args.on, args.level, curve, histogram, *beside)
-            _write(args, *sections.compose(material))
+            data = sections.ReportData(evaluated, args.on, args.level, curve, histogram, *more)
+            _write(args, *sections.compose(data))
     return EXIT_OK
 
 
-def _write(args: argparse.Namespace, text: str, drawn: list[Any]) -> None:
+def _write(args: argparse.Namespace, text: str, drawings: list[Any]) -> None:
     from distsms.utils.files import atomic_write, require_space
 
-    whole = text.encode("utf-8", "backslashreplace")  # names of files may be no Unicode
-    require_space(Path(args.out).absolute().parent, len(whole))
+    page = text.encode("utf-8", "backslashreplace")  # file names need not be valid Unicode
+    require_space(Path(args.out).absolute().parent, len(page))
     with atomic_write(args.out) as temporary:
-        temporary.write_bytes(whole)
-    print(f"{args.out}: {len(whole) / 1024:.0f} KiB")
+        temporary.write_bytes(page)
+    print(f"{args.out}: {len(page) / 1024:.0f} KiB")
     if args.figures:
         try:
-            files = [path for one in drawn for path in one.save(Path(args.figures))]
+            files = [path for drawing in drawings for path in drawing.save(Path(args.figures))]
         except OSError as error:
             raise InputError(f"{args.figures}: figures cannot be written: {error}") from error
         print(f"{args.figures}: {len(files)} files")
 
 
-def _beside(args: argparse.Namespace) -> tuple[Any, ...]:
-    """The trace, why there is none, the columns' names, path and baseline; refuses what would fail. On the root."""
+def _check_and_read(args: argparse.Namespace) -> tuple[Any, ...]:
+    """Check what can be checked early, and read what else the report shows. On the root.
+
+    Returns the fields `trace`, `trace_note`, `feature_names`, `path` and `baseline` of `ReportData`.
+    """
     from distsms.inference import model
 
     try:
         from distsms.study import figures  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"a report is drawn with matplotlib, which cannot be loaded: {error}. pip install 'distsms[plot]'"
+            f"the figures of a report need matplotlib, which cannot be imported: {error}. Install it with: "
+            "pip install 'distsms[plot]'"
         ) from error
     model.check_writable(args.out)
     if Path(args.out).is_file() and b"distsms report" not in Path(args.out).read_bytes()[:1000]:
         raise InputError(f"{args.out}: exists and is not a report; name another file, or remove it first")
-    judged = model.load(args.model)
-    names = judged.feature_names if args.feature_names is None else _names(args.feature_names, judged.p)
-    return *_trace(args, judged), names, *_choice(args, judged)
+    loaded = model.load(args.model)
+    names = loaded.feature_names if args.feature_names is None else _read_names(args.feature_names, loaded.p)
+    return *_trace(args, loaded), names, *_selection(args, loaded)
 
 
-def _choice(args: argparse.Namespace, judged: Model) -> tuple[Any, Any]:
-    """The path that a model is on, and what else was tried. Raises InputError where what was asked for does not fit."""
+def _selection(args: argparse.Namespace, model: Model) -> tuple[Any, Any]:
+    """Read the path and the baseline of a model, None where there is none.
+
+    Raises InputError where a folder that was asked for does not fit the model.
+    """
     from distsms.report import selection_sections
 
-    data = (judged.info.get("data") or {}).get("fingerprint")
+    fingerprint = (model.info.get("data") or {}).get("fingerprint")
     places = [Path(args.path)] if args.path else []
-    if judged.info.get("path") and (Path(args.model).parent / "path.json").exists():
+    if model.info.get("path") and (Path(args.model).parent / "path.json").exists():
         places.append(Path(args.model).parent)
-    path = selection_sections.read_path(places[0], data) if places else None
-    return path, selection_sections.read_baseline(Path(args.baseline), data) if args.baseline else None
+    path = selection_sections.read_path(places[0], fingerprint) if places else None
+    return path, selection_sections.read_baseline(Path(args.baseline), fingerprint) if args.baseline else None
 
 
-def _trace(args: argparse.Namespace, judged: Model) -> tuple[Any, str]:
-    """The columns of the trace, or none and why. Raises InputError where one was asked for and cannot be read."""
+def _trace(args: argparse.Namespace, model: Model) -> tuple[Any, str]:
+    """Return the columns of the training's trace, or no columns and a sentence that says why.
+
+    Raises InputError where --trace names a file that cannot be read.
+    """
     from distsms.training.trace import read_trace
 
     if args.trace is not None:
         return read_trace(Path(args.trace)), "The trace has no lines."
-    told = judged.info.get("trace")
-    if not told and judged.info.get("path"):
-        again = f"`distsms train --measure {judged.info['measure']} --lambda {judged.info['lambda']:g} --trace FILE`"
-        return {}, f"`distsms path` keeps no course of its models; {again} shows that of a run alone."
-    if not told:
-        return {}, "No course was written: `distsms train --trace FILE` does it."
-    places = [one for one in (Path(told), Path(args.model).parent / Path(told).name) if one.is_file()]
+    written = model.info.get("trace")
+    if not written and model.info.get("path"):
+        command = f"`distsms train --measure {model.info['measure']} --lambda {model.info['lambda']:g} --trace FILE`"
+        return {}, f"`distsms path` keeps no trace of its models. To get one, train this model alone: {command}."
+    if not written:
+        return {}, "The training wrote no trace; `distsms train --trace FILE` writes one."
+    places = [path for path in (Path(written), Path(args.model).parent / Path(written).name) if path.is_file()]
     if not places:
-        return {}, f"The training wrote its course to {told}, which is not there; --trace FILE says where it is."
+        return {}, f"The training wrote its trace to {written}, which is not there; name its place with --trace FILE."
     try:
-        found = read_trace(places[0])
+        trace = read_trace(places[0])
     except InputError as error:
-        return {}, f"The course of the training cannot be shown: {error}"
-    J = judged.info.get("J")
-    if not found or J is None or abs(found["best_J"][-1] - J) > 1e-9 * abs(J):
-        return {}, f"{places[0]} is not the course of this model's training: its last J is another."
-    return found, ""
+        return {}, f"The trace of the training cannot be shown: {error}"
+    J = model.info.get("J")
+    if not trace or J is None or abs(trace["best_J"][-1] - J) > 1e-9 * abs(J):
+        return {}, f"{places[0]} is not the trace of this model's training: its last J differs from the model's."
+    return trace, ""
 
 
-def _names(path: str, p: int) -> list[str]:
-    """The names in a file, one for each of the model's p columns."""
+def _read_names(path: str, p: int) -> list[str]:
+    """Read a file of names, one for each of the model's p columns."""
     try:
         names = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if len(names) != p:
-        raise InputError(f"{path}: has {len(names)} lines, the model {p} columns; give one name a line, and no header")
+        raise InputError(
+            f"{path}: has {len(names)} lines, but the model has {p} columns; write one name in each line, and no header"
+        )
     return names

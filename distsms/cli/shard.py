@@ -41,7 +41,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms shard` takes."""
+    """Add the arguments of `distsms shard`."""
     parser.add_argument(
         "input", nargs="+", metavar="INPUT", help="Files of one format; their rows are taken in this order."
     )
@@ -71,8 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group",
         metavar="COLUMN",
         help="The column that says which rows belong together, such as a user, a day or a query; `qid` for svmlight"
-        " text. It"
-        " is kept for folds and splits, and is not a feature.",
+        " text. It is kept for folds and splits, and is not a feature.",
     )
     parser.add_argument(
         "--time",
@@ -92,9 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--normalize",
         choices=("none", "standard", "maxabs", "l2"),
         help="How training normalizes the rows: standard divides each column by its standard deviation, maxabs"
-        " divides it by"
-        " its largest absolute value, l2 scales each row to length 1. The files hold the rows as they were, and models"
-        " score such rows (default: none).",
+        " divides it by its largest absolute value, l2 scales each row to length 1. The files hold the rows as"
+        " they were, and models score such rows (default: none).",
     )
     parser.add_argument(
         "--like", metavar="DATA", help="Take columns, categories, labels and normalization over from this data set."
@@ -104,15 +102,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shares,
         metavar="F,F",
         help="Split the rows at random by these fractions, such as 0.8,0.2. Each part becomes a data set:"
-        " OUTDIR/train and"
-        " OUTDIR/test, or for more than two parts OUTDIR/part-1, OUTDIR/part-2 and so on.",
+        " OUTDIR/train and OUTDIR/test, or for more than two parts OUTDIR/part-1, OUTDIR/part-2 and so on.",
     )
     parser.add_argument(
         "--split-by",
         choices=BY,
-        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles rows that"
-        " are"
-        " equal; with time the last part has the latest rows (default: groups with --group, else rows).",
+        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles rows"
+        " that are equal; with time the last part has the latest rows (default: groups with --group, else"
+        " rows).",
     )
     parser.add_argument(
         "--seed",
@@ -131,9 +128,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=count,
         metavar="N",
-        help="The number of shards, in each part. There are more if their rows take too much memory (default: one for"
-        " each"
-        " 128 MiB of text, and at least one for each rank).",
+        help="The number of shards, in each part. There are more if their rows take too much memory (default: one"
+        " for each 128 MiB of text, and at least one for each rank).",
     )
     parser.add_argument(
         "--dtype",
@@ -147,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Convert, and say what was found. Collective."""
+    """Convert the files, and print what they contain. **Collective.**"""
     import time
     from pathlib import Path
 
@@ -158,9 +154,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.utils.formatting import format_bytes
 
     start = time.perf_counter()
-    talks = comm.is_root and not args.quiet
+    verbose = comm.is_root and not args.quiet
     if args.split_by and args.split is None:
-        raise InputError("--split-by: says what --split keeps together; give --split, too", everywhere=True)
+        raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
     split_by = args.split_by or ("groups" if args.group else "rows")
     split = None if args.split is None else Splitter(args.split, args.seed, split_by)
     manifest = convert(
@@ -173,7 +169,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.n_features,
         args.dtype,
         args.overwrite,
-        shard_counter(talks),
+        shard_counter(verbose),
         args.normalize,
         args.like,
         split,
@@ -185,13 +181,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         time=args.time,
         keep=tuple(args.keep),
     )
-    if talks:
+    if verbose:
         seconds = time.perf_counter() - start
-        n_bytes = sum(one["bytes"] for one in manifest.source)
-        made = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
-        for one in made:
-            _tell(one)
-        if manifest.split is not None and (left := manifest.split["of"] - sum(one.n for one in made)):
+        n_bytes = sum(file["bytes"] for file in manifest.source)
+        parts = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
+        for part in parts:
+            _print_summary(part)
+        if manifest.split is not None and (left := manifest.split["of"] - sum(part.n for part in parts)):
             print(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
         print(
             f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
@@ -200,22 +196,22 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     return EXIT_OK
 
 
-def _tell(manifest: Manifest) -> None:
-    """What a data set holds, for people."""
-    from distsms.cli.progress import files_in_words
-    from distsms.data.groupby import describe as belonging
+def _print_summary(manifest: Manifest) -> None:
+    """Print what a data set contains."""
+    from distsms.cli.progress import describe_files
+    from distsms.data.groupby import describe
     from distsms.data.labels import format_labels, original_labels
 
-    words = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
-    labels = ", ".join(f"{sign} is {label}" for sign, label in words.items() if label)
+    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
     print(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
     if manifest.table is not None:
         print(f"  columns   {manifest.table.describe()}")
     if manifest.normalization.kind != "none":
         print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
-    print(f"  files     {files_in_words(manifest)}")
-    for name, told in belonging(manifest).items():
-        print(f"  {name:<9} {told}")
+    print(f"  files     {describe_files(manifest)}")
+    for name, description in describe(manifest).items():
+        print(f"  {name:<9} {description}")
     if not (manifest.n_pos and manifest.n_neg):
-        print("  warning   only one class: fine for prediction, but no measure can be trained or evaluated on it")
+        print("  warning   there is only one class: such data can be scored, but not be used to train or to evaluate")

@@ -41,7 +41,10 @@ DEFAULTS = {"rows": 100_000, "positive": 0.1, "noise": 0.5, "seed": 0, "dtype": 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms synth` takes. No defaults here: what does not belong to the kind shall not be given."""
+    """Add the arguments of `distsms synth`.
+
+    They have no defaults here, so that `_options` sees which of them were given and can refuse those of another kind.
+    """
     parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"The kind of data: {', '.join(OPTIONS)}.")
     parser.add_argument(
         "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
@@ -74,9 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skew",
         type=float,
         metavar="S",
-        help="Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns"
-        " are"
-        " alike (default: 1).",
+        help="Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all"
+        " columns are alike (default: 1).",
     )
     thin.add_argument("--pattern", action="store_true", default=None, help="Make all values 1; none is stored then.")
     bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
@@ -98,69 +100,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Write, and say what was written. Collective."""
+    """Write the data set, and print what was written. **Collective.**"""
     import time
 
     from distsms.cli.progress import shard_counter
     from distsms.data.synthetic.write import write
 
     start = time.perf_counter()
-    talks = comm.is_root and not args.quiet
+    verbose = comm.is_root and not args.quiet
 
     with comm.fail_together():
-        chosen = _chosen(args)
-        source = _source(args.kind, chosen)
-    words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in chosen.items()]
-    name = " ".join(["distsms synth", args.kind, *words])
-    dtype = chosen.get("dtype", "float64")
-    how = args.shards, dtype, args.overwrite, name, shard_counter(talks), args.compression
-    manifest = write(source, args.output, comm, *how)
+        options = _options(args)
+        source = _source(args.kind, options)
+    given = [f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items()]
+    command = " ".join(["distsms synth", args.kind, *given])
+    dtype = options.get("dtype", "float64")
+    layout = args.shards, dtype, args.overwrite, command, shard_counter(verbose), args.compression
+    manifest = write(source, args.output, comm, *layout)
     bound = None if args.kind in ("sparse", "dense") else source
     with comm.fail_together():
         if comm.is_root and bound is not None:
             _write_start(bound, args.output, manifest)
-    if talks:
+    if verbose:
         _summarize(args.output, manifest, comm.size, time.perf_counter() - start)
         if bound is not None:
             _explain(bound, args.output)
     return EXIT_OK
 
 
-def _chosen(args: argparse.Namespace) -> dict[str, Any]:
-    """The kind's options with their values, defaults included. Raises InputError for options of another kind."""
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the kind with their values or defaults. Raises InputError for options of another kind."""
     from distsms.errors import InputError
 
     wanted = OPTIONS[args.kind]
-    for name in sorted({one for names in OPTIONS.values() for one in names} - set(wanted)):
+    for name in sorted({name for names in OPTIONS.values() for name in names} - set(wanted)):
         if getattr(args, name) is not None:
-            raise InputError(f"--{name} means nothing to {args.kind}, which takes --{', --'.join(wanted)}")
-    found = {name: getattr(args, name) for name in wanted}
-    found |= {name: DEFAULTS[name] for name in wanted if found[name] is None and name in DEFAULTS}
-    if "columns" in wanted and found["columns"] is None:
-        found["columns"] = 10_000 if args.kind == "sparse" else 100
-    if "density" in wanted and found["density"] is None:
-        found["density"] = min(0.5, 20 / found["columns"])
-    if "epsilon" in wanted and found["epsilon"] is None and found["n"] is None:
-        found["epsilon"] = 0.001
-    return {name: value for name, value in found.items() if value is not None}
+            raise InputError(f"--{name} is not an option of {args.kind}, which takes --{', --'.join(wanted)}")
+    options = {name: getattr(args, name) for name in wanted}
+    options |= {name: DEFAULTS[name] for name in wanted if options[name] is None and name in DEFAULTS}
+    if "columns" in wanted and options["columns"] is None:
+        options["columns"] = 10_000 if args.kind == "sparse" else 100
+    if "density" in wanted and options["density"] is None:
+        options["density"] = min(0.5, 20 / options["columns"])
+    if "epsilon" in wanted and options["epsilon"] is None and options["n"] is None:
+        options["epsilon"] = 0.001
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _source(kind: str, chosen: dict[str, Any]) -> Any:
-    """What makes the rows. Raises InputError where they cannot be made."""
+def _source(kind: str, options: dict[str, Any]) -> Any:
+    """Return the source of the rows. Raises InputError if the options do not allow to make any."""
     from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS
     from distsms.data.synthetic.planted import DenseSource, Recipe, SparseSource
 
     if kind in LOWER_BOUNDS:
         construction = LOWER_BOUNDS[kind]
-        return construction(chosen["n"]) if "n" in chosen else construction.of(chosen["epsilon"])
-    recipe = Recipe(*(chosen[name] for name in ("rows", "columns", "positive", "noise", "seed", "dtype")))
+        return construction(options["n"]) if "n" in options else construction.of(options["epsilon"])
+    recipe = Recipe(*(options[name] for name in ("rows", "columns", "positive", "noise", "seed", "dtype")))
     if kind == "dense":
         return DenseSource(recipe)
-    return SparseSource(recipe, chosen["density"], chosen["skew"], chosen.get("pattern", False))
+    return SparseSource(recipe, options["density"], options["skew"], options.get("pattern", False))
 
 
 def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
-    """w_0 of the paper as a model, beside the shards."""
+    """Write the starting point w_0 of the paper as a model, into the folder of the shards."""
     from pathlib import Path
 
     from distsms.inference import model
@@ -173,25 +175,27 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
-    from distsms.cli.progress import files_in_words
+    from distsms.cli.progress import describe_files
     from distsms.utils.formatting import format_bytes
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     share = 100 * manifest.n_pos / manifest.n
     print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({share:.3g} % positive)")
-    print(f"  files     {files_in_words(manifest)}")
+    print(f"  files     {describe_files(manifest)}")
     speed = f"{manifest.n / seconds:.3g} rows/s, {format_bytes(n_bytes / seconds)}/s"
     print(f"  written   in {seconds:.2f} s on {ranks} rank(s), {speed}")
 
 
 def _explain(bound: PrbepLowerBound | RocAreaLowerBound, directory: str) -> None:
-    """What is known of a lower-bound set."""
+    """Print what theory says on a lower-bound data set, and how to train from w_0."""
     from pathlib import Path
 
     start = Path(directory) / "w0.h5"
     known = f"J(w_0) = {bound.J_0:.8g}, min J = {bound.minimum:.8g}"
     print(f"  known     for lambda = 1: {known}; n of the paper: {bound.size}")
-    print(f"            BMRM from w_0 needs {bound.steps} or more steps to come within {float(bound.epsilon):.6g}")
+    print(
+        f"            from w_0, BMRM needs {bound.steps} or more steps to come within {float(bound.epsilon):.6g} of it"
+    )
     print(f"  w_0       {start}, as in")
     print(f"            distsms train {directory} --measure {bound.measure} --lambda 1 --init {start}")

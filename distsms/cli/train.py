@@ -180,7 +180,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.optim.objective import Objective
     from distsms.optim.settings import describe
     from distsms.optim.train import train
-    from distsms.parallel.communicator import launched_size
+    from distsms.parallel.mpi import launched_size
     from distsms.parallel.vectors import make_vectors
     from distsms.training import fit, snapshots
     from distsms.training.trace import Trace, check_trace

@@ -1,4 +1,4 @@
-"""Types of command-line arguments, with messages that say what is expected, and arguments of several commands."""
+"""Types of command-line arguments, whose errors say what is expected, and options that several commands have."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from distsms.errors import InputError
 from distsms.measures import parse
 
 BY = ("rows", "groups", "doubles", "time")
-"""What parts and folds keep together: nothing, the rows of a group, equal rows; or that they are an order in time."""
+"""How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
 
 
 def positive(text: str) -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     value = _number(text)
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
@@ -21,7 +21,7 @@ def positive(text: str) -> float:
 
 
 def finite(text: str) -> float:
-    """A finite number."""
+    """Parse a finite number."""
     value = _number(text)
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
@@ -29,7 +29,7 @@ def finite(text: str) -> float:
 
 
 def count(text: str, least: int = 1) -> int:
-    """A whole number of at least 1; 1e6 is understood."""
+    """Parse a whole number of at least `least`; 1e6 is understood."""
     value = _number(text)
     if not (least <= value <= 2**62 and value == int(value)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
@@ -37,12 +37,12 @@ def count(text: str, least: int = 1) -> int:
 
 
 def whole(text: str) -> int:
-    """A whole number of at least 0."""
+    """Parse a whole number of at least 0."""
     return count(text, 0)
 
 
 def share(text: str) -> float:
-    """A number between 0 and 1, such as 0.95."""
+    """Parse a number between 0 and 1, such as 0.95."""
     value = _number(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1, as 0.95 is")
@@ -50,8 +50,8 @@ def share(text: str) -> float:
 
 
 def shares(text: str) -> tuple[float, ...]:
-    """Numbers between 0 and 1, such as 0.8,0.2."""
-    return tuple(share(one) for one in text.split(","))
+    """Parse numbers between 0 and 1, such as 0.8,0.2."""
+    return tuple(share(part) for part in text.split(","))
 
 
 def measure(text: str) -> str:
@@ -64,7 +64,7 @@ def measure(text: str) -> str:
 
 
 def duration(text: str) -> float:
-    """Seconds from 90, 90s, 55m, 1.5h or 2d."""
+    """Parse a time such as 90, 90s, 55m, 1.5h or 2d, and return seconds."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     unit = units.get(text[-1:], 0.0)
     value = _number(text[:-1] if unit else text) * (unit or 1.0)
@@ -74,12 +74,12 @@ def duration(text: str) -> float:
 
 
 def patience(text: str) -> float:
-    """A duration, or 0 for none."""
+    """Parse a duration, or 0 for none."""
     return 0.0 if text.rstrip("smhd") == "0" else duration(text)
 
 
 def memory(text: str) -> float:
-    """Bytes from 1000000, 500MiB or 4GiB (MB and GB are powers of ten)."""
+    """Parse an amount of memory such as 1000000, 500MiB or 4GiB, and return bytes (MB and GB are powers of ten)."""
     units = {
         "KiB": 2**10,
         "MiB": 2**20,
@@ -99,19 +99,18 @@ def memory(text: str) -> float:
 
 
 def add_threads(parser: argparse._ActionsContainer) -> None:
-    """--threads, for the commands that compute scores; the program sets them before it loads numpy."""
+    """Add --threads, for the commands that compute scores; the program sets them before it loads numpy."""
     parser.add_argument(
         "--threads",
         type=count,
         metavar="N",
         help="How many threads each rank computes with (default: OMP_NUM_THREADS, or else 1). More ranks do as well,"
-        " but"
-        " threads share the memory of their rank.",
+        " but threads share the memory of their rank.",
     )
 
 
 def add_compress(parser: argparse._ActionsContainer) -> None:
-    """--compress, for the commands that write shards."""
+    """Add --compress, for the commands that write shards."""
     parser.add_argument(
         "--compress",
         action="store_const",
@@ -119,8 +118,7 @@ def add_compress(parser: argparse._ActionsContainer) -> None:
         const="blosc-lz4",
         default="none",
         help="Compress the files with Blosc's LZ4. They are smaller then; it is also faster where they are read from"
-        " a slow"
-        " disk.",
+        " a slow disk.",
     )
 
 

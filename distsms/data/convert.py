@@ -24,16 +24,16 @@ from distsms.data.labels import MAX_LABELS, interpret, to_signs
 from distsms.data.row_metadata import Hashes, RowMetadata
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import MANIFEST
+from distsms.data.shards.publish import writing
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.matrix import normalization
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import LOCK, exclusive
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Text for one shard, if the number of shards is not given."""
 SHARD_BYTES = 2 * SHARD_TEXT_BYTES
-"""The most memory that the rows of one shard may take, whatever number of shards is options for.
+"""The most memory that the rows of one shard may take, whatever number of shards is asked for.
 
 Text of SHARD_TEXT_BYTES mostly takes less.
 """
@@ -192,26 +192,6 @@ def _options_like(
     return manifest.normalization, options, output
 
 
-@contextlib.contextmanager
-def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
-    """While the context is entered, the shards of a new data set may be staged, finished and published. **Collective.**
-
-    Only one job at a time may write: another one is refused. If the body raises InputError, what it wrote is removed,
-    and so is the directory if nothing else is in it. A data set that was there before stays.
-    """
-    with contextlib.ExitStack() as lock:
-        with comm.fail_together():
-            if comm.is_root:
-                lock.enter_context(exclusive(Path(directory)))
-                dataset.prepare(directory, overwrite)
-        try:
-            yield
-        except InputError:
-            if comm.is_root:
-                _tidy(directory)
-            raise
-
-
 def _convert(
     reader: Reader,
     source: list[dict[str, Any]],
@@ -223,9 +203,9 @@ def _convert(
 ) -> dataset.Manifest:
     """Read, write and publish the shares. Collective. `given` is the normalization, if it is known."""
     staged, columns = _stage_all(reader, sum(file["bytes"] for file in source), directory, comm, output)
-    found = {float(label) for one in staged for label in one.values[: MAX_LABELS + 1]}
+    found = {float(label) for block in staged for label in block.values[: MAX_LABELS + 1]}
     labels_of, columns_of, counts = zip(
-        *comm.allgather((found, columns, sum(one.shard.rows for one in staged))), strict=True
+        *comm.allgather((found, columns, sum(block.shard.rows for block in staged))), strict=True
     )
     p = output.n_features or max(1, *columns_of)
     names = ", ".join(file["name"] for file in source)
@@ -244,8 +224,10 @@ def _convert(
     finished, labels = [], []
     with comm.fail_together():
         for part in parts:
-            labels.append([_signs(one, reader, label_map) for one in part])
-            finished.append([dataset.finish_shard(one.shard, y, p) for one, y in zip(part, labels[-1], strict=True)])
+            labels.append([_signs(block, reader, label_map) for block in part])
+            finished.append(
+                [dataset.finish_shard(block.shard, y, p) for block, y in zip(part, labels[-1], strict=True)]
+            )
     all_finished = comm.allgather(finished)
     statistics = [_statistics(part, y, options, comm) for part, y in zip(parts, labels, strict=True)]
     with comm.fail_together():
@@ -291,16 +273,16 @@ def _stage_all(
 
 def _part_of(staged: Sequence[_Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:
     """Return the part of each staged row. They are the rows from number `first` of the input on. Collective."""
-    numbers = np.arange(first, first + sum(one.shard.rows for one in staged))
+    numbers = np.arange(first, first + sum(block.shard.rows for block in staged))
     keys: NDArray[Any] = numbers
     if split.by == "doubles":
-        keys = np.concatenate([np.empty(0, np.uint64), *(one.hashes for one in staged)])
+        keys = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in staged)])
     elif split.by == "groups":
-        keys = np.concatenate([np.empty(0, np.uint64), *(one.metadata.groups for one in staged)])
+        keys = np.concatenate([np.empty(0, np.uint64), *(block.metadata.groups for block in staged)])
     elif split.by == "time" and staged and staged[0].metadata.times is not None:
-        keys = np.concatenate([np.empty(0), *(one.metadata.times for one in staged)])
+        keys = np.concatenate([np.empty(0), *(block.metadata.times for block in staged)])
     found = split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
-    return np.split(found, np.cumsum([one.shard.rows for one in staged])[:-1]) if staged else []
+    return np.split(found, np.cumsum([block.shard.rows for block in staged])[:-1]) if staged else []
 
 
 def _divide(
@@ -308,17 +290,17 @@ def _divide(
 ) -> list[list[_Staged]]:
     """Stage the staged rows again, each in the folder of its part."""
     parts: list[list[_Staged]] = [[] for _ in folders]
-    for one, part in zip(staged, part_of, strict=True):
-        X, ids = dataset.staged_rows(one.shard)
+    for block, part in zip(staged, part_of, strict=True):
+        X, ids = dataset.staged_rows(block.shard)
         for k, folder in enumerate(folders):
             rows = np.flatnonzero(part == k)
             if len(rows):
-                names, metadata = None if ids is None else [ids[row] for row in rows], one.metadata.take(rows)
+                names, metadata = None if ids is None else [ids[row] for row in rows], block.metadata.take(rows)
                 shard = dataset.stage_shard(
-                    folder, one.shard.number, X[rows], one.shard.dtype, names, one.shard.compression, metadata
+                    folder, block.shard.number, X[rows], block.shard.dtype, names, block.shard.compression, metadata
                 )
-                parts[k].append(_Staged(shard, one.values, one.codes[rows], one.hashes[rows], metadata))
-        one.shard.path.unlink()
+                parts[k].append(_Staged(shard, block.values, block.codes[rows], block.hashes[rows], metadata))
+        block.shard.path.unlink()
     return parts
 
 
@@ -326,10 +308,10 @@ def _statistics(
     part: Sequence[_Staged], labels: Sequence[NDArray[np.int8]], options: ReadOptions, comm: Communicator
 ) -> dict[str, Any]:
     """Return what the manifest says about groups, times and equal rows of a part. Collective."""
-    hashes = np.concatenate([np.empty(0, np.uint64), *(one.hashes for one in part)])
+    hashes = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in part)])
     y = np.concatenate([np.empty(0, np.int8), *labels])
     return group_statistics(
-        hashes, y, row_metadata.concatenate([one.metadata for one in part]), (options.group, options.time), comm
+        hashes, y, row_metadata.concatenate([block.metadata for block in part]), (options.group, options.time), comm
     )
 
 
@@ -338,7 +320,7 @@ def _sizes(parts: Sequence[Sequence[_Staged]], places: Sequence[Path | str], com
 
     Raises InputError, naming the part's place, if a part has no row.
     """
-    every = comm.allgather([sum(one.shard.rows for one in part) for part in parts])
+    every = comm.allgather([sum(block.shard.rows for block in part) for part in parts])
     sizes = [sum(counts) for counts in zip(*every, strict=True)]
     for place, size in zip(places, sizes, strict=False):
         if not size:
@@ -347,8 +329,8 @@ def _sizes(parts: Sequence[Sequence[_Staged]], places: Sequence[Path | str], com
 
 
 def _entries(staged: Sequence[_Staged]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    for one in staged:
-        yield from dataset.staged_entries(one.shard)
+    for block in staged:
+        yield from dataset.staged_entries(block.shard)
 
 
 def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) -> list[list[Any]]:
@@ -389,11 +371,3 @@ def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str])
             f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but --n-features is "
             f"{n_features}; give a larger number, or leave it out"
         )
-
-
-def _tidy(directory: str | os.PathLike[str]) -> None:
-    """Remove what a failed conversion wrote, and the directory if nothing else is in it."""
-    with contextlib.suppress(OSError, InputError):
-        dataset.prepare(directory, overwrite=True)
-        (Path(directory) / LOCK).unlink(missing_ok=True)
-        os.rmdir(directory)

@@ -132,8 +132,9 @@ class Loss(ABC):
         """
 
     def smoothing_cost(self) -> float:
-        """Return kappa with 0 <= R - R_mu <= kappa nu everywhere: mu times the largest value that the prox term
-        attains, over nu.
+        """Return kappa with 0 <= R - R_mu <= kappa nu everywhere.
+
+        kappa is mu / nu times the largest value that the prox term attains.
 
         Every smooth loss has one.
         """
@@ -155,8 +156,9 @@ class Loss(ABC):
 
 
 def ramp(t: Any, nu: float) -> Any:
-    """Return beta = clip(t / nu, 0, 1), the derivative of the Huber hinge; at nu = 0 [t > 0], that of the hinge. Any
-    shape.
+    """Return beta = clip(t / nu, 0, 1), the derivative of the Huber hinge; at nu = 0 [t > 0], that of the hinge.
+
+    Any shape.
     """
     if nu == 0:
         return np.where(t > 0, 1.0, 0.0)

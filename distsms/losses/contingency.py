@@ -35,8 +35,9 @@ from distsms.utils.typing import Floats
 
 
 class FBeta(GatheringLoss):
-    """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c) with tp = n+ - b; 1 where tp =
-    0.
+    """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c) with tp = n+ - b.
+
+    Delta = 1 where tp = 0.
 
     Parameters
     ----------
@@ -132,8 +133,9 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
 
 
 class AtK(GatheringLoss):
-    """The risk of a measure of the k rows that z calls positive: Delta = 1 - tp / full, with b = n+ - tp and c = k -
-    tp.
+    """The risk of a measure of the k rows that z calls positive.
+
+    Delta = 1 - tp / full, with b = n+ - tp and c = k - tp.
 
     Delta is linear in z, so the best z calls the k rows of largest q positive, with q_i = s_i - a on P, q_j = s_j on N
     and a = n / (2 full). With tau the k-th largest q, the terms in the sums below are positive, and only the shift by

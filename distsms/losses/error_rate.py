@@ -23,8 +23,9 @@ from distsms.utils.typing import Floats
 
 
 class ErrorRate(Loss):
-    """The risk of the error rate; see the module's docstring. An evaluation sums three numbers over ranks and takes
-    O(n_local).
+    """The risk of the error rate; see the module's docstring.
+
+    An evaluation sums three numbers over ranks and takes O(n_local).
     """
 
     name = "error-rate"

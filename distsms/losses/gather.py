@@ -1,5 +1,4 @@
-"""The ordering "gather": all n margins are sorted on the root, which finds theta and gamma exactly (JMLR, Algorithms 2,
-3, 4).
+"""The ordering "gather": the root sorts all n margins and finds theta and gamma exactly (JMLR, Algorithms 2, 3 and 4).
 
 This is the reference for every other ordering. Cost of one evaluation: n float64 numbers go to the root and n come
 back, and the root needs O(n log n) time. Whatever the number of ranks, 8 n bytes pass through the root's network link

@@ -112,8 +112,10 @@ class KeyRanges:
         return sample[order[np.searchsorted(reached, ends)]]
 
     def _totals(self, held: Floats) -> Floats:
-        """Gather, for each rank's range, the number of q, the lowest, the highest, and the sums of distances to that
-        and of their squares: (P, 5). Collective.
+        """Gather the totals of each rank's range, (P, 5). Collective.
+
+        These are the number of q, the lowest, the highest, and the sums of distances to the highest and of their
+        squares.
         """
         mine = np.zeros(5)
         if len(held):
@@ -214,8 +216,9 @@ class Ranges:
 
 
 def _range_of(q: Floats, splitters: Floats) -> NDArray[np.int64]:
-    """Return the rank for each q: the number of splitters <= q; among several ranks between equal splitters, each in
-    turn.
+    """Return the rank for each q: the number of splitters <= q.
+
+    The q that equal several splitters are dealt out to the ranks between these in turn.
     """
     first, last = np.searchsorted(splitters, q, "left"), np.searchsorted(splitters, q, "right")
     return last - np.arange(len(q)) % np.maximum(last - first, 1)
@@ -253,8 +256,9 @@ def _meet_ranges(
     gamma: Floats,
     ask: NDArray[np.int64],
 ) -> tuple[float, float, float, float]:
-    """See `Ranges.meet`. ask : (2, n) is set to the ranges around b - nu and around b, or -1. Returns the same as
-    `pairwise._meet`.
+    """See `Ranges.meet`. Returns the same sums as `pairwise._meet`.
+
+    ask : (2, n) is set to the ranges around b - nu and around b, or -1.
     """
     full_sum = hinge_sum = t_sum = t2_sum = 0.0
     for row in range(len(b)):

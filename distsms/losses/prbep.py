@@ -103,8 +103,9 @@ class Balance(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How beta changes on one side: to scale * (beta + share * (goal - beta)), with share = 0 for rows not near the
-    kink.
+    """How beta changes on one side.
+
+    beta becomes scale * (beta + share * (goal - beta)), with share = 0 for rows not near the kink.
     """
 
     share: float

@@ -123,8 +123,9 @@ def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped
 
 @njit(error_model="numpy")
 def _coefficients(scores, kinds, shift, tau, nu, near, rules, out):  # type: ignore[no-untyped-def]
-    """Set out (n_local,) to beta after the rule of each row's side; rules (2, 3) are [share, goal, scale] of P and of
-    N.
+    """Set out (n_local,) to beta after the rule of each row's side.
+
+    rules : (2, 3), [share, goal, scale] of P and of N.
     """
     for i in range(len(scores)):
         kind = kinds[i]

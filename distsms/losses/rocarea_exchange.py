@@ -108,8 +108,9 @@ class RocAreaExchange(RocAreaRisk):
 
 
 def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
-    """Return the bytes that a rank sends and receives in an evaluation: everywhere, and by ranges. See the module's
-    docstring.
+    """Return the bytes that a rank sends and receives in an evaluation: everywhere, and by ranges.
+
+    See the module's docstring.
     """
     n_min, n_max = sorted((n_pos, n_neg))
     if size == 1:

@@ -70,8 +70,9 @@ class EntrySource(Protocol):
         """Bytes of memory that this source occupies."""
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread's run with arrays that hold it; the arrays are valid until the next part is
-        requested.
+        """Yield each part of a thread's run with arrays that hold it.
+
+        The arrays are valid until the next part is requested.
         """
 
 
@@ -267,8 +268,9 @@ class LocalRows(ABC):
         return list(self._pool.map(run, range(len(self.runs))))
 
     def _times(self, vectors: list[Floats], factors: Floats) -> list[Floats]:
-        """Return the k vectors multiplied by the factors, valid until the next call; the vectors themselves if there
-        are no factors.
+        """Return the k vectors multiplied by the factors, valid until the next call.
+
+        Without factors, these are the vectors themselves.
         """
         if not len(factors):
             return vectors

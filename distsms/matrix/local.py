@@ -171,8 +171,9 @@ class SparseRows(LocalRows):
         kernel.row_lengths(*entries, self._runs, part, out)
 
     def _skips(self, c: Floats) -> bool:
-        """Decide whether skipping rows with c_i = 0 is worth a branch: if reading a row is expensive, or few c_i are
-        not 0.
+        """Decide whether skipping rows with c_i = 0 is worth a branch.
+
+        It is if reading a row is expensive, or if few c_i are not 0.
 
         With short rows in the cache, a mispredicted branch costs more than the row.
         """
@@ -256,8 +257,9 @@ class DenseRows(LocalRows):
 
 
 def _block(nnz: int, n_local: int) -> int:
-    """Return the number of rows of a block: a power of 2, 256 for short rows, fewer for long ones so that a part can
-    consist of blocks.
+    """Return the number of rows of a block.
+
+    It is a power of 2: 256 for short rows, and fewer for long ones, so that a part can consist of blocks.
     """
     return int(2 ** np.clip(np.floor(np.log2(PART_ENTRIES / 64 * max(n_local, 1) / max(nnz, 1))), 0, 8))
 
@@ -284,9 +286,7 @@ def _starts_of_runs(lengths: NDArray[Any], block: int) -> NDArray[np.int64]:
 
 
 def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: int, threads: int) -> list[Part]:
-    """Divide rows into parts of whole blocks, about PART_ENTRIES rows and entries each, in a number that threads can
-    share equally.
-    """
+    """Divide rows into parts of whole blocks, about PART_ENTRIES rows and entries each, equally many per thread."""
     count = threads * max(1, -(-(nnz + len(lengths)) // (threads * PART_ENTRIES)))
     rows = np.append(np.arange(0, len(lengths), block), len(lengths))
     entries = np.zeros(len(rows), np.int64)
@@ -324,6 +324,7 @@ def as_features(X: Any) -> Features:
 
 def normalize_matrix(X: Any, normalization: Normalization) -> None:
     """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy by the factors of a normalization, in place.
+
     Local.
     """
     rows = as_features(X)

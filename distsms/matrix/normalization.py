@@ -143,8 +143,9 @@ def fit(
 
 
 def inverse(sizes: Floats) -> Floats:
-    """Return the factors that scale columns or rows of these sizes to size 1; the factor is 1 where the size is 0 or
-    too small to invert.
+    """Return the factors that scale columns or rows of these sizes to size 1.
+
+    The factor is 1 where the size is 0 or too small to invert.
     """
     with np.errstate(over="ignore", divide="ignore"):
         scale = 1 / sizes
@@ -152,8 +153,9 @@ def inverse(sizes: Floats) -> Floats:
 
 
 def _deviations(extent: Extent, entries: Iterable[tuple[Any, Any]], n: int, comm: Communicator) -> Floats:
-    """Compute each column's standard deviation from t = (x - middle of the column's range) / half its range, in [-1,
-    1]. Collective.
+    """Compute the columns' standard deviations. Collective.
+
+    They come from sums of t = (x - middle of the column's range) / half its range, in [-1, 1].
     """
     p = len(extent.low)
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2

@@ -84,11 +84,10 @@ def prbep_replicates(
 
 
 class _Window(NamedTuple):
-    """This rank's rows that are drawn: the key at which each row's random numbers start, and the column in which it is
-    counted.
+    """This rank's rows that are drawn, each with a key and a column of the table.
 
-    The columns are the negatives and the positives above the window, then those of each different score in it from
-    above, then the positives below.
+    A row's random numbers start at its key, and its draws are counted in its column. The columns are the negatives and
+    the positives above the window, then those of each different score in it from above, then the positives below.
     """
 
     keys: NDArray[np.uint64]

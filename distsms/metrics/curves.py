@@ -108,8 +108,9 @@ def _spread(tpr: Floats, fpr: Floats, wanted: NDArray[np.bool_]) -> NDArray[np.b
 
 @dataclass(frozen=True)
 class Histogram:
-    """The number of rows of each class by score, in bins of equal width; the outermost bins include the rows beyond
-    them.
+    """The number of rows of each class by score, in bins of equal width.
+
+    The outermost bins include the rows beyond them.
     """
 
     edges: Floats  # (m + 1,)

@@ -105,8 +105,9 @@ class TopK(NamedTuple):
 
 
 def top_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -> TopK:
-    """Compute precision@k and recall@k of all ranks' scores, on every rank. **Collective**, about eight small
-    Allreduces.
+    """Compute precision@k and recall@k of all ranks' scores, on every rank.
+
+    **Collective**, about eight small Allreduces.
 
     Parameters
     ----------
@@ -214,6 +215,7 @@ def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> flo
 
 def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> NDArray[np.int64]:
     """Count, twice, the rows of the other class that each row is ordered correctly with; a tie counts once.
+
     **Collective.**
 
     Parameters
@@ -226,7 +228,7 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
     Returns
     -------
     (n_local,) int64
-        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, his V01 of the negatives. All 0 if a
+        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives. All 0 if a
         class has no rows.
 
     Notes
@@ -257,10 +259,10 @@ class _Class(NamedTuple):
 
 
 def _classes(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> tuple[_Class, _Class, NDArray[np.int64]]:
-    """Return the classes in the order low, high, the smaller one first, and the number of rows of each rank in both,
-    (P, 2). Collective.
+    """Return the smaller class, the larger class, and each rank's number of rows in both, (P, 2). Collective.
 
-    If the positives are the smaller class, all scores change their sign, so that low should still lie below high.
+    Correctly ordered pairs have the first class below the second. So if the positives are the smaller class, all scores
+    change their sign.
     """
     classes = [labels < 0, labels > 0]
     lengths = np.array(comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
@@ -292,8 +294,9 @@ def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:
 
 
 def _twice_ordered(low: Floats, high: Floats) -> int:
-    """Return twice the number of pairs with low < high, a tie counting once; low is sorted. Local. The sum may exceed
-    64 bits.
+    """Return twice the number of pairs with low < high, a tie counting once; low is sorted.
+
+    Local. The sum may exceed 64 bits.
     """
     twice = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
@@ -346,8 +349,9 @@ def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicat
 def _own_range(
     values: Floats, counts: NDArray[np.int64], splitters: Floats, comm: Communicator
 ) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-    """Return this rank's range of a class: the sorted scores, their counts, and how many rows lie at or above each
-    place. Collective.
+    """Return this rank's range of a class.
+
+    These are the sorted scores, their counts, and how many rows lie at or above each place. Collective.
 
     values, counts : this rank's sorted different scores and how often they occur. The last result is (scores + 1,) and
     counts the rows of all ranks.
@@ -361,8 +365,9 @@ def _own_range(
 
 
 def contingency(scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> Contingency:
-    """Compute the contingency table of all ranks' (n_local,) scores and labels, on every rank. **Collective**, four
-    numbers.
+    """Compute the contingency table of all ranks' (n_local,) scores and labels, on every rank.
+
+    **Collective**, four numbers.
     """
     called, positive = scores >= threshold, labels > 0
     counts = [called & positive, called & ~positive, ~called & positive, ~called & ~positive]

@@ -1,5 +1,6 @@
-"""Split arrays into messages small enough for MPI's 32-bit counts, and into the shares of ranks. Views only: nothing is
-copied.
+"""Split arrays into messages small enough for MPI's 32-bit counts, and into the shares of ranks.
+
+Views only: nothing is copied.
 """
 
 from __future__ import annotations

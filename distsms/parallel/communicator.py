@@ -1,9 +1,9 @@
-"""All collective operations of the program, over MPI or on a single process. No module outside this package imports
-mpi4py.
+"""All collective operations of the program, with their meaning for a single rank.
 
-`Communicator` is a single rank: its collectives return their argument or do nothing. `MPICommunicator` implements them
-over MPI. Callers never ask which of them they have. Arrays are C-contiguous NumPy arrays. Buffers of more than
-`buffers.COUNT_LIMIT` elements are sent in pieces, since MPI counts elements in 32 bits.
+`Communicator` is a single rank: its collectives return their argument or do nothing.
+`distsms.parallel.mpi.MPICommunicator` implements them over MPI. Callers never ask which of them they have. Arrays are
+C-contiguous NumPy arrays. Buffers of more than `buffers.COUNT_LIMIT` elements are sent in pieces, since MPI counts
+elements in 32 bits. No module outside this package imports mpi4py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import DistsmsError, LaunchError
-from distsms.parallel import buffers, shared_memory
+from distsms.errors import DistsmsError
 from distsms.parallel.shared_memory import Replica
 
 T = TypeVar("T")
@@ -152,6 +151,7 @@ class Communicator:
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Send the first counts[0] rows of an array to rank 0, the next counts[1] rows to rank 1, and so on.
+
         **Collective.**
 
         Parameters
@@ -171,20 +171,23 @@ class Communicator:
         return rows, counts
 
     def allgather(self, item: Any) -> list[Any]:
-        """Return every rank's Python object, in rank order. **Collective.** For small objects in the set-up, never per
-        evaluation.
+        """Return every rank's Python object, in rank order.
+
+        **Collective.** For small objects in the set-up, never per evaluation.
         """
         return [item]
 
     def bcast(self, item: Any) -> Any:
-        """Return the root's Python object on every rank. **Collective.** For small objects in the set-up, never per
-        evaluation.
+        """Return the root's Python object on every rank.
+
+        **Collective.** For small objects in the set-up, never per evaluation.
         """
         return item
 
     def node_ranks(self) -> list[int]:
-        """Return the ranks on this rank's node, which can share memory, including this one. **Collective.** For the
-        set-up.
+        """Return the ranks on this rank's node, which can share memory, including this one.
+
+        **Collective.** For the set-up.
         """
         return [self.rank]
 
@@ -192,8 +195,9 @@ class Communicator:
         """Wait for all ranks. **Collective.**"""
 
     def root_first(self, make: Callable[[], T]) -> T:
-        """Call `make` on the root and afterwards on the other ranks; return its result. **Collective.** `make` itself
-        is local.
+        """Call `make` on the root and afterwards on the other ranks; return its result.
+
+        **Collective.** `make` itself is local.
 
         For work that compiles kernels: one rank compiles them, and the others find them in the cache.
         """
@@ -203,8 +207,9 @@ class Communicator:
 
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:
-        """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
-        the end.
+        """Run local work that may fail, such as reading files, so that all ranks fail if one does.
+
+        **Collective** at the end.
 
         The body must not communicate. If it raises a `DistsmsError` on any rank, every rank raises the error of the
         lowest failing rank. It is then reported once, and the job ends in order. Any other exception is a defect and
@@ -227,224 +232,6 @@ class Communicator:
         os._exit(code)
 
 
-class MPICommunicator(Communicator):
-    """All ranks of an mpi4py communicator. See `Communicator` for the methods."""
-
-    def __init__(self, mpi_comm: Any) -> None:
-        super().__init__()
-        self._comm = mpi_comm
-        self.rank = mpi_comm.Get_rank()
-        self.size = mpi_comm.Get_size()
-
-    @property
-    def mpi(self) -> Any:
-        """mpi4py's module MPI, for `shared_memory` and `buffers`."""
-        from mpi4py import MPI
-
-        return MPI
-
-    @property
-    def mpi_comm(self) -> Any:
-        return self._comm
-
-    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        for piece in buffers.pieces(array):
-            self._comm.Bcast(piece, root=0)
-        (self.received if self.rank else self.sent)["broadcast"] += array.nbytes
-        return array
-
-    def sum(self, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
-        return self._reduce("sum", MPI.SUM, array)
-
-    def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
-        return self._reduce("maximum", MPI.MAX, array)
-
-    def _reduce(self, name: str, operation: Any, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
-        for piece in buffers.pieces(array):
-            self._comm.Allreduce(MPI.IN_PLACE, piece, op=operation)
-        self.sent[name] += array.nbytes
-        self.received[name] += array.nbytes
-        return array
-
-    def reduce(self, array: NDArray[Any], piece: int | None = None) -> NDArray[Any]:
-        self._reduce_to(0, array, piece)
-        (self.sent if self.rank else self.received)["reduce"] += array.nbytes
-        return array
-
-    def _reduce_to(self, root: int, array: NDArray[Any], piece: int | None = None) -> None:
-        from mpi4py import MPI
-
-        for part in buffers.pieces(array, piece):
-            mine = (MPI.IN_PLACE, part) if self.rank == root else (part, None)
-            self._comm.Reduce(*mine, op=MPI.SUM, root=root)
-
-    def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
-        mine = np.empty(counts[self.rank], array.dtype)
-        if in_turn or array.size > buffers.COUNT_LIMIT:
-            for rank, part in buffers.parts(array, counts):
-                self._reduce_to(rank, part)
-                if rank == self.rank:
-                    mine[:] = part
-        else:
-            self._comm.Reduce_scatter(array, mine, counts)
-        self.sent["reduce-scatter"] += array.nbytes - mine.nbytes
-        self.received["reduce-scatter"] += mine.nbytes
-        return mine
-
-    def replica(self, k: int, length: int, shared: bool) -> Replica:
-        return shared_memory.over_ranks(self, k, length, shared)
-
-    def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
-        local = np.ascontiguousarray(local)
-        counts = self._comm.gather(len(local), root=0)
-        if self.rank != 0:
-            for piece in buffers.pieces(local):
-                self._comm.Send(piece, dest=0)
-            self.sent["gather"] += local.nbytes
-            return None
-        whole = np.empty(sum(counts), local.dtype)
-        for rank, part in buffers.parts(whole, counts):
-            if rank == 0:
-                part[:] = local
-                continue
-            for piece in buffers.pieces(part):
-                self._comm.Recv(piece, source=rank)
-            self.received["gather"] += part.nbytes
-        return whole
-
-    def scatter_rows(self, whole: NDArray[Any] | None, n_local: int, dtype: Any = np.float64) -> NDArray[Any]:
-        counts = self._comm.gather(n_local, root=0)
-        local = np.empty(n_local, dtype)
-        if self.rank != 0:
-            for piece in buffers.pieces(local):
-                self._comm.Recv(piece, source=0)
-            self.received["scatter"] += local.nbytes
-            return local
-        assert whole is not None
-        whole = np.ascontiguousarray(whole, dtype)
-        for rank, part in buffers.parts(whole, counts):
-            if rank == 0:
-                local[:] = part
-                continue
-            for piece in buffers.pieces(part):
-                self._comm.Send(piece, dest=rank)
-            self.sent["scatter"] += part.nbytes
-        return local
-
-    def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
-        local = np.ascontiguousarray(local)
-        whole = np.empty(sum(counts), local.dtype)
-        buffers.own(whole, counts, self.rank)[:] = local
-        buffers.complete(self.mpi, self._comm, whole, counts)
-        self.sent["allgather"] += local.nbytes
-        self.received["allgather"] += whole.nbytes - local.nbytes
-        return whole
-
-    def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        from mpi4py import MPI
-
-        rows, counts = np.ascontiguousarray(rows), np.ascontiguousarray(counts, np.int64)
-        incoming = np.empty_like(counts)
-        self._comm.Alltoall(counts, incoming)
-        got = np.empty(int(incoming.sum()), rows.dtype)
-        requests, mine = [], rows[:0]
-        # Single messages rather than Alltoallv: they can be split into pieces, and ranks that have nothing for each
-        # other exchange nothing.
-        for rank, part in buffers.parts(rows, counts):
-            if rank == self.rank:
-                mine = part
-                continue
-            requests += [self._comm.Isend(piece, dest=rank) for piece in buffers.pieces(part)]
-            self.sent["alltoall"] += part.nbytes
-        for rank, part in buffers.parts(got, incoming):
-            if rank == self.rank:
-                part[:] = mine
-                continue
-            requests += [self._comm.Irecv(piece, source=rank) for piece in buffers.pieces(part)]
-            self.received["alltoall"] += part.nbytes
-        MPI.Request.Waitall(requests)
-        return got, incoming
-
-    def allgather(self, item: Any) -> list[Any]:
-        return self._comm.allgather(item)
-
-    def bcast(self, item: Any) -> Any:
-        return self._comm.bcast(item, root=0)
-
-    def node_ranks(self) -> list[int]:
-        from mpi4py import MPI
-
-        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        ranks = node.allgather(self.rank)
-        node.Free()
-        return ranks
-
-    def barrier(self) -> None:
-        self._comm.Barrier()
-
-    def abort(self, code: int) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._comm.Abort(code)
-
-
-def launched_size() -> int:
-    """Return how many ranks the launcher started, according to the variables that launchers set.
-
-    0 without a launcher.
-    """
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"):
-        with contextlib.suppress(KeyError, ValueError):
-            return int(os.environ[name])
-    return 0
-
-
-def world() -> Communicator:
-    """Return the communicator of all ranks of this job; a single rank if mpi4py is not installed.
-
-    Raises
-    ------
-    LaunchError
-        If the launcher started several processes but MPI sees each as "rank 0 of 1". Two MPI libraries are mixed then,
-        and without this check, each of 32 processes would do the whole job and overwrite the others' files.
-    """
-    launched = launched_size()
-    try:
-        from mpi4py import MPI
-    except ImportError as error:
-        if launched > 1:
-            raise LaunchError(f"started as {launched} processes, but mpi4py cannot be imported: {error}") from error
-        return Communicator()
-    size = MPI.COMM_WORLD.Get_size()
-    if size == 1 and launched > 1:
-        library = MPI.Get_library_version().split("\0")[0].strip().splitlines()[0]
-        raise LaunchError(
-            f"the launcher started {launched} processes, but MPI sees each as rank 0 of 1. The launcher belongs to "
-            f"another MPI library than mpi4py, which uses {library}. Use that library's own mpirun (or `srun --mpi=` "
-            "with a type that the library supports), or reinstall mpi4py and petsc4py with the launcher's MPI."
-        )
-    return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()
-
-
-def as_communicator(comm: Any) -> Communicator:
-    """Wrap an mpi4py communicator. Local.
-
-    Parameters
-    ----------
-    comm : mpi4py communicator, Communicator or None
-        None stands for this process alone; a `Communicator` is returned as it is.
-    """
-    if isinstance(comm, Communicator):
-        return comm
-    return Communicator() if comm is None or comm.Get_size() == 1 else MPICommunicator(comm)
-
-
 def self_communicator() -> Any:
     """Return mpi4py's communicator of this process alone, for libraries that need one; None without mpi4py."""
     try:
@@ -452,19 +239,3 @@ def self_communicator() -> Any:
     except ImportError:
         return None
     return MPI.COMM_SELF
-
-
-def library_versions() -> dict[str, str]:
-    """Return the versions of mpi4py and of the MPI library, without initializing MPI."""
-    try:
-        import mpi4py
-
-        if "mpi4py.MPI" not in sys.modules:
-            mpi4py.rc.initialize = False
-        from mpi4py import MPI
-    except ImportError as error:
-        return {"mpi4py": f"not usable: {error}"}
-    return {
-        "mpi4py": mpi4py.__version__,
-        "MPI library": MPI.Get_library_version().split("\0")[0].strip().splitlines()[0],
-    }

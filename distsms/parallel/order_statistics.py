@@ -1,5 +1,6 @@
-"""Find where a sum of ramps over all ranks' rows reaches a target, and the k-th largest score, by a few small
-Allreduces.
+"""Find roots of sums of ramps, and the k-th largest score, over all ranks by a few small Allreduces.
+
+A root is a tau at which the sum of ramps over all ranks' rows reaches a target.
 
 Row i has a position z_i and a ramp: a piecewise linear function of tau between 0 and 1 that starts or ends at z_i. The
 sum G(tau) of all ramps does not decrease, and a root is a tau with G(tau) = target. This replaces Algorithms 2 and 3 of
@@ -77,8 +78,9 @@ class RootSearch:
         self._radius = 0.0  # how far from it the next search looks first
 
     def pose(self, shift: float, width: float, slack: float = 0.0, exact: bool = False) -> None:
-        """Begin a new search, near the root of the last one if there was one. Local, with the same arguments on every
-        rank.
+        """Begin a new search, near the root of the last one if there was one.
+
+        Local, with the same arguments on every rank.
 
         Parameters
         ----------
@@ -98,8 +100,9 @@ class RootSearch:
             self._begin(*ends)
 
     def look_between(self, low: float, high: float) -> None:
-        """Continue in the bracket [low, high], which certainly contains a root. If an end is not finite, the root is
-        NaN. Local.
+        """Continue in the bracket [low, high], which certainly contains a root.
+
+        If an end is not finite, the root is NaN. Local.
         """
         self.lost, self.done = False, not (math.isfinite(low) and math.isfinite(high))
         if not self.done:
@@ -131,8 +134,9 @@ class RootSearch:
         return self.shift, self._reach, self._scale, self._lift, self._origin, self._left, right
 
     def count(self, scores: Floats) -> Floats:
-        """Return this rank's table for the buckets of the bracket, to be summed over ranks. Local. O(n_local), or only
-        a few rows.
+        """Return this rank's table for the buckets of the bracket, to be summed over ranks.
+
+        Local. O(n_local), or only a few rows.
         """
         columns = 4 if self._width > 0 else 3
         counted = self._table[: _BASE + columns * BUCKETS]
@@ -151,6 +155,7 @@ class RootSearch:
 
     def narrow(self, counted: Floats) -> None:
         """Continue with the bucket in which G reaches the target, or note that it is reached outside the bracket.
+
         Local.
 
         counted : the sum of all ranks' tables.
@@ -195,6 +200,7 @@ class RootSearch:
 
     def extremes(self, scores: Floats) -> Floats:
         """Return the largest position in the bucket that was found, and minus the smallest; -inf if there is none.
+
         Local.
         """
         return kernel.extremes(scores, self.kinds, *self._window)
@@ -230,8 +236,9 @@ def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicato
 
 
 def find_position(search: RootSearch, scores: Floats, shift: float, comm: Communicator) -> float:
-    """Return the target-th smallest position exactly; NaN if a score is not finite. **Collective**, one or two more
-    Allreduces.
+    """Return the target-th smallest position exactly; NaN if a score is not finite.
+
+    **Collective**, one or two more Allreduces.
     """
     search.pose(shift, 0.0, exact=True)
     while True:

@@ -17,9 +17,7 @@ LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
 
 @njit(fastmath=False)  # explicit, since Numba would otherwise inline it with the caller's setting
 def _kinks(score, kind, shift, reach, scale, lift, origin):  # type: ignore[no-untyped-def]
-    """Return the positions of a row's head and tail on the grid, on which all ramps in the bracket have exactly the
-    same length.
-    """
+    """Return the positions of a row's head and tail on the grid, where all ramps have exactly the same length."""
     place = (score + (shift if kind == NEGATIVE else 0.0)) * scale * lift - origin
     place = place + 3 * BUCKETS - 3 * BUCKETS if kind != LEFT_OUT else np.inf  # rounded to the grid
     return place - (reach if kind == NEGATIVE else 0.0), place + (0.0 if kind == NEGATIVE else reach)
@@ -51,8 +49,9 @@ def _look(scores, kinds, shift, reach, scale, lift, origin, left, right, heads, 
 
 @njit()
 def collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
-    """Collect the rows from `start` on with a kink in [left, right) in `found`, until it is full; add up the others in
-    `base`.
+    """Collect the rows from `start` on with a kink in [left, right) in `found`, until it is full.
+
+    The other rows are added up in `base`.
 
     Returns the row to continue with, and how many rows were found. The rows are processed in blocks and without a
     branch for each row, since whether a row has a kink in the interval is unpredictable.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from distsms.parallel import buffers
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import MPICommunicator
+    from distsms.parallel.mpi import MPICommunicator
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux, and so MPI, keeps shared memory; we create no files there
 

@@ -1,5 +1,6 @@
-"""Signals that ask a run to stop in order: they are recorded here, and the run acts on them after the current
-evaluation.
+"""Signals that ask a run to stop in order.
+
+They are recorded here, and the run acts on them after the current evaluation.
 
 Batch systems announce preemption and time limits by SIGTERM, SIGUSR1 or SIGUSR2, often to one rank only.
 """

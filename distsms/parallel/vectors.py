@@ -89,8 +89,9 @@ class Vectors(ABC):
 
     @abstractmethod
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
-        """Return the ways to sum an array over ranks, by name; each takes a rank's summand and returns what the rank is
-        to hold.
+        """Return the ways to sum an array over ranks, by name.
+
+        Each takes a rank's summand and returns what the rank is to hold.
         """
 
     @abstractmethod
@@ -157,11 +158,13 @@ class Vectors(ABC):
     @abstractmethod
     def scatter(self, whole: Floats | None) -> Floats:
         """Return this rank's slice of a vector (p,) that the root has (None elsewhere): the inverse of `gather`.
+
         **Collective.**
         """
 
     def maximum(self, local: Floats) -> Floats:
         """Return this rank's slice of the elementwise maximum of (p,) arrays, whose content is overwritten.
+
         **Collective.**
         """
         return self.local_slice(self.comm.maximum(local)).copy()
@@ -214,8 +217,9 @@ class Vectors(ABC):
         return values
 
     def minimum(self, values: Floats) -> float:
-        """Return the smallest entry of a vector, infinity if it has none. **Collective** among the ranks that run the
-        solver.
+        """Return the smallest entry of a vector, infinity if it has none.
+
+        **Collective** among the ranks that run the solver.
         """
         return float(np.min(values, initial=np.inf))
 
@@ -254,8 +258,9 @@ class Vectors(ABC):
         return min(self.longest, SUMMED) + -(-self.longest // SUMMED) + self.comm.size
 
     def qr_factor(self, A: Floats) -> Floats:
-        """Return F with F'F the matrix of inner products of k vectors. **Collective** among the ranks that run the
-        solver.
+        """Return F with F'F the matrix of inner products of k vectors.
+
+        **Collective** among the ranks that run the solver.
 
         Parameters
         ----------
@@ -306,8 +311,9 @@ class Vectors(ABC):
 
 
 class RootVectors(Vectors):
-    """Whole vectors on the root, which runs the solver; the other ranks answer its requests. Only the root needs the
-    sum X'c.
+    """Whole vectors on the root, which runs the solver; the other ranks answer its requests.
+
+    Only the root needs the sum X'c.
     """
 
     outward = "broadcast"
@@ -479,6 +485,7 @@ def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple
 
 def make_vectors(step: str, p: int, comm: Communicator) -> Vectors:
     """Build a run's vectors and choose the fastest collective; nodes share one copy of w where that pays.
+
     **Collective.**
     """
     made = {"root": RootVectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)

@@ -249,9 +249,7 @@ class Watcher:
         self.kill()
 
     def kill(self) -> None:
-        """Kill this watcher's rank, whatever its state, then the launcher if it does not end by itself, and end this
-        process.
-        """
+        """Kill this watcher's rank, whatever its state, then the launcher if it does not end by itself; then exit."""
         if os.getppid() == self.parent:
             os.kill(self.parent, signal.SIGKILL)
         for stream in (1, 2):  # the launcher may wait until these are closed

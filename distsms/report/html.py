@@ -1,7 +1,8 @@
-"""A web page in one file: elements of HTML, everything escaped, its style, and figures drawn into it.
+"""Build a web page in one file from HTML elements, with all text escaped, a style sheet and embedded figures.
 
-Nothing on the page is fetched from anywhere, and its own policy forbids it. Colours follow the reader's preference for
-light or dark: matplotlib's black and the first colours of Okabe and Ito become variables of the page's style.
+The page loads nothing from elsewhere, and its content security policy forbids it. Its colours follow the reader's
+preference for light or dark: in the figures, matplotlib's black and the first colours of Okabe and Ito are replaced by
+variables of the style sheet.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ tbody th { font-weight: 400; min-width: 7rem; }
 .bar.minus { background: var(--vermilion); }
 """
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 COLOURS = {
     "#000000": "currentColor",
     "#0072b2": "var(--blue)",
@@ -60,75 +61,108 @@ COLOURS = {
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is HTML already, and must not be escaped again."""
 
 
-def inner(*parts: str) -> Html:
-    """Parts one after the other; what is not HTML is text, and escaped."""
-    return Html("".join(one if isinstance(one, Html) else escape(one) for one in parts))
+def element(tag: str, *parts: str, **attributes: str) -> Html:
+    """Return an HTML element.
 
-
-def element(name: str, *parts: str, **attributes: str) -> Html:
-    """An element with attributes; a trailing underscore in their names is left out, one within is a hyphen."""
-    words = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(one)}"' for key, one in attributes.items())
-    return Html(f"<{name}{words}>{inner(*parts)}</{name}>\n")
+    Parameters
+    ----------
+    tag : str
+        The name of the element, such as "p".
+    *parts : str
+        Its content. What is not `Html` is text and is escaped.
+    **attributes : str
+        Its attributes, escaped. In their names a trailing underscore is dropped, and others become hyphens, so that
+        `class_` and `aria_label` can be written in Python.
+    """
+    written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
+    content = "".join(part if isinstance(part, Html) else escape(part) for part in parts)
+    return Html(f"<{tag}{written}>{content}</{tag}>\n")
 
 
 def section(heading: str, *parts: str) -> Html:
-    """A part of the page with its heading."""
+    """Return a section of the page with its heading."""
     return element("section", element("h2", heading), *parts)
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Html:
-    """A table whose first column names its rows, without header words if there are none; text : cells to the left."""
-    look = {"class_": "text"} if text else {}
-    head = element("thead", element("tr", *(element("th", one, scope="col") for one in header))) if header else ""
+    """Return a table that scrolls by itself where the page is too narrow for it.
+
+    Parameters
+    ----------
+    caption : str
+        What the table shows.
+    header : sequence of str
+        The names of the columns; empty for a table without a header row.
+    rows : sequence of sequences of str
+        The cells, of which the first one in each row is the name of the row.
+    text : bool
+        Align the cells to the left, as text, rather than to the right, as numbers.
+    """
+    attributes = {"class_": "text"} if text else {}
+    head = element("thead", element("tr", *(element("th", name, scope="col") for name in header))) if header else ""
     body = [
-        element("tr", element("th", row[0], scope="row"), *(element("td", one, **look) for one in row[1:]))
-        for row in rows
+        element("tr", element("th", name, scope="row"), *(element("td", cell, **attributes) for cell in cells))
+        for name, *cells in rows
     ]
     whole = element("table", element("caption", caption), head, element("tbody", *body))
     return element("div", whole, class_="scrolled", role="region", aria_label=caption, tabindex="0")
 
 
 def tiles(entries: Sequence[tuple[str, str, str]]) -> Html:
-    """Some figures to be seen first: name, value, and a word on it."""
+    """Return the headline numbers of the page as tiles, from (name, value, remark) of each."""
     each = [
-        element("div", element("dt", name), element("dd", value, class_="value"), element("dd", word))
-        for name, value, word in entries
+        element("div", element("dt", name), element("dd", value, class_="value"), element("dd", remark))
+        for name, value, remark in entries
     ]
     return element("dl", *each, class_="tiles")
 
 
-def beside(*parts: Html) -> Html:
-    """Parts side by side, or below each other where the page is narrow."""
+def side_by_side(*parts: Html) -> Html:
+    """Return the parts side by side, or one below the other where the page is narrow."""
     return element("div", *parts, class_="beside")
 
 
-def figure(svg: str, name: str, caption: str, words: str) -> Html:
-    """matplotlib's SVG in the page. name : unique on the page.  words : for who does not see it."""
+def figure(svg: str, name: str, caption: str, description: str) -> Html:
+    """Return a figure that contains a drawing of matplotlib.
+
+    Parameters
+    ----------
+    svg : str
+        The text of an SVG file that matplotlib wrote.
+    name : str
+        A name that is unique on the page; the ids within the drawing begin with it.
+    caption : str
+        The line below the drawing.
+    description : str
+        What the drawing shows, for readers who cannot see it (its `aria-label`).
+    """
     drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
     drawing = re.sub(r"<!--.*?-->", "", drawing, flags=re.S)
     for colour, variable in COLOURS.items():
         drawing = drawing.replace(colour, variable)
     referred = set(re.findall(r"#([\w-]+)[\")]", drawing))
-    # ids are the page's, not the drawing's: the same twice would be one too many, and most are of no use
+    # An id must be unique on the page, so that each gets the name of its drawing; those that nothing refers to go.
     drawing = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referred else "", drawing)
     drawing = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", drawing)
     head, _, rest = drawing.partition(">")
     viewport = re.search(r'viewBox="[^"]*"', head)
     assert viewport is not None
     links = ' xmlns:xlink="http://www.w3.org/1999/xlink"' if "xlink:" in rest else ""
-    opening = f'<svg {viewport[0]} xmlns="http://www.w3.org/2000/svg"{links} role="img" aria-label="{escape(words)}">'
+    opening = (
+        f'<svg {viewport[0]} xmlns="http://www.w3.org/2000/svg"{links} role="img" aria-label="{escape(description)}">'
+    )
     return element("figure", Html(opening + rest), element("figcaption", caption))
 
 
 def page(title: str, *parts: str) -> str:
-    """The whole page."""
+    """Return the whole page, from its title and the parts of its body."""
     head = [
         Html('<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'),
         Html('<meta name="generator" content="distsms report">\n'),
-        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">\n'),
         element("title", title),
         Html(f"<style>\n{STYLE}</style>\n"),
     ]

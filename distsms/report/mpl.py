@@ -1,4 +1,7 @@
-"""Save and embed figures of matplotlib, in one style; only it and `distsms.study.figures` import matplotlib."""
+"""Create matplotlib figures in one style, and save them or embed them in a page.
+
+Only this module and `distsms.study.figures` import matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9,
 
 
 def blank(inches: tuple[float, float], rows: int = 1) -> tuple[Figure, Any]:
-    """A new figure and its (rows,) axes, one below the other with a common x-axis."""
+    """Return a new figure of this size (width, height) and its axes: `rows` of them, which share the x-axis."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=inches, layout="constrained")
         return figure, figure.subplots(rows, 1, squeeze=False, sharex=True)[:, 0]
 
 
 def as_svg(figure: Figure) -> str:
-    """The text of an SVG file without a background of its own."""
+    """Return the figure as the text of an SVG file, with a transparent background."""
     stream = io.StringIO()
     with matplotlib.rc_context(STYLE):
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -28,7 +31,7 @@ def as_svg(figure: Figure) -> str:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write NAME.png and NAME.svg."""
+    """Write NAME.png and NAME.svg into a folder, which is created if necessary, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
     with matplotlib.rc_context(STYLE):

@@ -1,6 +1,7 @@
-"""What a report says of a model, section by section: functions of the material, local, on the root.
+"""Write the sections of a report on one model. Everything here runs on the root.
 
-A further section is a further function in `SECTIONS`; one that has nothing to say returns an empty string.
+Each section is a function of a `ReportData`, which returns HTML and appends its figures to a list of drawings. To add a
+section, add such a function to `SECTIONS`. A section for which there are no data returns an empty string.
 """
 
 from __future__ import annotations
@@ -22,115 +23,119 @@ from distsms.optim.result import Status
 from distsms.report import html, plots
 from distsms.report.html import Html, element
 from distsms.report.plots import Drawing
-from distsms.report.selection_sections import Beside, OnPath, baseline_section, figure_of, path_section
+from distsms.report.selection_sections import (
+    BaselineResult,
+    PathResult,
+    baseline_section,
+    drawing_to_html,
+    path_section,
+)
 from distsms.utils.formatting import format_bytes
 from distsms.utils.typing import Floats
 
 WEIGHTS = 20
-"""So many of the largest weights are shown."""
+"""How many of the largest weights are shown."""
 
 
 @dataclass(frozen=True)
-class Material:
-    """All that a report is made of. trace : columns, or none and then `trace_note` says why."""
+class ReportData:
+    """Everything that a report shows."""
 
-    judged: ModelEvaluation
-    on: str
-    level: float
+    evaluation: ModelEvaluation  # of the model, on the rows of the report
+    rows: str  # the data set or file of these rows
+    level: float  # of the intervals
     curve: Curve
     histogram: Histogram
-    trace: dict[str, Floats]
-    trace_note: str
-    names: Sequence[str] | None  # of the model's columns
-    path: OnPath | None = None
-    baseline: Beside | None = None
+    trace: dict[str, Floats]  # the columns of the training's trace, or empty
+    trace_note: str  # why the trace is empty, where it is
+    feature_names: Sequence[str] | None  # (p,), None for columns without names
+    path: PathResult | None = None
+    baseline: BaselineResult | None = None
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the model file says."""
-        return self.judged.model.info
+        """The information that is stored with the model."""
+        return self.evaluation.model.info
 
 
-def compose(material: Material) -> tuple[str, list[Drawing]]:
-    """The page, and the drawings in it."""
-    drawn: list[Drawing] = []
-    sections = [make(material, drawn) for make in SECTIONS]
-    name = material.judged.path
-    head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(material), class_="soft"))
-    return html.page(f"{name} - distsms report", head, *sections), drawn
+def compose(data: ReportData) -> tuple[str, list[Drawing]]:
+    """Return the page as a string, and the drawings in it."""
+    drawings: list[Drawing] = []
+    sections = [section(data, drawings) for section in SECTIONS]
+    name = data.evaluation.path
+    head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(data), class_="soft"))
+    return html.page(f"{name} - distsms report", head, *sections), drawings
 
 
-def _subtitle(material: Material) -> str:
-    found, now = material.judged.measures, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+def _subtitle(data: ReportData) -> str:
+    measured, now = data.evaluation.measures, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return (
-        f"measured on {material.on}: {found['n']:,} rows, {found['n_pos']:,} positive, {found['n_neg']:,} negative. "
-        f"Made by distsms {__version__}, {now}."
+        f"measured on {data.rows}: {measured['n']:,} rows, {measured['n_pos']:,} positive, {measured['n_neg']:,} "
+        f"negative. Made by distsms {__version__}, {now}."
     )
 
 
-def _headline(material: Material, drawn: list[Drawing]) -> Html:
-    found, sure, info = material.judged.measures, material.judged.intervals, material.info
+def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
+    measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
     gap = f"J {_number(info.get('J'))}, lower bound {_number(info.get('lower_bound'))}"
+    chance = measured["n_pos"] / measured["n"] if measured["n"] else math.nan
     return html.tiles(
         [
-            ("ROCArea", _measure(found["rocarea"]), in_words(sure["rocarea"], material.level)),
-            ("PRBEP", _measure(found["prbep"]), in_words(sure["prbep"], material.level)),
-            ("Average precision", _measure(found["average_precision"]), f"chance: {_measure(_base_rate(found))}"),
+            ("ROCArea", _measure(measured["rocarea"]), _describe_interval(intervals["rocarea"], data.level)),
+            ("PRBEP", _measure(measured["prbep"]), _describe_interval(intervals["prbep"], data.level)),
+            ("Average precision", _measure(measured["average_precision"]), f"chance: {_measure(chance)}"),
             ("Proved gap to the optimum", _number(info.get("gap"), ".3g"), gap),
         ]
     )
 
 
-def _measured(material: Material, drawn: list[Drawing]) -> Html:
-    found = material.judged.measures
-    shown = {"precision": "precision", "recall": "recall", "f1": "F1", "error_rate": "error rate"}
-    shown |= {name: name for name in material.judged.extra_measures}
-    parts = []
-    if found["n_pos"] and found["n_neg"]:
-        these = [
-            plots.roc(material.curve, found, in_words(material.judged.intervals["rocarea"], material.level)),
-            plots.precision_recall(material.curve, found),
-        ]
-        drawn += these
-        parts.append(html.beside(*map(figure_of, these)))
+def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
+    measured = data.evaluation.measures
+    labels = {"precision": "precision", "recall": "recall", "f1": "F1", "error_rate": "error rate"}
+    labels |= {name: name for name in data.evaluation.extra_measures}
+    if measured["n_pos"] and measured["n_neg"]:
+        interval = _describe_interval(data.evaluation.intervals["rocarea"], data.level)
+        curves = [plots.roc(data.curve, measured, interval), plots.precision_recall(data.curve, measured)]
+        drawings += curves
+        first = html.side_by_side(*map(drawing_to_html, curves))
     else:
-        parts.append(element("p", "Only one class is present: there are no curves, and ROCArea is not defined."))
-    histogram = plots.scores(material.histogram, found["threshold"])
-    drawn.append(histogram)
-    measures = [[label, _measure(found[name])] for name, label in shown.items()]
+        first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
+    histogram = plots.scores(data.histogram, measured["threshold"])
+    drawings.append(histogram)
+    measures = [[label, _measure(measured[name])] for name, label in labels.items()]
     counts = [
-        ["positive rows", f"{found['tp']:,}", f"{found['fn']:,}"],
-        ["negative rows", f"{found['fp']:,}", f"{found['tn']:,}"],
+        ["positive rows", f"{measured['tp']:,}", f"{measured['fn']:,}"],
+        ["negative rows", f"{measured['fp']:,}", f"{measured['tn']:,}"],
     ]
     at_threshold = [
-        html.table(f"At the threshold {found['threshold']:.6g}", ["measure", "value"], measures),
+        html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], measures),
         html.table("Rows at this threshold", ["", "called positive", "called negative"], counts),
     ]
     return html.section(
         "On these rows",
-        element("p", _sure(material)),
-        *parts,
-        html.beside(figure_of(histogram), element("div", *at_threshold)),
+        element("p", _about_intervals(data)),
+        first,
+        html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)),
     )
 
 
-def _sure(material: Material) -> str:
-    sure = material.judged.intervals
+def _about_intervals(data: ReportData) -> str:
+    rocarea, prbep = (data.evaluation.intervals[name] for name in ("rocarea", "prbep"))
     return (
-        f"Intervals of {100 * material.level:g} % ({sure['rocarea'].method} for ROCArea, {sure['prbep'].method} for "
-        f"PRBEP) are of {sure['rocarea'].of}, drawn as these were, not of what another training would give. Curves are "
-        "exact at every point drawn."
+        f"Intervals of {100 * data.level:g} % ({rocarea.method} for ROCArea, {prbep.method} for PRBEP) are of "
+        f"{rocarea.of}, drawn as these were; they do not include what another training would change. Curves are exact "
+        "at every point that is drawn."
     )
 
 
-def _trained(material: Material, drawn: list[Drawing]) -> Html:
-    info = material.info
-    settings, data = info.get("settings") or {}, info.get("data") or {}
+def _training(data: ReportData, drawings: list[Drawing]) -> Html:
+    info = data.info
+    settings, trained_on = info.get("settings") or {}, info.get("data") or {}
     rows = [
         ["measure", _text(info.get("measure"))],
         ["lambda", _number(info.get("lambda"), "g")],
         ["solver", _text(settings.get("solver"))],
-        ["ended", _ending(info)],
+        ["ended", _describe_ending(info)],
         ["best J", _number(info.get("J"))],
         ["lower bound", _number(info.get("lower_bound"))],
         ["gap", _number(info.get("gap"), ".3g")],
@@ -138,40 +143,44 @@ def _trained(material: Material, drawn: list[Drawing]) -> Html:
         ["evaluations", _text(info.get("evaluations"))],
         ["seconds", _number(info.get("seconds"), ".3g")],
         ["ranks", f"{_text(info.get('ranks'))}, ordering {_text(info.get('ordering'))}"],
-        ["training data", _text(data.get("directory"))],
+        ["training data", _text(trained_on.get("directory"))],
         [
             "rows",
-            _whole(data.get("n")) + f": {_whole(data.get('n_pos'))} positive, {_whole(data.get('n_neg'))} negative",
+            f"{_count(trained_on.get('n'))}: {_count(trained_on.get('n_pos'))} positive, "
+            f"{_count(trained_on.get('n_neg'))} negative",
         ],
-        ["columns", f"{_whole(data.get('p'))}, {_whole(data.get('nnz'))} nonzeros"],
-        *([name, _measure(one)] for name, one in _on_training(info).items()),
+        ["columns", f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} nonzeros"],
+        *(
+            [f"{SHOWN.get(name, name)} on them", _measure(value)]
+            for name, value in (info.get("training") or {}).items()
+        ),
         ["written", _text(info.get("written"))],
     ]
     return html.section("What was trained", html.table("The model and its training", [], rows, text=True))
 
 
-def _convergence(material: Material, drawn: list[Drawing]) -> Html:
-    if not material.trace:
-        return html.section("Convergence", element("p", material.trace_note))
-    these = [plots.convergence(material.trace, one) for one in ("seconds", "evaluations")]
-    drawn += these
-    told = "No J can lie below the lower bound, whatever w: the gap is what is left to gain at the most."
-    return html.section("Convergence", element("p", told), html.beside(*map(figure_of, these)))
+def _convergence(data: ReportData, drawings: list[Drawing]) -> Html:
+    if not data.trace:
+        return html.section("Convergence", element("p", data.trace_note))
+    figures = [plots.convergence(data.trace, against) for against in ("seconds", "evaluations")]
+    drawings += figures
+    meaning = "No w has a J below the lower bound, so that further training can lower J by the gap at the most."
+    return html.section("Convergence", element("p", meaning), html.side_by_side(*map(drawing_to_html, figures)))
 
 
-def _path(material: Material, drawn: list[Drawing]) -> str:
-    return path_section(material.path, drawn)
+def _path(data: ReportData, drawings: list[Drawing]) -> str:
+    return path_section(data.path, drawings)
 
 
-def _baseline(material: Material, drawn: list[Drawing]) -> str:
-    return baseline_section(material.baseline, drawn)
+def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
+    return baseline_section(data.baseline, drawings)
 
 
-def _weights(material: Material, drawn: list[Drawing]) -> Html:
-    how, info = material.judged.model.normalization, material.info
-    w = how.unfold(material.judged.model.w)  # those of normalized columns compare
+def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
+    normalization, info, names = data.evaluation.model.normalization, data.info, data.feature_names
+    w = normalization.unfold(data.evaluation.model.w)  # the weights of normalized columns, whose sizes compare
     largest = np.argsort(-np.abs(w), kind="stable")[:WEIGHTS] if len(w) else np.empty(0, int)
-    most = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
+    maximum = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
     base = 0 if info["zero_based"] else 1
     rows = []
     for column in largest[w[largest] != 0]:
@@ -179,84 +188,70 @@ def _weights(material: Material, drawn: list[Drawing]) -> Html:
         bar = element(
             "span",
             class_="bar" if value > 0 else "bar minus",
-            style=f"width: {8 * abs(value) / most:.2f}em",
+            style=f"width: {8 * abs(value) / maximum:.2f}em",
             aria_hidden="true",
         )
-        name = material.names[column] if material.names else f"column {column + base}"
-        rows.append([name, f"{value:+.4g}", bar])
-    counted = "" if material.names else f", columns counted from {base}"
+        rows.append([names[column] if names else f"column {column + base}", f"{value:+.4g}", bar])
+    counted = "" if names else f", columns counted from {base}"
     caption = f"The {len(rows)} largest of {np.count_nonzero(w):,} weights that are not 0{counted}"
-    units = {"standard": "standard deviation of a column.", "maxabs": "column, from 0 to its largest size."}
-    unit = units.get(how.kind, "unit of a column; sizes compare only where columns have like units.")
-    told = f"What a row's score gains for each {unit}"
-    return html.section("Largest weights", element("p", told), html.table(caption, ["column", "weight", ""], rows))
+    steps = {"standard": "by one standard deviation", "maxabs": "from 0 to its largest absolute value"}
+    step = steps.get(normalization.kind, "by one unit; sizes compare only between columns of like units")
+    meaning = f"The weight of a column is what a row's score gains when the column grows {step}."
+    return html.section("Largest weights", element("p", meaning), html.table(caption, ["column", "weight", ""], rows))
 
 
-def _cost(material: Material, drawn: list[Drawing]) -> str:
-    """`usage`: of one rank, or a list of all ranks'."""
-    usage = material.info.get("usage")
+def _usage(data: ReportData, drawings: list[Drawing]) -> str:
+    usage = data.info.get("usage")  # of the busiest rank, or a list of all ranks'
     if not usage:
         return ""
     ranks = usage if isinstance(usage, list) else [usage]
-    phases = list(dict.fromkeys(name for of_rank in ranks for name in of_rank.get("seconds", {})))
-    others = [name for name in ("bytes_sent", "bytes_received", "bytes_read", "peak_memory") if name in ranks[0]]
+    phases = list(dict.fromkeys(name for rank in ranks for name in rank.get("seconds", {})))
+    amounts = [name for name in ("bytes_sent", "bytes_received", "bytes_read", "peak_memory") if name in ranks[0]]
     rows = []
-    for k, of_rank in enumerate(ranks):
-        spent = [_number(of_rank.get("seconds", {}).get(name), ".3f") for name in phases]
-        amounts = [format_bytes(of_rank[name]) if name in of_rank else "-" for name in others]
-        rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *spent, *amounts])
-    header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in others)]
+    for k, rank in enumerate(ranks):
+        seconds = [_number(rank.get("seconds", {}).get(name), ".3f") for name in phases]
+        sizes = [format_bytes(rank[name]) if name in rank else "-" for name in amounts]
+        rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *seconds, *sizes])
+    header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in amounts)]
     return html.section("Seconds, memory and bytes", html.table("What the training took", header, rows))
 
 
-def _provenance(material: Material, drawn: list[Drawing]) -> Html:
-    info = material.info
-    told = {"Settings": info.get("settings"), "Versions": info.get("versions")}
-    tables = [
-        element(
-            "div",
-            html.table(name, [], [[key, str(one)] for key, one in (words or {}).items() if one is not None], text=True),
-        )
-        for name, words in told.items()
-    ]
+def _provenance(data: ReportData, drawings: list[Drawing]) -> Html:
+    info, tables = data.info, []
+    for caption, key in (("Settings", "settings"), ("Versions", "versions")):
+        rows = [[name, str(value)] for name, value in (info.get(key) or {}).items() if value is not None]
+        tables.append(element("div", html.table(caption, [], rows, text=True)))
     fingerprint = _text((info.get("data") or {}).get("fingerprint"))
     return html.section(
         "Settings and versions",
         element("p", f"Fingerprint of the training data: {fingerprint}", class_="soft"),
-        html.beside(*tables),
+        html.side_by_side(*tables),
     )
 
 
-SECTIONS: tuple[Callable[[Material, list[Drawing]], str], ...] = (
+SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _headline,
-    _measured,
-    _trained,
+    _measures,
+    _training,
     _convergence,
     _path,
     _baseline,
     _weights,
-    _cost,
+    _usage,
     _provenance,
 )
 
 
-def in_words(one: Interval, level: float) -> str:
-    """An interval for people."""
-    return f"no interval: {one.why}" if one.why else f"{one.low:.4f} to {one.high:.4f} ({100 * level:g} %)"
+def _describe_interval(interval: Interval, level: float) -> str:
+    if interval.why:
+        return f"no interval: {interval.why}"
+    return f"{interval.low:.4f} to {interval.high:.4f} ({100 * level:g} %)"
 
 
-def _ending(info: Mapping[str, Any]) -> str:
-    by_name = {one.name.lower(): one.sentence for one in Status}
+def _describe_ending(info: Mapping[str, Any]) -> str:
+    sentences = {status.name.lower(): status.sentence for status in Status}
     detail = f": {info['detail']}" if info.get("detail") else ""
-    return by_name.get(str(info.get("status")), str(info.get("status"))) + detail
-
-
-def _on_training(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{SHOWN.get(name, name)} on them": one for name, one in (info.get("training") or {}).items()}
-
-
-def _base_rate(found: Mapping[str, Any]) -> float:
-    return found["n_pos"] / found["n"] if found["n"] else math.nan
+    return sentences.get(str(info.get("status")), str(info.get("status"))) + detail
 
 
 def _text(value: Any) -> str:
@@ -271,5 +266,5 @@ def _number(value: float | None, form: str = ".6g") -> str:
     return "-" if value is None else format(value, form)
 
 
-def _whole(value: int | None) -> str:
+def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"

@@ -1,4 +1,4 @@
-"""What a report says of how a model was chosen: the path that it is on, and what else was tried on the same folds."""
+"""Write the sections of a report on how its model was chosen: its path of lambdas, and the baseline on its folds."""
 
 from __future__ import annotations
 
@@ -14,96 +14,125 @@ from distsms.report.html import Html, element
 from distsms.report.mpl import as_svg
 from distsms.report.plots import Drawing
 from distsms.selection import baseline, baseline_text, path, path_store, path_text
+from distsms.selection.method_results import MethodResult
 from distsms.selection.path import Point
 
 
-class OnPath(NamedTuple):
-    """A path: what it is of, its points, and the rule that chose."""
+class PathResult(NamedTuple):
+    """The result of a finished `distsms path`."""
 
-    problem: Mapping[str, Any]
+    problem: Mapping[str, Any]  # data, measure and folds, as path.json has them
     points: Sequence[Point]
-    rule: str
+    rule: str  # by which lambda was chosen, one of `path.RULES`
     warnings: Sequence[str] = ()
 
 
-class Beside(NamedTuple):
-    """A baseline: what it is of, each method's place, and what was said of them."""
+class BaselineResult(NamedTuple):
+    """The result of a finished `distsms baseline`."""
 
-    problem: Mapping[str, Any]
-    found: Sequence[baseline.MethodResult]
-    sentences: Sequence[str]
-
-
-def read_path(folder: Path, fingerprint: str | None) -> OnPath:
-    """The finished path in a folder. Raises InputError if there is none, or one on other data than the model's."""
-    there = path_store.PathStore(folder)
-    told = there.read("problem", "points")
-    _check(folder, told["problem"], fingerprint)
-    warnings = told["warnings"] if isinstance(told.get("warnings"), list) else []
-    return OnPath(told["problem"], there.points(), str(told.get("rule", "best")), list(map(str, warnings)))
+    problem: Mapping[str, Any]  # data, measure and folds, as baseline.json has them
+    methods: Sequence[MethodResult]
+    sentences: Sequence[str]  # the conclusions
 
 
-def read_baseline(folder: Path, fingerprint: str | None) -> Beside:
-    """The finished baseline in a folder. Raises InputError as `read_path` does."""
-    there = baseline.BaselineStore(folder)
-    told = there.read("problem", "methods", "sentences")
-    _check(folder, told["problem"], fingerprint)
-    found = [baseline.read_standing(one, there.identity) for one in told["methods"]]
-    return Beside(told["problem"], found, [str(one) for one in told["sentences"]])
+def read_path(folder: Path, fingerprint: str | None) -> PathResult:
+    """Read the result of a finished path from its folder.
 
+    Parameters
+    ----------
+    folder : Path
+        The folder that `distsms path` wrote.
+    fingerprint : str or None
+        The fingerprint of the data that the model was trained on.
 
-def _check(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
-    data = problem.get("data") or {}
-    if problem.get("measure") not in SHOWN or data.get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{folder}: is of other data than the model, {data.get('path')}; name the folder that is of its"
-        )
-
-
-def path_section(found: OnPath | None, drawn: list[Drawing]) -> str:
-    """The measure over lambda, and each lambda in a table."""
-    if found is None:
-        return ""
-    measure = found.problem["measure"]
-    curve = path.means(found.points, measure)
-    chosen = path.choose(curve, found.rule, path.faults(found.points)) if curve else None
-    header, rows = path_text.table(found.points, measure, chosen)
-    warned = [element("p", f"Warning: {one}.") for one in found.warnings]
-    parts = [html.table("Each lambda", [one or "remark" for one in header], rows)]
-    if chosen:
-        one = plots.path(curve, found.points, chosen, measure)
-        drawn.append(one)
-        lines = path_text.choice(measure, chosen, curve, found.points).strip().splitlines()
-        told = [element("p", line.strip()) for line in lines]
-        words = "The standard error is that of the mean over folds; it says how rough the choice is."
-        parts = [html.beside(figure_of(one), element("div", *told, element("p", words, class_="soft"))), *parts]
-    return html.section(f"Path of lambdas, {_folds(found.problem)}", *warned, *parts)
-
-
-def _folds(problem: Mapping[str, Any]) -> str:
-    return f"{problem['folds']} folds by {problem.get('folds_by', 'rows')}"
-
-
-def baseline_section(found: Beside | None, drawn: list[Drawing]) -> str:
-    """Each method's measures on the folds, and by how much ours is ahead."""
-    if found is None:
-        return ""
-    measure = found.problem["measure"]
-    name, less = SHOWN[measure], {one.method: one.less[measure] for one in found.found if measure in one.less}
-    own = {one.method: one.sure[measure] for one in found.found}
-    these = [plots.methods("methods", f"{name} on held-out folds", f"{name} [%]", own, False)]
-    if less:
-        label = f"{name} of distsms less the other's, points"
-        these.append(plots.methods("differences", "By how much distsms is ahead", label, less, True))
-    drawn += these
-    header, rows = baseline_text.header(measure), [baseline_text.cells(one, measure) for one in found.found]
-    caption = f"Means over {_folds(found.problem)}, intervals of {100 * LEVEL:g} %: of {METHOD}"
-    told = (element("p", one) for one in found.sentences)
-    return html.section(
-        "Beside other methods", *told, html.beside(*map(figure_of, these)), html.table(caption, header, rows)
+    Raises
+    ------
+    InputError
+        If there is no finished path in the folder, or one on other data than the model's.
+    """
+    store = path_store.PathStore(folder)
+    content = store.read("problem", "points")
+    _require_same_data(folder, content["problem"], fingerprint)
+    warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
+    return PathResult(
+        content["problem"], store.points(), str(content.get("rule", "best")), [str(warning) for warning in warnings]
     )
 
 
-def figure_of(one: Drawing) -> Html:
-    """A drawing in the page."""
-    return html.figure(as_svg(one.figure), one.name, one.caption, one.words)
+def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
+    """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
+    store = baseline.BaselineStore(folder)
+    content = store.read("problem", "methods", "sentences")
+    _require_same_data(folder, content["problem"], fingerprint)
+    methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
+    return BaselineResult(content["problem"], methods, [str(sentence) for sentence in content["sentences"]])
+
+
+def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
+    data = problem.get("data") or {}
+    if problem.get("measure") not in SHOWN or data.get("fingerprint") != fingerprint:
+        raise InputError(
+            f"{folder}: was made on other data than the model, {data.get('path')}. Name a folder that was made on the "
+            "model's training data"
+        )
+
+
+def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:
+    """Return the section on the path: a figure of the measure over lambda, the choice, and a table of all lambdas.
+
+    Without a path this is an empty string. The figure is appended to `drawings`.
+    """
+    if result is None:
+        return ""
+    measure = result.problem["measure"]
+    curve = path.means(result.points, measure)
+    choice = path.choose(curve, result.rule, path.faults(result.points)) if curve else None
+    header, rows = path_text.table(result.points, measure, choice)
+    warnings = [element("p", f"Warning: {warning}.") for warning in result.warnings]
+    parts = [html.table("Each lambda", [name or "remark" for name in header], rows)]
+    if choice:
+        drawing = plots.path(curve, result.points, choice, measure)
+        drawings.append(drawing)
+        lines = path_text.choice(measure, choice, curve, result.points).strip().splitlines()
+        paragraphs = [element("p", line.strip()) for line in lines]
+        note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
+        paragraphs.append(element("p", note, class_="soft"))
+        parts.insert(0, html.side_by_side(drawing_to_html(drawing), element("div", *paragraphs)))
+    return html.section(f"Path of lambdas, {_describe_folds(result.problem)}", *warnings, *parts)
+
+
+def _describe_folds(problem: Mapping[str, Any]) -> str:
+    return f"{problem['folds']} folds by {problem.get('folds_by', 'rows')}"
+
+
+def baseline_section(result: BaselineResult | None, drawings: list[Drawing]) -> str:
+    """Return the section on other methods: the measures of each on the folds, and by how much distsms is ahead.
+
+    Without a baseline this is an empty string. The figures are appended to `drawings`.
+    """
+    if result is None:
+        return ""
+    measure = result.problem["measure"]
+    name, intervals = SHOWN[measure], {method.method: method.intervals[measure] for method in result.methods}
+    differences = {
+        method.method: method.differences[measure] for method in result.methods if measure in method.differences
+    }
+    figures = [plots.methods("methods", f"{name} on held-out folds", f"{name} [%]", intervals, False)]
+    if differences:
+        label = f"{name} of distsms less the other's, points"
+        figures.append(plots.methods("differences", "By how much distsms is ahead", label, differences, True))
+    drawings += figures
+    header, rows = baseline_text.header(measure), [baseline_text.cells(method, measure) for method in result.methods]
+    caption = f"Means over {_describe_folds(result.problem)}; intervals of {100 * LEVEL:g} % are of {METHOD}"
+    sentences = (element("p", sentence) for sentence in result.sentences)
+    return html.section(
+        "Beside other methods",
+        *sentences,
+        html.side_by_side(*map(drawing_to_html, figures)),
+        html.table(caption, header, rows),
+    )
+
+
+def drawing_to_html(drawing: Drawing) -> Html:
+    """Return a drawing as a figure of the page."""
+    return html.figure(as_svg(drawing.figure), drawing.name, drawing.caption, drawing.description)

@@ -1,8 +1,8 @@
-"""The obvious alternatives, and ours, behind one function each; what imports scikit-learn's models.
+"""The methods of `distsms baseline`: distsms itself and the usual alternatives, each behind one function that fits it.
 
-lambda of ours weighs ||w||^2 / 2 against a mean over rows or pairs; scikit-learn's C weighs a sum over rows against
-||w||^2 / 2. So the same lambda is C = 1 / (lambda n), n being the rows trained on, whether classes are balanced (the
-weights n / (2 n_class) are 1 in the mean) or not.
+Here lambda weighs ||w||^2 / 2 against a mean over rows or pairs, and scikit-learn's C weighs a sum over rows against
+||w||^2 / 2. So lambda corresponds to C = 1 / (lambda n), where n is the number of training rows. This holds also where
+classes are balanced, since the weights n / (2 n_class) have the mean 1.
 """
 
 from __future__ import annotations
@@ -26,48 +26,59 @@ from distsms.utils.typing import Floats
 
 ALONE = Communicator()
 
-HELD = 5
-"""One of so many parts of the training rows is held out of a search."""
+HELD_OUT_PARTS = 5
+"""A search holds out one of this many parts of the training rows."""
 
 
 class Task(NamedTuple):
-    """Rows to train on, X (n, p) of SciPy or NumPy and y (n,) of +1 and -1, and what for."""
+    """The training rows, and what to train for."""
 
-    X: Any
-    y: NDArray[np.int8]
+    X: Any  # (n, p), of SciPy or NumPy
+    y: NDArray[np.int8]  # (n,), +1 or -1
     measure: str
-    settings: Settings  # of ours, but for lambda
-    held: NDArray[np.bool_] | None = None  # (n,): rows that say when to stop, where a method wants some
-    rounds: int = 0  # of trees, as the search found them
+    settings: Settings  # of distsms, except lambda
+    held_out: NDArray[np.bool_] | None = None  # (n,): the rows that evaluate the settings of a search
+    rounds: int = 0  # of boosting, as the search of trees found them
 
 
 class Fitted(NamedTuple):
-    """A function that scores rows, and what there is to say of the fit."""
+    """A fitted model: a function that scores rows, and a remark on the fit, empty if there is none."""
 
     score: Callable[[Any], Floats]
     note: str = ""
 
 
 class Method(NamedTuple):
-    """How to fit with a setting, and what it is, for people.
+    """A method of the baseline.
 
-    A setting is a lambda or, for a method that has a `search`, a number of `trees.setting`: all are tried on the rows
-    to train on, the best is fitted.
+    Attributes
+    ----------
+    name : str
+        As `distsms baseline --methods` has it.
+    fit : callable
+        Fits a task with a setting. The setting is a lambda or, for a method with a `search`, the number of a setting
+        of trees (see `distsms.selection.trees`).
+    about : str
+        What the method is, in a few words.
+    package : str
+        The package that must be importable, if any.
+    search : callable or None
+        Tries a setting on the training rows of a task. The best setting is then fitted to all of them.
     """
 
     name: str
     fit: Callable[[Task, float], Fitted]
     about: str
     package: str = ""
-    search: Callable[[Task, float], trees.Tried] | None = None
+    search: Callable[[Task, float], trees.TrialResult] | None = None
 
     @property
     def linear(self) -> bool:
-        """Whether lambdas tune it."""
+        """Whether the method is linear, and so tuned by lambda."""
         return self.search is None
 
     def settings(self, lambdas: Sequence[float], budget: int) -> Sequence[float]:
-        """What is tried."""
+        """Return the settings to try: the lambdas, or for a search the numbers below its budget."""
         return lambdas if self.linear else [float(number) for number in range(budget)]
 
 
@@ -80,28 +91,28 @@ def _ours(task: Task, lam: float) -> Fitted:
 
 
 def _scikit(module: str, name: str, balanced: bool) -> Callable[[Task, float], Fitted]:
-    def fitted(task: Task, lam: float) -> Fitted:
+    def fit_scikit(task: Task, lam: float) -> Fitted:
         from sklearn import linear_model, svm
         from sklearn.exceptions import ConvergenceWarning
 
-        words = {"class_weight": "balanced"} if balanced else {}
-        make = getattr({"svm": svm, "linear_model": linear_model}[module], name)
-        model = make(C=1 / (lam * len(task.y)), max_iter=1000, **words)
-        with warnings.catch_warnings(record=True) as told:
+        options = {"class_weight": "balanced"} if balanced else {}
+        estimator = getattr({"svm": svm, "linear_model": linear_model}[module], name)
+        model = estimator(C=1 / (lam * len(task.y)), max_iter=1000, **options)
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             model.fit(task.X, task.y)
-        note = "not converged" if any(issubclass(one.category, ConvergenceWarning) for one in told) else ""
-        return Fitted(model.decision_function, note)
+        converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
+        return Fitted(model.decision_function, "" if converged else "not converged")
 
-    return fitted
+    return fit_scikit
 
 
 def _trees(task: Task, number: float) -> Fitted:
     return Fitted(trees.grow(task.X, task.y, int(number), task.rounds))
 
 
-def _attempt(task: Task, number: float) -> trees.Tried:
-    return trees.attempt(task.X, task.y, task.held, task.measure, int(number))
+def _try_trees(task: Task, number: float) -> trees.TrialResult:
+    return trees.attempt(task.X, task.y, task.held_out, task.measure, int(number))
 
 
 OURS = "distsms"
@@ -109,8 +120,8 @@ LOGISTIC = "logistic regression"
 SQUARED = "linear SVM with squared hinge loss and a regularized intercept"
 BALANCED = ", classes balanced"
 METHODS = {
-    one.name: one
-    for one in (
+    method.name: method
+    for method in (
         Method(OURS, _ours, "linear model, trained for the measure"),
         Method("logistic", _scikit("linear_model", "LogisticRegression", False), LOGISTIC, "sklearn"),
         Method(
@@ -121,18 +132,18 @@ METHODS = {
         ),
         Method("svm", _scikit("svm", "LinearSVC", False), SQUARED, "sklearn"),
         Method("svm-balanced", _scikit("svm", "LinearSVC", True), SQUARED + BALANCED, "sklearn"),
-        Method("trees", _trees, "XGBoost", "xgboost", _attempt),
+        Method("trees", _trees, "XGBoost", "xgboost", _try_trees),
     )
 }
 
 
 def require(names: Sequence[str]) -> None:
-    """Raise InputError, with the remedy, if a method's package cannot be loaded. Local."""
+    """Raise InputError if the package of one of these methods cannot be imported. Local."""
     for name in names:
         try:
             __import__(METHODS[name].package or "distsms")
         except ImportError as error:
             raise InputError(
-                f"{name} wants {METHODS[name].package}, which cannot be loaded: {error}. "
-                "pip install 'distsms[baseline]', or leave it out by --methods"
+                f"the method {name} needs {METHODS[name].package}, which cannot be imported: {error}. Install it with: "
+                "pip install 'distsms[baseline]', or name other methods with --methods"
             ) from error

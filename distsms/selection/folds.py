@@ -1,17 +1,19 @@
-"""Rows dealt out to folds: as even in each class as can be, and the same on any number of ranks; what folds choose.
+"""Deal rows out to the folds of a cross-validation, the same on any number of ranks.
 
-By rows, each class is numbered in the order of the data set, and cut into runs of as many rows as there are folds; the
-rows of a run go to the folds in an order that is a hash of seed, class and numbers. So the sizes of a class's folds
-differ by at most 1, and where a row goes does not depend on which rank holds it: no row travels, and one count of each
-class does.
+Folds by rows are stratified. The rows of each class are numbered in the order of the data set and cut into runs of as
+many rows as there are folds. The rows of a run go to the folds in an order that follows from a hash of the seed, the
+class and the numbers. So the sizes of the folds in a class differ by at most 1, and the fold of a row does not depend
+on the rank that holds it. No row is sent; the ranks only exchange how many rows of each class they hold.
 
-By groups (or doubles), all rows of a group go to one fold. Groups of the same composition, so many rows of each class,
-are dealt out as rows are: of c such groups each fold gets c // folds, in the order of a hash. What is left of each
-composition goes, larger ones first, to the fold that has least of the classes that are in it: where all rows differ,
-this is as even as folds by rows.
+Folds by groups (or doubles, which are groups of equal rows) keep all rows of a group in one fold. Groups of the same
+composition, that is with as many rows of each class, are dealt out as rows are: of c such groups each fold gets
+c // folds, in the order of a hash. The groups that are left over are dealt out one by one, larger ones first: each goes
+to the fold that has the least of the classes that the group consists of. Where every group has one row, this is as even
+as folds by rows.
 
-By time, all rows in their order are cut into folds + 1 blocks of equal numbers of rows. Block f is judged by models
-that are trained on all blocks before it; the first block is never judged, as in scikit-learn's TimeSeriesSplit.
+Folds by time cut the rows, in their order in time, into folds + 1 blocks of equal numbers of rows. Block f evaluates
+the models that are trained on all blocks before it. The first block, number 0, evaluates none, as in scikit-learn's
+TimeSeriesSplit.
 """
 
 from __future__ import annotations
@@ -33,43 +35,78 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.hashing import row_keys
 
 CAVEATS = {
-    "groups": "intervals count each row by itself: where rows of a group are alike, they are too narrow",
-    "time": "intervals are those of folds by rows: where models have earlier rows only, they are a rough guide",
+    "groups": "the intervals treat rows as independent; where the rows of a group are alike, they are too narrow",
+    "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
 }
-"""What intervals over folds do not take into account, by what the folds are by."""
+"""What the intervals over folds do not take into account, for each way of making folds."""
 _STREAM = 2**62
-"""Added to seeds, for numbers that are not those of folds by rows."""
+"""Added to the seed, so that the hashes of groups differ from those of rows."""
 
 
 class Folds(NamedTuple):
-    """Of this rank's rows."""
+    """The folds of this rank's rows.
 
-    number: NDArray[np.int16]  # (n_local,): the fold from 1 on that judges the row; 0: none does
-    counted: NDArray[np.bool_]  # (n_local,): whether the row counts
-    forward: bool = False  # whether fold f is trained on the folds before it, rather than on all others
+    Attributes
+    ----------
+    number : ndarray of int16, shape (n_local,)
+        The fold, from 1 on, that each row evaluates; 0 for rows that evaluate none.
+    counted : ndarray of bool, shape (n_local,)
+        Whether the row is used at all (its weight is not 0).
+    forward : bool
+        Whether fold f is trained on the blocks before it only (folds by time), rather than on all other folds.
+    """
+
+    number: NDArray[np.int16]
+    counted: NDArray[np.bool_]
+    forward: bool = False
 
     def judged(self, fold: int) -> NDArray[np.bool_]:
-        """(n_local,): the rows that judge a fold's models."""
+        """Return which rows evaluate the models of a fold, (n_local,)."""
         return self.number == fold
 
     def training(self, fold: int) -> NDArray[np.bool_]:
-        """(n_local,): the rows that they are trained on; of fold 0 all rows that count."""
+        """Return which rows the models of a fold are trained on, (n_local,); for fold 0 all rows that are used."""
         if not fold:
             return self.counted
         return self.counted & (self.number < fold if self.forward else self.number != fold)
 
 
-def chosen(by: str | None, manifest: Manifest) -> str:
-    """What folds are by: as asked, or groups where the data have them, else rows. Local; InputError for no groups."""
-    if by == "groups" and manifest.group is None:
+def choose_folds_by(asked: str | None, manifest: Manifest) -> str:
+    """Return how folds are made: as asked, or else by groups if the data set has them, or by rows. Local.
+
+    Raises InputError if folds by groups are asked for and the data set has no groups.
+    """
+    if asked == "groups" and manifest.group is None:
         raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
-    return by or ("groups" if manifest.group else "rows")
+    return asked or ("groups" if manifest.group else "rows")
 
 
-def marks(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
-    """What says where the global rows first..last belong: groups, hashes of the rows, times, or their numbers. Local.
+def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
+    """Read what folds depend on, for the rows from `first` to `last` (exclusive) of the data set. Local.
 
-    Reads them from the shards, for doubles all entries. Raises InputError as `shards.load` does.
+    Parameters
+    ----------
+    manifest : Manifest
+        The data set.
+    by : {"rows", "groups", "doubles", "time"}
+        How folds are made.
+    first, last : int
+        The range of global row numbers.
+
+    Returns
+    -------
+    ndarray, shape (last - first,)
+        For "groups" the hashes of the groups, for "doubles" those of the rows, for "time" the times. For "rows", and
+        for "time" without a column of times, the row numbers.
+
+    Raises
+    ------
+    InputError
+        If a shard cannot be read.
+
+    Notes
+    -----
+    For doubles all entries of these rows are read, for groups and time only the keys, and otherwise nothing.
     """
     found = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):
@@ -87,43 +124,84 @@ def marks(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
 
 def dealt(
     by: str,
-    marks: NDArray[Any],
+    fold_keys: NDArray[Any],
     labels: NDArray[np.int8],
     counted: NDArray[np.bool_],
     folds: int,
     seed: int,
     comm: Communicator,
 ) -> Folds:
-    """The folds of this rank's rows by one of `BY`. Collective.  marks, labels, counted : (n_local,), see `marks`.
+    """Deal all rows out to folds. **Collective.**
 
-    Raises InputError, on all ranks, where that is not possible, or a fold would lack a class.
+    Parameters
+    ----------
+    by : {"rows", "groups", "doubles", "time"}
+        How folds are made; see the module.
+    fold_keys : ndarray, shape (n_local,)
+        The result of `read_fold_keys` for this rank's rows; not used for folds by rows.
+    labels : ndarray of int8, shape (n_local,)
+        +1 or -1.
+    counted : ndarray of bool, shape (n_local,)
+        Whether each row is used.
+    folds : int
+        The number of folds, at least 2 (1 by time).
+    seed : int
+        Another seed deals rows and groups out in another way. Folds by time do not depend on it.
+    comm : Communicator
+
+    Returns
+    -------
+    Folds
+        The folds of this rank's rows.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if there are too few rows or groups, or a fold would lack a class.
     """
     if by == "rows":
-        return Folds(deal(labels, counted, folds, seed, comm), counted)
-    some = np.zeros(len(labels), np.int16)
+        return Folds(deal_rows(labels, counted, folds, seed, comm), counted)
+    number = np.zeros(len(labels), np.int16)
     if by == "time":
-        some[counted] = deal_in_time(marks[counted], labels[counted], folds, comm)
+        number[counted] = deal_by_time(fold_keys[counted], labels[counted], folds, comm)
     else:
-        some[counted] = deal_groups(marks[counted], labels[counted], folds, seed, by, comm)
-    return Folds(some, counted, by == "time")
+        number[counted] = deal_groups(fold_keys[counted], labels[counted], folds, seed, by, comm)
+    return Folds(number, counted, by == "time")
 
 
-def best_of_others(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """For each fold the candidate of the best mean over the *other* folds, of several the first, (folds,). Local.
+def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return for each fold the candidate with the best mean over the *other* folds, (folds,). Local.
 
-    values : (candidates, folds).  So no fold is measured by what it has helped to choose.
+    In this way no fold is evaluated by a candidate that it helped to choose. Of equal candidates the first one is
+    taken.
+
+    Parameters
+    ----------
+    values : ndarray, shape (candidates, folds)
+        The measure of each candidate on each fold; larger is better.
     """
     others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
     return np.argmax(others, axis=0)
 
 
-def deal(
+def deal_rows(
     labels: NDArray[np.int8], counted: NDArray[np.bool_], folds: int, seed: int, comm: Communicator
 ) -> NDArray[np.int16]:
-    """The fold, from 1 to `folds`, of each of this rank's rows, (n_local,); 0 where a row does not count. Collective.
+    """Deal the rows of each class out evenly. **Collective.** The parameters are those of `dealt`.
 
-    labels : (n_local,) +1 or -1.  counted : (n_local,).  O(n_local folds).
-    Raises InputError, on all ranks, where a class has fewer rows than there are folds: a fold would lack it.
+    Returns
+    -------
+    ndarray of int16, shape (n_local,)
+        The fold of each row, from 1 to `folds`; 0 for rows that are not used.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a class has fewer rows than there are folds, so that a fold would lack it.
+
+    Notes
+    -----
+    Time: O(n_local folds).
     """
     found = np.zeros(len(labels), np.int16)
     for sign, name in ((1, "positive"), (-1, "negative")):
@@ -144,18 +222,33 @@ def deal(
     return found
 
 
-def deal_in_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Communicator) -> NDArray[np.int16]:
-    """The block of each of this rank's rows, from 0 to `folds`, in the order of time. Collective.
+def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Communicator) -> NDArray[np.int16]:
+    """Cut the rows into folds + 1 blocks in the order of time. **Collective.**
 
-    times, labels : (n_local,). Equal times stay together, in the earlier block. Raises InputError, on all ranks, where
-    a block lacks a class.
+    Parameters
+    ----------
+    times : ndarray, shape (n_local,)
+        Rows of equal times stay together, in the earlier block.
+    labels : ndarray of int8, shape (n_local,)
+        +1 or -1.
+    folds : int
+    comm : Communicator
+
+    Returns
+    -------
+    ndarray of int16, shape (n_local,)
+        The block of each row, from 0 to `folds`.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a block lacks a class.
     """
     block = periods(times, [k / (folds + 1) for k in range(1, folds + 1)], comm)
-    lacking = _lacking(block, labels, folds + 1, comm)
-    if lacking:
-        at, name = lacking
+    if lacking := _lacking(block, labels, folds + 1, comm):
+        number, name = lacking
         raise InputError(
-            f"{folds} folds by time want {folds + 1} blocks of rows with both classes, and number {at + 1} has no "
+            f"{folds} folds by time want {folds + 1} blocks of rows with both classes, and number {number + 1} has no "
             f"{name} row; give fewer --folds",
             everywhere=True,
         )
@@ -163,25 +256,46 @@ def deal_in_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
 
 
 def deal_groups(
-    marks: Hashes, labels: NDArray[np.int8], folds: int, seed: int, noun: str, comm: Communicator
+    group_hashes: Hashes, labels: NDArray[np.int8], folds: int, seed: int, by: str, comm: Communicator
 ) -> NDArray[np.int16]:
-    """The fold, from 1 on, of each of this rank's rows; rows of equal marks share it. Collective.
+    """Deal groups out to folds. **Collective.**
 
-    marks, labels : (n_local,).  noun : what equal marks are, for messages.
-    Time as of `Groups`; and for each rank, once, that of sorting the different compositions of groups, of which there
-    are at most some n^(2/3). Raises InputError, on all ranks, where there are too few groups, or a fold lacks a class.
+    Parameters
+    ----------
+    group_hashes : ndarray of uint64, shape (n_local,)
+        Rows with equal hashes are a group.
+    labels : ndarray of int8, shape (n_local,)
+        +1 or -1.
+    folds, seed : int
+    by : {"groups", "doubles"}
+        What the groups are, for messages.
+    comm : Communicator
+
+    Returns
+    -------
+    ndarray of int16, shape (n_local,)
+        The fold of each row, from 1 on.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if there are too few groups, or a fold would lack a class.
+
+    Notes
+    -----
+    The cost is that of `Groups`, and each rank sorts the different compositions of groups, of which there are at most
+    about n^(2/3).
     """
-    groups = Groups(marks, labels, _STREAM + seed, comm)
+    groups = Groups(group_hashes, labels, _STREAM + seed, comm)
     n_pos, n_neg, n_groups = map(
         int, comm.sum(np.array([groups.positive.sum(), groups.negative.sum(), len(groups.keys)]))
     )
     if n_groups < folds:
         raise InputError(
-            f"{folds} folds by {noun} want at least {folds} {_CALLED[noun]}, and there are {n_groups}; give fewer "
-            "--folds",
+            f"{folds} folds by {by} want at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
             everywhere=True,
         )
-    # A composition as one number: n_pos n_neg is below 2^62 up to 4e9 rows.
+    # Each composition as one number, which fits 64 bits: n_pos n_neg is below 2^62 up to 4e9 rows.
     code = groups.positive * (n_neg + 1) + groups.negative
     own, of_group, counts = np.unique(code, return_inverse=True, return_counts=True)
     lengths = comm.allgather(len(own))
@@ -190,13 +304,13 @@ def deal_groups(
     totals = np.bincount(which, numbers, len(codes)).astype(np.int64)
     begun = sum(lengths[: comm.rank])
     before = np.bincount(which[:begun], numbers[:begun], len(codes)).astype(np.int64)
-    # The place of each group among those of its composition, over all ranks.
+    # The place of each group among the groups of its composition, over all ranks.
     order, kind = np.argsort(of_group, kind="stable"), which[begun : begun + len(own)][of_group]
     place = np.empty(len(code), np.int64)
     place[order] = np.arange(len(code)) - np.repeat(np.cumsum(counts) - counts, counts)
     place += before[kind]
     left = totals % folds
-    even = totals[kind] - left[kind]  # so many are dealt out evenly
+    even = totals[kind] - left[kind]  # as many groups of this composition are dealt out evenly
     fold = place % folds
     rest = place >= even
     leftover = _leftovers(np.stack(np.divmod(codes, n_neg + 1)) / [[max(n_pos, 1)], [max(n_neg, 1)]], left, folds, seed)
@@ -204,29 +318,39 @@ def deal_groups(
     found = groups.to_rows(fold)
     if lacking := _lacking(found, labels, folds, comm):
         raise InputError(
-            f"{folds} folds by {noun}: the {lacking[1]} rows are in too few {_CALLED[noun]} for each fold to have "
-            "some; give fewer --folds",
+            f"{folds} folds by {by}: the {lacking[1]} rows are in too few {_NOUNS[by]} for each fold to have some; "
+            "give fewer --folds",
             everywhere=True,
         )
     return (1 + found).astype(np.int16)
 
 
-_CALLED = {"groups": "groups", "doubles": "different rows"}
+_NOUNS = {"groups": "groups", "doubles": "different rows"}
 
 
-def held_out(by: str, marks: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
-    """(n,): which rows of a training it holds out for choices of its own: one of `parts` parts, by time the latest one.
+def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
+    """Choose training rows to hold out, for choices that a method makes during its training. Local.
 
-    All rows are on this rank; see `dealt`. There are fewer parts where so many are not possible, or a part would lack a
-    class; None where there are no two. Local.
+    Parameters
+    ----------
+    by, fold_keys, labels
+        As for `dealt`, with all rows on this rank.
+    parts : int
+        One of this many parts is held out, by time the latest one. There are fewer parts where that many are not
+        possible, or a part would lack a class.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,), or None
+        Which rows are held out; None if not even two parts are possible.
     """
     alone = Communicator()
     for count in range(min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0))), 1, -1):
         try:
             if by == "time":
-                held = periods(marks, [1 - 1 / count], alone) == 1
+                held = periods(fold_keys, [1 - 1 / count], alone) == 1
             else:
-                held = dealt(by, marks, labels, np.ones(len(labels), bool), count, 0, alone).judged(1)
+                held = dealt(by, fold_keys, labels, np.ones(len(labels), bool), count, 0, alone).judged(1)
         except InputError:
             continue
         if len(set(labels[held].tolist())) == len(set(labels[~held].tolist())) == 2:
@@ -235,17 +359,29 @@ def held_out(by: str, marks: NDArray[Any], labels: NDArray[np.int8], parts: int)
 
 
 def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold, from 0, of each group that is left; in the order of compositions, left[k] of composition k.
+    """Return the folds, from 0 on, of the groups that could not be dealt out evenly. The same on every rank.
 
-    shares : (2, compositions): which share of all rows of a class such a group has. The same on every rank.
+    Parameters
+    ----------
+    shares : ndarray, shape (2, compositions)
+        The share of all positive and of all negative rows that a group of each composition has.
+    left : ndarray of int64, shape (compositions,)
+        How many groups of each composition are left.
+    folds, seed : int
+
+    Returns
+    -------
+    ndarray of int64, shape (left.sum(),)
+        In the order of compositions: first the folds of the left[0] groups of composition 0, and so on.
     """
     kind = np.repeat(np.arange(len(left)), left)
     a, b = shares[:, kind]
-    # Within a factor of 2 in size the seed decides, so that it makes a difference even where all groups differ.
+    # Larger groups come first; among groups within a factor of 2 in size the seed decides the order, so that it makes
+    # a difference even where all groups differ.
     order = np.lexsort((row_keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
     load, found = np.zeros((2, folds)), np.empty(len(kind), np.int64)
     for group in order.tolist():
-        # Of all folds it adds least to the sum of the squares of loads.
+        # Take the fold where the group adds the least to the sum of the squared loads.
         fold = int(np.argmin(a[group] * load[0] + b[group] * load[1]))
         load[:, fold] += a[group], b[group]
         found[group] = fold
@@ -253,7 +389,7 @@ def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int,
 
 
 def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Communicator) -> tuple[int, str] | None:
-    """A fold, from 0, without rows of a class, and which class that is; or None. Collective."""
+    """Return a fold, from 0 on, and the name of a class that has no row in it, or None. **Collective.**"""
     counts = np.stack([np.bincount(fold[labels * sign > 0], minlength=folds) for sign in (1, -1)])
     where = np.argwhere(comm.sum(counts) == 0)
     return (int(where[0, 1]), ("positive", "negative")[where[0, 0]]) if len(where) else None

@@ -28,7 +28,7 @@ from distsms.optim.settings import Settings
 from distsms.optim.train import scale_of
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
-from distsms.selection.folds import Folds, best_of_others, dealt
+from distsms.selection.folds import Folds, best_on_other_folds, dealt
 from distsms.training import fit
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
@@ -89,7 +89,7 @@ def run(
     keep : called on the root, with w (p,) in the result.
     done : whether a lane's lambda is on the disk; start : on the root, where a lane begins, (p,), or None for 0.
     stop_wanted : as for `Objective`; points under way are lost then.
-    belonging : (n_local,), `folds.marks` of this rank's rows; not wanted for folds by rows.
+    belonging : (n_local,), `folds.read_fold_keys` of this rank's rows; not wanted for folds by rows.
     Raises InputError, on all ranks, where a class has fewer rows than there are folds.
     Memory beyond the data: that of a training for each lane, and a few bytes more for each row and lane.
     """
@@ -178,7 +178,7 @@ class Lanes:
 
 
 class Mean(NamedTuple):
-    """The folds' measure at a lambda: mean, and its standard error from their spread."""
+    """The mean of the measure over the held-out folds at a lambda, and its standard error."""
 
     lam: float
     mean: float
@@ -186,10 +186,19 @@ class Mean(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which lambda, and how flat the optimum is: `low` to `high` is the run of lambdas around the best one whose means
-    are within the best one's standard error of its own.
+    """The lambda that was chosen, and how flat the measure is around the best one.
 
-    instead_of : what the rule alone would have chosen, where that says nothing (see `faults`).
+    Attributes
+    ----------
+    best : Mean
+        The best mean among the usable lambdas (see `faults`).
+    chosen : Mean
+        What the rule chooses.
+    low, high : Mean
+        The smallest and the largest lambda of the run around the best one in which all means are within one standard
+        error of the best mean.
+    instead_of : Mean or None
+        What the rule would choose if all lambdas were usable, where that is not `chosen`.
     """
 
     best: Mean
@@ -200,69 +209,89 @@ class Choice(NamedTuple):
 
 
 def means(points: Sequence[Point], measure: str) -> list[Mean]:
-    """Of each lambda, falling, that all folds have; the standard error is s / sqrt(folds)."""
-    folds = max((one.lane for one in points), default=0)
-    found = []
-    for lam in sorted({one.lam for one in points}, reverse=True):
-        values: list[Any] = [one.held_out.get(measure) for one in points if one.lam == lam and one.held_out is not None]
+    """Return the means over the folds, by falling lambda, for each lambda that has a point of every fold.
+
+    The standard error of a mean is s / sqrt(folds), where s is the sample standard deviation of the folds' measures.
+    """
+    folds = max((point.lane for point in points), default=0)
+    curve = []
+    for lam in sorted({point.lam for point in points}, reverse=True):
+        here = [point.held_out for point in points if point.lam == lam and point.held_out is not None]
+        values: list[Any] = [held_out.get(measure) for held_out in here]
         if folds and len(values) == folds and None not in values:
-            found.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
-    return found
+            curve.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
+    return curve
 
 
 def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
-    """What the method reaches: the mean over folds, each at the lambda that the rule chooses by the others' means.
+    """Estimate the measure that this way of choosing lambda reaches, with its interval.
 
-    None without a lambda that all folds have, or where points were kept without `squares`.
+    It is the mean over the folds, where each fold is evaluated at the lambda that the rule chooses by the other folds,
+    so that no fold is evaluated by a choice that it took part in. The result is None if no lambda has a point of every
+    fold, or if the points were written by a version that did not keep `squares`.
     """
-    held = {(one.lam, one.lane): one.held_out for one in points if one.held_out}
-    lams, folds = [one.lam for one in means(points, measure)], sorted({lane for _, lane in held})
-    if not lams or any("squares" not in one for one in held.values()):
+    held = {(point.lam, point.lane): point.held_out for point in points if point.held_out}
+    lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held})
+    if not lams or any("squares" not in held_out for held_out in held.values()):
         return None
     values = np.array([[held[lam, fold][measure] for fold in folds] for lam in lams])
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
-        at = [lams[k] for k in best_of_others(values)]
+        at = [lams[k] for k in best_on_other_folds(values)]
     else:
-        at, wrong = [], faults(points)
+        at, unusable = [], faults(points)
         for k in range(len(folds)):
             others = np.delete(values, k, axis=1)
             errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
-            curve = [Mean(*one) for one in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
-            at.append(choose(curve, rule, wrong).chosen.lam)
-    these = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
-    found = confidence.pool_folds(
-        [MeanEstimate(one[measure], tuple(one["squares"]), tuple(one["counts"])) for one in these]
+            curve = [Mean(*mean) for mean in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
+            at.append(choose(curve, rule, unusable).chosen.lam)
+    chosen = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
+    pooled = confidence.pool_folds(
+        [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in chosen]
     )
     if measure == "rocarea":
-        return confidence.rocarea_interval(found, confidence.LEVEL)
-    return confidence.prbep_interval(found, np.empty(0), confidence.LEVEL)
+        return confidence.rocarea_interval(pooled, confidence.LEVEL)
+    return confidence.prbep_interval(pooled, np.empty(0), confidence.LEVEL)
 
 
 def faults(points: Sequence[Point]) -> dict[float, str]:
-    """By lambda, why its model says nothing, if so: w is hardly better than w = 0, or the mean of the folds' ROCArea is
-    less than a standard error above that of chance."""
-    found = {}
-    for one in points:
-        if not one.lane and (one.result["vacuous"] or one.result.get("idle")):
-            found[one.lam] = "no better than w = 0"
+    """Return the lambdas whose models are not usable, and why.
+
+    The model of all rows is hardly better than w = 0, or the mean ROCArea of the held-out folds is not more than one
+    standard error above that of chance, 0.5.
+    """
+    reasons = {}
+    for point in points:
+        if not point.lane and (point.result["vacuous"] or point.result.get("idle")):
+            reasons[point.lam] = "no better than w = 0"
     for mean in means(points, "rocarea"):
         if mean.mean - mean.error <= 0.5:
-            found.setdefault(mean.lam, "ROCArea of the folds not above chance")
-    return found
+            reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")
+    return reasons
 
 
 def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) -> Choice:
-    """The lambda of the best mean (of several, the largest), or by `one-se` the largest in the run around it.
+    """Choose a lambda.
 
-    curve : falling lambdas, at least one.  without : lambdas that are not chosen while there are others.
+    Parameters
+    ----------
+    curve : sequence of Mean
+        The means, at least one, by falling lambda.
+    rule : {"best", "one-se"}
+        Take the lambda of the best mean (the largest one if several are equal), or the largest lambda of the run around
+        it in which all means are within one standard error of the best one.
+    without : collection of float
+        Lambdas that are not chosen as long as there are others; see `faults`.
+
+    References
+    ----------
     Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
     """
-    able = [i for i, one in enumerate(curve) if one.lam not in without] or range(len(curve))
-    at = max(able, key=lambda i: curve[i].mean)
+    usable = [i for i, mean in enumerate(curve) if mean.lam not in without] or range(len(curve))
+    at = max(usable, key=lambda i: curve[i].mean)
     least, first, last = curve[at].mean - curve[at].error, at, at
-    while first - 1 in able and curve[first - 1].mean >= least:
+    while first - 1 in usable and curve[first - 1].mean >= least:
         first -= 1
-    while last + 1 in able and curve[last + 1].mean >= least:
+    while last + 1 in usable and curve[last + 1].mean >= least:
         last += 1
     chosen = curve[first if rule == "one-se" else at]
     alone = choose(curve, rule).chosen if without else chosen

@@ -1,10 +1,14 @@
-"""The folder of a path, which a killed one goes on from.
+"""The folder of a path, from which a killed path can go on.
 
-path.json              what the points are of: data, measure, folds, target. A folder without it is not a path's. When
-                       all points are there: also the table and the choice
-points/LAMBDA_all.json, LAMBDA_foldF.json    one point: how it ended, its measures; a point without it is run again
-points/LAMBDA_all.h5   the model of all rows at each lambda; of a fold, the newest one alone
-model.h5               the model at the lambda that was chosen
+It contains
+
+path.json                  the problem: data, measure, folds, target; once the path is finished, also all points and
+                           the choice. A folder without this file is not a path
+points/LAMBDA_all.json     the result of training on all rows at a lambda: how it ended, and its measures
+points/LAMBDA_foldF.json   the same for the training rows of fold F. A point without its file is solved again
+points/LAMBDA_all.h5       the model of all rows at each lambda
+points/LAMBDA_foldF.h5     the model of a fold, for its newest point only, from which the next point starts
+model.h5                   the model of all rows at the lambda that was chosen
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from distsms.utils.typing import Floats
 MODEL = "model.h5"
 
 RESULT: Fields = {
-    "status": tuple(one.name.lower() for one in Status).__contains__,
+    "status": tuple(status.name.lower() for status in Status).__contains__,
     **dict.fromkeys(("J", "lower_bound", "gap"), is_number_or_null),
     "evaluations": is_number,
     "vacuous": (False, True).__contains__,
@@ -42,50 +46,65 @@ POINT: Fields = {
 
 
 class PathStore(ResumableStore):
-    """A path's folder. For the root alone; hold it with `files.exclusive`."""
+    """The folder of a path. Only the root may use it, and must hold it with `files.exclusive`."""
 
     kind, parts = "path", "points"
 
     def points(self) -> list[Point]:
-        """All that are kept: by falling lambda and lane. Raises InputError where one is damaged."""
-        found = []
+        """Read all points, by falling lambda and then by fold. Raises InputError if one is damaged."""
+        points = []
         for path in (self.path / self.parts).glob("[!.]*.json"):
-            point = Point(**read_objects(path, POINT, f"Remove {path}, and the point is run anew")[0])
-            found.append(point)
-        return sorted(found, key=lambda one: (-one.lam, one.lane))
+            points.append(Point(**read_objects(path, POINT, f"Remove {path}, and the point is run anew")[0]))
+        return sorted(points, key=lambda point: (-point.lam, point.lane))
 
     def keep(self, point: Point, trained: Model) -> None:
-        """Write a point and its model; of a fold, the older models go."""
-        newest = self.file_entry(point, "h5")
+        """Write a point and its model; the model of an older point of the same fold is removed."""
+        newest = self._file(point.lam, point.lane, "h5")
         model.save(newest, trained)
-        self.write(self.file_entry(point, "json"), point._asdict())
+        self.write(self._file(point.lam, point.lane, "json"), point._asdict())
         if point.lane:
-            for old in newest.parent.glob(f"*_{_lane(point.lane)}.h5"):
+            for old in newest.parent.glob(f"*_{_rows(point.lane)}.h5"):
                 if old != newest:
                     old.unlink()
 
     def start(self, lane: int, lam: float, points: Sequence[Point]) -> Floats | None:
-        """Coefficients for normalized rows: of this lane's point nearest to a lambda, if one has a model, or None."""
-        there = [one for one in points if one.lane == lane and self.file_entry(one, "h5").exists()]
-        if not there:
+        """Return the coefficients from which to train at a lambda.
+
+        Parameters
+        ----------
+        lane : int
+            The fold on whose training rows to train, 0 for all rows.
+        lam : float
+            The lambda to train at.
+        points : sequence of Point
+            The points whose models may be taken.
+
+        Returns
+        -------
+        ndarray, shape (p,), or None
+            The coefficients, for normalized rows, of that point of this fold whose lambda is nearest in the logarithm;
+            None if no such point has a model.
+        """
+        kept = [point for point in points if point.lane == lane and self._file(point.lam, lane, "h5").exists()]
+        if not kept:
             return None
-        nearest = min(there, key=lambda one: abs(math.log(one.lam / lam)))
-        found = model.load(self.file_entry(nearest, "h5"))
-        return found.normalization.unfold(found.w)
+        nearest = min(kept, key=lambda point: abs(math.log(point.lam / lam)))
+        loaded = model.load(self._file(nearest.lam, lane, "h5"))
+        return loaded.normalization.unfold(loaded.w)
 
     def model(self, lam: float) -> Model:
-        """The model of all rows at a lambda."""
-        return model.load(self.path / self.parts / f"{lam!r}_{_lane(0)}.h5")
+        """Read the model of all rows at a lambda."""
+        return model.load(self._file(lam, 0, "h5"))
 
-    def file_entry(self, point: Point, kind: str) -> Path:
-        return self.path / self.parts / f"{point.lam!r}_{_lane(point.lane)}.{kind}"
+    def _file(self, lam: float, lane: int, suffix: str) -> Path:
+        return self.path / self.parts / f"{lam!r}_{_rows(lane)}.{suffix}"
 
 
 def finished(point: Point, settings: Settings) -> bool:
-    """Whether a point was run to an end that these settings would not put off."""
+    """Whether a point is final: no limit ended it, or these settings have no larger limit of evaluations."""
     cut_short = point.result["status"] == Status.LIMIT.name.lower()
     return not (cut_short and point.result["evaluations"] < settings.max_evaluations)
 
 
-def _lane(number: int) -> str:
-    return f"fold{number}" if number else "all"
+def _rows(lane: int) -> str:
+    return f"fold{lane}" if lane else "all"

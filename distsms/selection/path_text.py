@@ -1,4 +1,4 @@
-"""What a path says: a line for each point, the table, which lambda is chosen and how flat the optimum is."""
+"""Describe a path: a line for each point, a table, and which lambda was chosen, with warnings."""
 
 from __future__ import annotations
 
@@ -10,35 +10,39 @@ from distsms.selection.path import Choice, Mean, Point, expected, faults, means
 
 
 def line(point: Point, measure: str) -> str:
-    """How a point ended."""
-    found, rows = point.result, f"fold {point.lane}" if point.lane else "all rows"
+    """Return a line on how a point ended."""
+    result, rows = point.result, f"fold {point.lane}" if point.lane else "all rows"
     on, values = ("training", point.training) if point.held_out is None else ("held out", point.held_out)
     return (
-        f"lambda {point.lam:<8g} {rows:8s} {found['status']:8s} J {_number(found['J'], '.8f')}"
-        f"  gap {_number(found['gap'], '.2g'):>8s}  {found['evaluations']:5d} evaluations"
+        f"lambda {point.lam:<8g} {rows:8s} {result['status']:8s} J {_number(result['J'], '.8f')}"
+        f"  gap {_number(result['gap'], '.2g'):>8s}  {result['evaluations']:5d} evaluations"
         f"  {on} {SHOWN[measure]} {_number(values[measure], '.6f')}"
     )
 
 
 def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple[list[str], list[list[str]]]:
-    """Header and a row for each lambda: of all rows J, gap, evaluations; of the folds evaluations, mean and s.e."""
-    name, curve, rows = SHOWN[measure], {one.lam: one for one in means(points, measure)}, []
-    wrong = faults(points)
-    for lam in dict.fromkeys(one.lam for one in points):
-        here = [one for one in points if one.lam == lam]
-        own, mean = next((one for one in here if not one.lane), None), curve.get(lam)
-        found = own.result if own else {}
+    """Return the header and the rows of a table with a row for each lambda.
+
+    A row has J, gap, evaluations and training measure of the model of all rows; the evaluations of the folds' models,
+    and the mean and standard error of the measure on the held-out folds; and a remark.
+    """
+    name, curve, rows = SHOWN[measure], {mean.lam: mean for mean in means(points, measure)}, []
+    unusable = faults(points)
+    for lam in dict.fromkeys(point.lam for point in points):
+        here = [point for point in points if point.lam == lam]
+        own, mean = next((point for point in here if not point.lane), None), curve.get(lam)
+        result = own.result if own else {}
         rows.append(
             [
                 f"{lam:g}",
-                _number(found.get("J"), ".8f"),
-                _number(found.get("gap"), ".2g"),
-                _number(found.get("evaluations"), "d"),
-                str(sum(one.result["evaluations"] for one in here if one.lane)),
+                _number(result.get("J"), ".8f"),
+                _number(result.get("gap"), ".2g"),
+                _number(result.get("evaluations"), "d"),
+                str(sum(point.result["evaluations"] for point in here if point.lane)),
                 _number(own and own.training[measure], ".6f"),
                 _number(mean and mean.mean, ".6f"),
                 _number(mean and mean.error, ".6f"),
-                _remark(own, mean, chosen, wrong.get(lam)),
+                _remark(own, mean, chosen, unusable.get(lam)),
             ]
         )
     header = ["lambda", "J", "gap", "evaluations", "of the folds", f"training {name}", f"held out {name}", "s.e.", ""]
@@ -46,57 +50,68 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
 
 
 def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best") -> str:
-    """Which lambda, by which rule, and how flat the optimum is, in lines.
+    """Return lines on the lambda that was chosen: its measure, how flat the optimum is, and warnings.
 
-    points : to see whether the chosen one says anything.
+    Parameters
+    ----------
+    measure : {"rocarea", "prbep"}
+    found : Choice
+    curve : sequence of Mean
+        The means that the choice was made from.
+    points : sequence of Point
+        All points, for the interval and for the reasons not to choose a lambda (`path.faults`).
+    rule : {"best", "one-se"}
+        The rule of the choice.
     """
-    best, chosen, wrong = found.best, found.chosen, faults(points)
+    best, chosen, unusable = found.best, found.chosen, faults(points)
     text = f"\nchosen    lambda {chosen.lam:g}: held-out {SHOWN[measure]} {chosen.mean:.6f}"
     text += f", standard error {chosen.error:.6f}"
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
-    if sure := expected(points, measure, rule):
-        text += (
-            f"\n  interval  {sure.low:.6f} to {sure.high:.6f} ({100 * LEVEL:g} %) about {sure.value:.6f}: of {sure.of}"
-        )
-        text += ";\n            each fold's lambda is chosen by the others"
+    if interval := expected(points, measure, rule):
+        text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %)"
+        text += f" about {interval.value:.6f}: of {interval.of}"
+        text += ";\n            the lambda of each fold is chosen by the other folds"
     text += "\n  flatness  "
     if len(curve) == 1:
-        text += "there is one lambda alone"
+        text += "unknown, since only one lambda was tried"
     elif found.low == found.high:
-        text += f"no neighbour of the best lambda{' that says anything' * bool(wrong)} is within its standard error"
+        usable = " usable" if unusable else ""
+        text += f"the mean of no{usable} neighbouring lambda is within one standard error of the best mean"
     else:
-        ends = [f"{one.mean - best.mean:+.6f} at {one.lam:g}" for one in (found.low, found.high) if one != best]
-        text += f"lambda {found.low.lam:g} to {found.high.lam:g} within one standard error of the best mean: "
-        text += ", ".join(ends)
+        ends = [f"{mean.mean - best.mean:+.6f} at {mean.lam:g}" for mean in (found.low, found.high) if mean != best]
+        text += f"the means of lambda {found.low.lam:g} to {found.high.lam:g} are within one standard error of the best"
+        text += f" mean:\n            {', '.join(ends)}"
     if found.instead_of:
         lam = found.instead_of.lam
-        text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {wrong[lam]}"
-    if chosen.lam in wrong:
-        text += f"\n  warning   {wrong[chosen.lam]}: at this lambda the convex risk sees next to nothing in these data"
+        text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}"
+    if chosen.lam in unusable:
+        text += f"\n  warning   {unusable[chosen.lam]}: at this lambda the training finds next to nothing in these data"
+        text += ";\n            no other lambda that was tried can be used either"
     elif len(curve) > 1 and best in (curve[0], curve[-1]):
-        end = "largest" if best == curve[0] else "smallest"
-        text += f"\n  warning   the best lambda is the {end} one: there may be better ones beyond it"
+        end, other = ("largest", "larger") if best == curve[0] else ("smallest", "smaller")
+        text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
+        text += "\n            add some with --lambdas"
     return text
 
 
 def nothing(measure: str, points: Sequence[Point]) -> str:
-    """That no lambda does better than w = 0, if so, and what may; else no words."""
-    if not all(one.result["vacuous"] for one in points if not one.lane):
+    """Return a warning, with advice, if no lambda gives a model that is better than w = 0, or else an empty string."""
+    if not all(point.result["vacuous"] for point in points if not point.lane):
         return ""
-    advice = "use --measure rocarea, and its model as it is" if measure == "prbep" else "smaller ones may"
-    return f"  warning   no lambda of these does better than w = 0: {advice}"
+    advice = "use --measure rocarea, and its model as it is" if measure == "prbep" else "smaller lambdas may do better"
+    return f"  warning   none of these lambdas gives a model that is better than w = 0; {advice}"
 
 
 def _remark(own: Point | None, mean: Mean | None, chosen: Choice | None, fault: str | None) -> str:
-    words = []
+    remarks = []
     if chosen and mean:
-        words += ["chosen"] if mean == chosen.chosen else ["best"] if mean == chosen.best else []
+        remarks += ["chosen"] if mean == chosen.chosen else ["best"] if mean == chosen.best else []
     if own and own.result["status"] != "proved":
-        words.append(own.result["status"])
+        remarks.append(own.result["status"])
     if fault:
-        words.append(fault)
-    return ", ".join(words)
+        remarks.append(fault)
+    return ", ".join(remarks)
 
 
 def _number(value: float | None, form: str) -> str:

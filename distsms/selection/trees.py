@@ -1,9 +1,9 @@
-"""XGBoost's trees, tuned by a random search whose budget is said: the ceiling of another class of models.
+"""Tune and train XGBoost's trees by random search, to see what a model that is not linear can reach on the same data.
 
-A setting has a number: 0 is depth 6 with the library's defaults, every other one is drawn, the same in every run, so
-that a larger budget adds settings to those of a smaller one. It is tried on the rows to train on alone: four fifths of
-them train, the others stop the rounds where the measure that is asked for is best on them, and judge the setting by
-that value. The best setting is then grown on all these rows, with as many rounds.
+Each setting has a number. Number 0 is a depth of 6 with the defaults of the library. Each other one is drawn at random,
+the same in every run, so that a larger budget adds settings to those of a smaller one. A setting is tried on training
+rows only: four fifths of them train, and the other fifth stops the rounds early where the measure is best on it. That
+best value is the value of the setting. The best setting is then trained on all training rows, for as many rounds.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from distsms.parallel.communicator import Communicator
 ALONE = Communicator()
 
 MOST_ROUNDS, PATIENCE = 2000, 50
-"""Rows that are held out stop the rounds, once `PATIENCE` of them have brought nothing."""
+"""The most rounds of boosting. They stop earlier once the measure on the rows held out has not risen for `PATIENCE`."""
 
 
-class Tried(NamedTuple):
-    """How good a setting is on the rows held out of the search, NaN where there can be none; rounds that serve best."""
+class TrialResult(NamedTuple):
+    """The result of trying a setting."""
 
-    value: float
-    rounds: int
+    value: float  # the measure on the rows held out; NaN if no rows could be held out
+    rounds: int  # the number of rounds with that value
 
 
-def setting(number: int) -> dict[str, Any]:
-    """XGBoost's parameters."""
+def parameters(number: int) -> dict[str, Any]:
+    """Return the parameters of XGBoost in a setting."""
     if number == 0:
         return {"max_depth": 6, "eta": 0.1}
     leaves, eta, weight, l2, columns, rows = np.random.default_rng((0, number)).random(6)
@@ -48,53 +48,67 @@ def setting(number: int) -> dict[str, Any]:
 
 
 def _between(low: float, high: float, share: float) -> float:
-    """Evenly in the logarithm."""
+    """Interpolate between two positive numbers, evenly in the logarithm."""
     return low * (high / low) ** share
 
 
-def words(number: int) -> str:
-    """A setting in XGBoost's terms."""
-    told = setting(number).items()
-    return ", ".join(f"{name} {value:g}" for name, value in told if name != "grow_policy" and value)
+def describe(number: int) -> str:
+    """Return a setting as text, in XGBoost's terms."""
+    named = parameters(number).items()
+    return ", ".join(f"{name} {value:g}" for name, value in named if name != "grow_policy" and value)
 
 
-def attempt(X: Any, y: NDArray[np.int8], held: NDArray[np.bool_] | None, measure: str, number: int) -> Tried:
-    """Try a setting. X (n, p) of SciPy or NumPy, y (n,) of +1 and -1. Local.
+def attempt(X: Any, y: NDArray[np.int8], held_out: NDArray[np.bool_] | None, measure: str, number: int) -> TrialResult:
+    """Try a setting. Local.
 
-    held : (n,), the rows held out of the search, to say when to stop and how good the setting is; None: there are none.
+    Parameters
+    ----------
+    X : sparse matrix or ndarray, shape (n, p)
+        The training rows.
+    y : ndarray of int8, shape (n,)
+        +1 or -1.
+    held_out : ndarray of bool, shape (n,), or None
+        The rows that do not train, but stop the rounds and evaluate the setting. Without any, nothing is tried: the
+        value is NaN, and the rounds are a fixed number.
+    measure : {"rocarea", "prbep"}
+        The measure that stops the rounds and is returned.
+    number : int
+        The number of the setting.
     """
     import xgboost
 
-    if held is None:
-        return Tried(np.nan, MOST_ROUNDS // 20)
-    stopping: dict[str, Any] = {"evals": [(_rows(X[held], y[held]), "held")], "early_stopping_rounds": PATIENCE}
-    told = _told(number)
+    if held_out is None:
+        return TrialResult(np.nan, MOST_ROUNDS // 20)
+    watched = _rows(X[held_out], y[held_out])
+    stopping: dict[str, Any] = {"evals": [(watched, "held")], "early_stopping_rounds": PATIENCE}
+    options = _options(number)
     if measure == "rocarea":
-        told["eval_metric"] = "auc"
+        options["eval_metric"] = "auc"
     else:
-        told["disable_default_eval_metric"] = 1
+        options["disable_default_eval_metric"] = 1
         stopping |= {"custom_metric": _prbep, "maximize": True}
-    watched = xgboost.train(told, _rows(X[~held], y[~held]), MOST_ROUNDS, verbose_eval=False, **stopping)
-    return Tried(float(watched.best_score), watched.best_iteration + 1)
+    booster = xgboost.train(options, _rows(X[~held_out], y[~held_out]), MOST_ROUNDS, verbose_eval=False, **stopping)
+    return TrialResult(float(booster.best_score), booster.best_iteration + 1)
 
 
 def grow(X: Any, y: NDArray[np.int8], number: int, rounds: int) -> Any:
-    """A function that scores rows by trees grown on all of these."""
+    """Train trees with a setting on all these rows, and return a function that scores rows. Local."""
     import xgboost
 
-    booster = xgboost.train(_told(number), _rows(X, y), rounds)
+    booster = xgboost.train(_options(number), _rows(X, y), rounds)
     return lambda rows: booster.predict(xgboost.DMatrix(rows), output_margin=True).astype(float)
 
 
-def _told(number: int) -> dict[str, Any]:
-    same = {"objective": "binary:logistic", "tree_method": "hist", "nthread": thread_count()}
-    return {**same, "verbosity": 0, "seed": 0, **setting(number)}
+def _options(number: int) -> dict[str, Any]:
+    fixed = {"objective": "binary:logistic", "tree_method": "hist", "nthread": thread_count()}
+    return {**fixed, "verbosity": 0, "seed": 0, **parameters(number)}
 
 
 def _rows(X: Any, y: NDArray[np.int8]) -> Any:
     import xgboost
 
-    return xgboost.DMatrix(X, label=y > 0)  # QuantileDMatrix predicts sparse rows ten times as slowly, in every round
+    # Not QuantileDMatrix: that predicts sparse rows ten times as slowly, and early stopping predicts in every round.
+    return xgboost.DMatrix(X, label=y > 0)
 
 
 def _prbep(scores: NDArray[np.float32], rows: Any) -> tuple[str, float]:

@@ -1,11 +1,15 @@
-"""The grid of a comparison, and the folder of its runs, which a killed comparison goes on from.
+"""The grid of runs of a comparison, and the folder that keeps them, so that a killed comparison can go on.
 
-comparison.json        what is compared: data, test data, settings, ranks. A folder without it is not a comparison.
-                       Limits of time and evaluations may grow: runs that the old ones cut short are run again
-cells/CELL/            one run, named after measure, lambda, solver and c_mu:
+The folder contains
+
+comparison.json        what is compared: data, test data, settings, ranks. A folder without it is not a comparison
+cells/NAME/            one run, named after its measure, lambda, solver and c_mu (see `RunSpec.name`):
     trace.jsonl        a line for each evaluation, as `distsms train --trace` writes it
-    test.jsonl         ROCArea and PRBEP on the test rows, of the best w at some of the evaluations
-    result.json        how the run ended; written last: a cell without it is run again
+    test.jsonl         ROCArea and PRBEP on the test rows, for the best w after some of the evaluations
+    result.json        how the run ended. It is written last, so that a run without it is made again
+
+The limits of time and evaluations may grow from one call to the next; runs that a smaller limit ended are then made
+again.
 """
 
 from __future__ import annotations
@@ -47,14 +51,17 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "distsms-comparison", 1
 IDENTITY, CELLS, TRACE, TEST, RESULT = "comparison.json", "cells", "trace.jsonl", "test.jsonl", "result.json"
 OUTPUTS = ("table.md", "table.csv", "figures")
-"""What is made from the cells."""
+"""The files and folders that are made from the runs."""
 
 LIMITS = {"time": ("time_limit", "seconds"), "limit": ("max_evaluations", "evaluations")}
-"""Status of a run that a limit cut short -> the setting, and what the run had used up of it."""
+"""Status of a run that a limit ended -> the setting of that limit, and the field of the result that it limits."""
 
 
 class RunSpec(NamedTuple):
-    """One run of the grid; c_mu is None for the adaptive width, and for solvers that do not smooth."""
+    """The specification of one run: its measure, lambda, solver and smoothing.
+
+    c_mu is None for adaptive smoothing, and for solvers that do not smooth.
+    """
 
     measure: str
     lam: float
@@ -63,58 +70,61 @@ class RunSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         fixed = "" if self.c_mu is None else f"_cmu{self.c_mu!r}"
         return f"{self.measure}_{self.lam!r}_{self.solver}{fixed}"
 
     @property
     def method(self) -> str:
-        """Solver and smoothing, for people."""
+        """The solver and its smoothing, as tables and figures name them."""
         return self.solver if self.c_mu is None else f"{self.solver}, c_mu {self.c_mu:g}"
 
 
 def grid(
     measures: Sequence[str], lambdas: Sequence[float], solvers: Sequence[str], c_mus: Sequence[float | None]
 ) -> list[RunSpec]:
-    """Every combination once; solvers of the exact risk once for all c_mus."""
-    cells = [
+    """Return every combination once; solvers of the exact risk, which do not smooth, have one run for all c_mus."""
+    specs = [
         RunSpec(measure, lam, solver, c_mu)
         for measure, lam, solver in product(measures, lambdas, solvers)
         for c_mu in (c_mus if solver_class(solver).traits.smooth else (None,))
     ]
-    return list(dict.fromkeys(cells))
+    return list(dict.fromkeys(specs))
 
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A cell that has been run: what its files say. `result` holds the words of result.json.
+    """A run that has ended, as its files describe it."""
 
-    trace, test : the columns of trace.jsonl and test.jsonl, each (lines,), null as NaN; no columns without lines.
-    """
-
-    cell: RunSpec
-    result: Mapping[str, Any]
-    trace: dict[str, Floats]
-    test: dict[str, Floats]
+    spec: RunSpec
+    result: Mapping[str, Any]  # the fields of result.json
+    trace: dict[str, Floats]  # the columns of trace.jsonl, each (lines,), with NaN for null; empty without lines
+    test: dict[str, Floats]  # the columns of test.jsonl, likewise
 
     @classmethod
     def read(cls, folder: Path) -> CompletedRun:
-        """From a cell's folder. Raises InputError, naming the file, unless the files are what a run leaves."""
+        """Read a run from its folder.
+
+        Raises
+        ------
+        InputError
+            If a file is missing or damaged, or does not agree with the others; the message names the file.
+        """
         remedy = f"Remove this run's folder, {folder}, and it is run anew"
         (result,) = read_objects(folder / RESULT, RESULTS, remedy)
         trace = read_trace(folder / TRACE, remedy)
         test = to_columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
-        cell = RunSpec(result["measure"], result["lambda"], result["solver"], result["c_mu"])
-        if cell.name != folder.name:
-            raise InputError(f"{folder / RESULT}: belongs to another run, {cell.name}. {remedy}")
+        spec = RunSpec(result["measure"], result["lambda"], result["solver"], result["c_mu"])
+        if spec.name != folder.name:
+            raise InputError(f"{folder / RESULT}: belongs to another run, {spec.name}. {remedy}")
         if result["J"] is None and result["status"] != NONFINITE:
             raise InputError(f"{folder / RESULT}: has no J. {remedy}")
-        if (result["J"] is None) != (not trace):  # not finite from the first evaluation on
+        if (result["J"] is None) != (not trace):  # a run has no J only if its first evaluation was not finite
             raise InputError(f"{folder / TRACE}: has {'a' if trace else 'no'} line, against {RESULT}. {remedy}")
-        return cls(cell, result, trace, test)
+        return cls(spec, result, trace, test)
 
     def cut_short(self, settings: Settings) -> bool:
-        """Whether a limit ended it that these settings would have let it pass."""
+        """Whether a limit ended the run that is larger in these settings."""
         if self.result["status"] not in LIMITS:
             return False
         limit, used = LIMITS[self.result["status"]]
@@ -122,13 +132,13 @@ class CompletedRun:
 
 
 class RunStore:
-    """A comparison's folder. For the root alone; hold it with `files.exclusive`."""
+    """The folder of a comparison. Only the root may use it, and must hold it with `files.exclusive`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def check(self, overwrite: bool = False) -> None:
-        """Raise InputError if something else than a comparison is there, or a damaged one that is not to go."""
+        """Raise InputError if the folder holds anything but a comparison, or a damaged one without `overwrite`."""
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise InputError(
                 f"{self.path}: is not a folder, but a file or a link that leads to none; name another place for the "
@@ -141,13 +151,19 @@ class RunStore:
                 self._identity  # noqa: B018 - raises InputError
 
     def _holds_runs_alone(self) -> bool:
-        """Whether there is a run, and nothing but what a comparison writes: it is one, whatever IDENTITY says."""
+        """Whether there is a run, and no file that a comparison does not write: then even a damaged IDENTITY is one."""
         names = {path.name for path in self.path.glob("[!.]*")}
         files = {path.name for path in (self.path / CELLS).rglob("[!.]*") if path.is_symlink() or not path.is_dir()}
         return names <= {IDENTITY, CELLS, *OUTPUTS} and bool(files) and files <= {TRACE, TEST, RESULT}
 
     def open(self, identity: Mapping[str, Any], overwrite: bool) -> None:
-        """Begin, or go on with, the comparison that `identity` describes. InputError if another one is there."""
+        """Begin the comparison that `identity` describes, or go on with it.
+
+        Raises
+        ------
+        InputError
+            If the folder holds another comparison and `overwrite` is False; the message says what differs.
+        """
         if overwrite:
             for name in (*OUTPUTS, CELLS):
                 _remove(self.path / name)
@@ -161,40 +177,43 @@ class RunStore:
             return
         self.write(IDENTITY, to_json(identity, indent=1) + "\n")
 
-    def finished(self, cell: RunSpec) -> CompletedRun | None:
-        """A cell's results, if it was run to its end. Raises InputError where its files are damaged."""
-        folder = self.path / CELLS / cell.name
+    def finished(self, spec: RunSpec) -> CompletedRun | None:
+        """Return a run, or None if it has not ended. Raises InputError if its files are damaged."""
+        folder = self.path / CELLS / spec.name
         if not (folder / RESULT).exists():
             return None
         return CompletedRun.read(folder)
 
     def all_finished(self) -> list[CompletedRun]:
-        """Every cell that was run to its end, now or before: by measure, falling lambda, solver and rising c_mu.
+        """Return every run that has ended, now or before, by measure, falling lambda, solver and rising c_mu.
 
-        Raises InputError where something else is among the cells, or the files of one are damaged.
+        Raises
+        ------
+        InputError
+            If there is something else among the runs' folders, or the files of a run are damaged.
         """
         cells = self.path / CELLS
         _require_folder(cells)
         folders = list(cells.glob("[!.]*"))
-        for one in folders:
-            _require_folder(one)
-        found = [CompletedRun.read(one) for one in folders if (one / RESULT).exists()]
+        for folder in folders:
+            _require_folder(folder)
+        runs = [CompletedRun.read(folder) for folder in folders if (folder / RESULT).exists()]
         order = list(SOLVERS).index
         return sorted(
-            found, key=lambda one: (one.cell.measure, -one.cell.lam, order(one.cell.solver), one.cell.c_mu or 0.0)
+            runs, key=lambda run: (run.spec.measure, -run.spec.lam, order(run.spec.solver), run.spec.c_mu or 0.0)
         )
 
-    def begin(self, cell: RunSpec) -> Path:
-        """An empty folder for a cell; what a killed run left there is gone."""
-        folder = self.path / CELLS / cell.name
-        for one in (folder.parent, folder):
-            _require_folder(one)
+    def begin(self, spec: RunSpec) -> Path:
+        """Make an empty folder for a run and return it; what a killed run left there is removed."""
+        folder = self.path / CELLS / spec.name
+        for path in (folder.parent, folder):
+            _require_folder(path)
         _remove(folder)
         folder.mkdir(parents=True)
         return folder
 
     def write(self, name: str | Path, text: str) -> None:
-        """Replace one of the folder's files, atomically."""
+        """Write one of the comparison's files, atomically."""
         with atomic_write(self.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
@@ -208,7 +227,7 @@ class RunStore:
 
 
 def _require_folder(path: Path) -> None:
-    """Raise InputError if something else is at `path`: a link, too, since what is in the folder may be removed."""
+    """Raise InputError if `path` exists and is no folder. A link is refused, too, since the folder may be emptied."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise InputError(
             f"{path}: is no folder, but a file or a link. Move it elsewhere, and the same line again goes on"
@@ -216,16 +235,14 @@ def _require_folder(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a folder with all that is in it, or a link, not what it leads to, if it is there."""
+    """Remove a file, a folder with its content, or a link (but not what it leads to), if there is one."""
     try:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{path}: cannot be removed: {error}") from error
 
 
-# What the files say, checked: field -> whether a value will do
-
-
+# The fields of each file -> the test that a value must pass.
 NONFINITE = Status.NONFINITE.name.lower()
 TESTED: Fields = {**LINE, "best_J": is_number_or_null, **MEASURED}
 RESULTS: Fields = {
@@ -233,7 +250,7 @@ RESULTS: Fields = {
     "lambda": is_positive,
     "solver": tuple(SOLVERS).__contains__,
     "c_mu": lambda value: value is None or is_positive(value),
-    "status": tuple(one.name.lower() for one in Status).__contains__,
+    "status": tuple(status.name.lower() for status in Status).__contains__,
     **dict.fromkeys(("J", "lower_bound", "gap"), is_number_or_null),
     **dict.fromkeys(("J_at_zero", "seconds"), is_number),
     "evaluations": lambda value: type(value) is int and is_number(value),

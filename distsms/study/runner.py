@@ -1,7 +1,8 @@
-"""Runs of solvers against each other on one data set (JMLR, section 5).
+"""Make the runs of a comparison of solvers on one data set (JMLR, section 5).
 
-Only solving is on a run's clock: data stay loaded, each solver runs a few evaluations on each measure in vain first,
-and test rows are read and scored when the run is over, with w that were kept on the disk.
+The clock of a run counts the solving only. The data stay loaded; each solver first runs a few evaluations of each
+measure that are not counted; and the test rows are read and scored when the run is over, with vectors w that were saved
+on the disk meanwhile.
 """
 
 from __future__ import annotations
@@ -33,20 +34,23 @@ from distsms.utils.files import require_space
 from distsms.utils.formatting import to_json
 from distsms.utils.typing import Floats
 
-GROWTH = 1.12  # the next w is kept after so many times the evaluations
-WARMING = 3  # evaluations in vain
+GROWTH = 1.12  # the next w is saved after this many times the evaluations of the last one
+WARMING = 3  # evaluations of the run that warms up
 TESTED_BYTES = 2**26
-"""Of w, and of their scores, that a rank holds to test several in one pass over the test rows."""
+"""The memory of a rank for the vectors w, and their scores, that are tested in one pass over the test rows."""
 
 
 class HeldOutRows:
-    """Rows of a data set or a file, with the training rows' columns; in memory a part at a time.
+    """The test rows, of a data set or a file, which are read in parts for each evaluation.
 
-    Building it reads them once, so that what is wrong with them is known before anything is run. Collective.
+    The constructor reads them once, so that an error in them is found before anything is run. **Collective.**
     """
 
     def __init__(self, path: str, training: Manifest, comm: Communicator, ignore_new: bool = False) -> None:
-        """training : the data set whose columns, labels and normalization they share. Raises InputError."""
+        """Read the rows once; they must have the columns and labels of the data set `training`. **Collective.**
+
+        Raises InputError where they cannot be read.
+        """
         self._path, self._like = path, inputs.untrained_model(training)
         self._comm, self._quiet = comm, inputs.InputOptions(ignore_new, quiet=True)
         found = scoring.score([self._like], path, comm, inputs.InputOptions(ignore_new))
@@ -54,15 +58,31 @@ class HeldOutRows:
         self.at_once = max(1, TESTED_BYTES // (8 * (training.p + rows)))
 
     def scored(self, vectors: Sequence[Floats]) -> scoring.ScoredRows:
-        """Scores of some w (p,), in one pass. Collective. Raises InputError if one is not finite."""
+        """Score the rows by each w (p,), in one pass. **Collective.** Raises InputError if a score is not finite."""
         models = [replace(self._like, w=self._like.normalization.fold(w)) for w in vectors]
         return scoring.score(models, self._path, self._comm, self._quiet)
 
 
 class Runner:
-    """Runs cells on the rows of all ranks. Building it, and all it does, is collective.
+    """Makes runs on the rows of all ranks. The constructor and all methods are **collective**.
 
-    about : words for every result.json, such as host and versions.
+    Parameters
+    ----------
+    block : DataBlock
+        This rank's training rows.
+    test : HeldOutRows or None
+        The test rows, if any.
+    ordering : str
+        How the margins are ordered; see `losses.registry.choose_ordering`.
+    folder : RunStore
+        Where the runs are saved.
+    comm : Communicator
+    stop_wanted : callable
+        As for `Objective`.
+    about : mapping
+        More fields for every result.json, such as host and versions.
+    step : {"root", "spread"}
+        Where the solver's vectors are saved.
     """
 
     def __init__(
@@ -83,26 +103,26 @@ class Runner:
         self._warm: set[tuple[str, str]] = set()
 
     def run(self, cell: RunSpec, settings: Settings) -> Result:
-        """Solve, measure on the test rows, write the cell's files. A cell that a signal stopped stays unfinished."""
+        """Solve, measure on the test rows, and write the run's files; a run that a signal stopped stays unfinished."""
         self._warm_up(cell, settings)
         comm, folder = self.comm, Path()
         with comm.fail_together():
             if comm.is_root:
                 folder = self.folder.begin(cell)
             trace = Trace(str(folder / TRACE) if comm.is_root else None, cell.solver)
-        with Kept(folder if comm.is_root and self.test else None, self.vectors.gather) as kept:
+        with SavedIterates(folder if comm.is_root and self.test else None, self.vectors.gather) as saved:
 
             def watch(state: State, w: Floats) -> None:
                 trace(state)
                 if self.test is not None:
-                    kept(state, w)
+                    saved(state, w)
 
             result = train(self._objective(cell, self.stop_wanted), settings, watch=watch)
             trace.close()
             if result.status is Status.STOPPED:
                 return result
-            kept.add(result.evaluations, result.seconds, result.J, result.w)
-            tested = self._tested(kept)
+            saved.add(result.evaluations, result.seconds, result.J, result.w)
+            tested = self._tested(saved)
         with comm.fail_together():
             if comm.is_root:
                 self._write(cell, folder, result, tested)
@@ -119,33 +139,33 @@ class Runner:
         )
 
     def _warm_up(self, cell: RunSpec, settings: Settings) -> None:
-        """The first evaluations load kernels and PETSc, and touch memory for the first time: let others have them."""
+        """Make a few evaluations that are not counted, since the first ones load kernels and PETSc and touch memory."""
         if (cell.measure, cell.solver) not in self._warm:
             self._warm.add((cell.measure, cell.solver))
             train(self._objective(cell, lambda: False), replace(settings, max_evaluations=WARMING))
 
     def close(self) -> None:
-        """Free what the ranks of a node share. Collective."""
+        """Free the memory that the ranks of a node share. **Collective.**"""
         self.vectors.close()
 
-    def _tested(self, kept: Kept) -> list[dict[str, Any]]:
-        """The measures of the kept w on the test rows, on the root."""
+    def _tested(self, saved: SavedIterates) -> list[dict[str, Any]]:
+        """Return the measures of the saved w on the test rows, on the root. **Collective.**"""
         comm, test, lines = self.comm, self.test, list[dict[str, Any]]()
         if test is None:
             return lines
-        count, p = comm.bcast(len(kept.records)), self.block.p
+        count, p = comm.bcast(len(saved.records)), self.block.p
         for first in range(0, count, test.at_once):
-            some = range(first, min(first + test.at_once, count))
-            found = test.scored([comm.broadcast(kept.load(k, p) if comm.is_root else np.empty(p)) for k in some])
-            for place, k in enumerate(some):
-                worth = ranking(*found.counted_scores(place), comm)
+            batch = range(first, min(first + test.at_once, count))
+            scored = test.scored([comm.broadcast(saved.load(k, p) if comm.is_root else np.empty(p)) for k in batch])
+            for place, k in enumerate(batch):
+                measures = ranking(*scored.counted_scores(place), comm)
                 if comm.is_root:
-                    lines.append({**kept.records[k], "rocarea": worth.rocarea, "prbep": worth.prbep})
+                    lines.append({**saved.records[k], "rocarea": measures.rocarea, "prbep": measures.prbep})
         return lines
 
     def _write(self, cell: RunSpec, folder: Path, result: Result, tested: list[dict[str, Any]]) -> None:
         last = tested[-1] if tested else None
-        words = {
+        fields = {
             **{"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu},
             **{**result.numbers(), "vacuous": result.vacuous},
             "test": last and {name: last[name] for name in ("rocarea", "prbep")},
@@ -154,24 +174,30 @@ class Runner:
         }
         place = Path(CELLS) / folder.name
         self.folder.write(place / TEST, "".join(to_json(line) + "\n" for line in tested))
-        self.folder.write(place / RESULT, to_json(words, indent=1) + "\n")
+        self.folder.write(place / RESULT, to_json(fields, indent=1) + "\n")
 
 
-class Kept:
-    """The best w so far at a growing distance of evaluations, in a nameless file that a killed run does not leave.
+class SavedIterates:
+    """The best w so far after some of the evaluations, whose distance grows.
 
-    folder : where the file is; None keeps nothing but the records: evaluation, seconds and best J of each w.
-    whole : makes of a slice of w the whole on the root, where the others have None; see `Vectors.gather`.
-    On the disk: 8 p bytes for each, some 50 w for 1000 evaluations.
+    The vectors are in a file without a name, which disappears with the process. They take 8 p bytes each; 1000
+    evaluations save some 50 of them.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where the file is; None keeps only the records (evaluation, seconds and best J of each w).
+    gather : callable
+        Returns the whole w from this rank's slice, on the root, and None on the other ranks; see `Vectors.gather`.
     """
 
-    def __init__(self, folder: Path | None, whole: Callable[[Floats], Floats | None] = lambda w: w) -> None:
-        self._whole = whole
+    def __init__(self, folder: Path | None, gather: Callable[[Floats], Floats | None] = lambda w: w) -> None:
+        self._gather = gather
         self.records: list[dict[str, float]] = []
         self._folder, self._next = folder, 1
         self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> SavedIterates:
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -179,14 +205,14 @@ class Kept:
             self._file.close()
 
     def __call__(self, state: State, w: Floats) -> None:
-        """Keep w, a slice, if it is time to, and if it is another one than the last. On all ranks that step."""
+        """Save w, of which this is a slice, if it is due and differs from the last one. On all ranks with a slice."""
         if state.evaluation >= self._next:
             self._next = max(state.evaluation + 1, math.ceil(GROWTH * state.evaluation))
             if not self.records or state.best_J < self.records[-1]["best_J"]:
-                self.add(state.evaluation, state.seconds, state.best_J, self._whole(w))
+                self.add(state.evaluation, state.seconds, state.best_J, self._gather(w))
 
     def add(self, evaluation: int, seconds: float, best_J: float, w: Floats | None) -> None:
-        """Keep w (p,), whole where there is a folder."""
+        """Save w (p,), which must be whole if there is a folder."""
         self.records.append({"evaluation": evaluation, "seconds": seconds, "best_J": best_J})
         if self._file is not None:
             assert self._folder is not None and w is not None
@@ -194,7 +220,7 @@ class Kept:
             self._file.write(np.ascontiguousarray(w).data)
 
     def load(self, k: int, p: int) -> Floats:
-        """The k-th w."""
+        """Read the w with the number k."""
         assert self._file is not None
         self._file.seek(8 * p * k)
         return np.frombuffer(self._file.read(8 * p)).copy()

@@ -1,8 +1,8 @@
-"""What a comparison comes to (JMLR, table 2): who came within 1 % of the least J known, and when; and do all agree?
+"""Make the tables of a comparison: when each run came within 1 % of the least J known, and whether all runs agree.
 
-The least J known of a problem (a measure and a lambda) is the least that any of its runs has found. Every run proves
-that no J lies below its lower bound, so that a J of another run below it shows a mistake: in a solver, in the
-objective, or in the proof.
+The main table is that of JMLR, table 2. A problem is a measure and a lambda; its least J known is the least that any of
+its runs has found. Every run proves that no J lies below its lower bound. Where another run found such a J, there is a
+mistake in a solver, in the objective, or in the proof.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,10 @@ from distsms.study.grid import CompletedRun
 from distsms.utils.formatting import format_table
 
 SHARES = {"1 %": 0.01, "0.1 %": 0.001}
-"""How near to the least J known."""
+"""How far above the least J known a run may be to count as having come near to it: names of columns -> shares of J."""
 
 ROUNDING = 1e-9
-"""Share of J by which a J may lie below another run's lower bound: J, too, is a rounded sum over all rows."""
+"""The share of J by which a J may lie below another run's lower bound, since J is a rounded sum over all rows."""
 
 ENDINGS = {
     "proved": "proved to its target",
@@ -36,8 +37,8 @@ ENDINGS = {
 Problem = tuple[str, float]
 
 
-class Reached(NamedTuple):
-    """When a run came somewhere, or why it did not."""
+class TimeToTarget(NamedTuple):
+    """The evaluations and seconds after which a run reached a target; None if it did not, and then `why` says why."""
 
     evaluations: int | None
     seconds: float | None
@@ -48,79 +49,81 @@ class Reached(NamedTuple):
 
 
 def problems(runs: Sequence[CompletedRun]) -> dict[Problem, list[CompletedRun]]:
-    """The runs of each measure and lambda, in their order."""
-    found: dict[Problem, list[CompletedRun]] = {}
-    for one in runs:
-        found.setdefault((one.cell.measure, one.cell.lam), []).append(one)
-    return found
+    """Group the runs by measure and lambda, in their order."""
+    groups: dict[Problem, list[CompletedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.spec.measure, run.spec.lam), []).append(run)
+    return groups
 
 
 def best_run(runs: Sequence[CompletedRun]) -> CompletedRun | None:
-    """The run with the least J; None where no run has a finite one."""
-    finite = [one for one in runs if one.result["J"] is not None]
-    return min(finite, key=lambda one: one.result["J"], default=None)
+    """Return the run with the least J, or None if no run has a finite one."""
+    finite = [run for run in runs if run.result["J"] is not None]
+    return min(finite, key=lambda run: run.result["J"], default=None)
 
 
-def within(run: CompletedRun, least: float, share: float) -> Reached:
-    """When the best J so far came below (1 + share) least."""
-    there = np.flatnonzero(run.trace["best_J"] <= (1 + share) * least) if run.trace else np.empty(0, int)
-    if len(there):
-        return Reached(int(run.trace["evaluation"][there[0]]), float(run.trace["seconds"][there[0]]))
+def time_to(run: CompletedRun, least: float, share: float) -> TimeToTarget:
+    """Return when the best J of a run first was at most (1 + share) least."""
+    reached = np.flatnonzero(run.trace["best_J"] <= (1 + share) * least) if run.trace else np.empty(0, int)
+    if len(reached):
+        first = reached[0]
+        return TimeToTarget(int(run.trace["evaluation"][first]), float(run.trace["seconds"][first]))
     J, ending = run.result["J"], ENDINGS.get(run.result["status"], run.result["status"])
     if J is None or not least > 0:
-        return Reached(None, None, ending)
+        return TimeToTarget(None, None, ending)
     above = 100 * (J / least - 1)
-    return Reached(None, None, f"{ending}, {format(above, '.2g' if above < 100 else '.0f')} % above")
+    return TimeToTarget(None, None, f"{ending}, {format(above, '.2g' if above < 100 else '.0f')} % above")
 
 
 def best_lambda(runs: Sequence[CompletedRun], measure: str) -> float | None:
-    """The lambda whose run of least J has the best test measure; the larger one where both print alike, as the paper
-    prints them, in per cent with two decimals. None without test rows."""
-    found = []
+    """Return the lambda whose run of least J has the best test measure, or None without test rows.
+
+    Measures are compared as the paper prints them, in per cent with two decimals; of equal ones the larger lambda wins.
+    """
+    candidates = []
     for (name, lam), group in problems(runs).items():
         best = best_run(group)
         if name == measure and best is not None and best.result["test"] and best.result["test"][measure] is not None:
-            found.append((round(100 * best.result["test"][measure], 2), lam))
-    return max(found)[1] if found else None
+            candidates.append((round(100 * best.result["test"][measure], 2), lam))
+    return max(candidates)[1] if candidates else None
 
 
 def disagreements(runs: Sequence[CompletedRun]) -> list[str]:
-    """In words, where the J of one run is below what another one proved to be a lower bound."""
-    words = []
+    """Return a sentence for each pair of runs of which one found a J below the lower bound that the other proved."""
+    sentences = []
     for group in problems(runs).values():
-        for one in group:
-            for other in group:
-                J, bound = one.result["J"], other.result["lower_bound"]
-                if J is not None and bound is not None and bound - J > ROUNDING * abs(bound):
-                    words.append(
-                        f"{one.cell.measure}, lambda {one.cell.lam:g}: {one.cell.method} found J = {J:.12g}, below the "
-                        f"lower bound {bound:.12g} that {other.cell.method} proved"
-                    )
-    return words
+        for run, other in product(group, group):
+            J, bound = run.result["J"], other.result["lower_bound"]
+            if J is not None and bound is not None and bound - J > ROUNDING * abs(bound):
+                sentences.append(
+                    f"{run.spec.measure}, lambda {run.spec.lam:g}: {run.spec.method} found J = {J:.12g}, below the "
+                    f"lower bound {bound:.12g} that {other.spec.method} proved"
+                )
+    return sentences
 
 
 def rows(runs: Sequence[CompletedRun]) -> list[dict[str, Any]]:
-    """One row for each run, ready for CSV; what was not reached is None, and `why` says so."""
-    found = []
+    """Return a row for each run, ready for CSV, by problem; what was not reached is None, with the reason beside it."""
+    lines = []
     for group in problems(runs).values():
         best = best_run(group)
         least = np.nan if best is None else best.result["J"]
         for run in group:
-            reached = {name: within(run, least, share) for name, share in SHARES.items()}
-            row: dict[str, Any] = {"measure": run.cell.measure, "lambda": run.cell.lam}
-            row |= {"solver": run.cell.solver, "c_mu": run.cell.c_mu}
+            reached = {name: time_to(run, least, share) for name, share in SHARES.items()}
+            row: dict[str, Any] = {"measure": run.spec.measure, "lambda": run.spec.lam}
+            row |= {"solver": run.spec.solver, "c_mu": run.spec.c_mu}
             row |= {name: run.result[name] for name in ("status", "vacuous", "J", "lower_bound", "gap")}
             row |= {"least_J": least, "evaluations": run.result["evaluations"], "seconds": run.result["seconds"]}
             for name, (evaluations, seconds, why) in reached.items():
                 row |= {f"evaluations to {name}": evaluations, f"seconds to {name}": seconds, f"why not {name}": why}
             test = run.result["test"] or {}
             row |= {"test ROCArea": test.get("rocarea"), "test PRBEP": test.get("prbep")}
-            found.append(row)
-    return found
+            lines.append(row)
+    return lines
 
 
 def as_csv(runs: Sequence[CompletedRun]) -> str:
-    """`rows` as CSV with a header."""
+    """Return the text of a CSV file with a header and the `rows` of the runs."""
     lines, stream = rows(runs), io.StringIO()
     writer = csv.DictWriter(stream, list(lines[0]) if lines else [], lineterminator="\n")
     writer.writeheader()
@@ -129,40 +132,44 @@ def as_csv(runs: Sequence[CompletedRun]) -> str:
 
 
 def as_markdown(runs: Sequence[CompletedRun], heading: str) -> str:
-    """The tables for people: the paper's table 2, then every run, then whether they agree."""
+    """Return the tables as Markdown: the paper's table 2, then every run, then whether they agree."""
     parts = [heading]
-    if any(one.result["test"] for one in runs):
+    if any(run.result["test"] for run in runs):
         parts += [
             "Seconds (evaluations) to within 1 % of the least J known, at the lambda of the best test measure:",
             markdown(*table2(runs)),
         ]
     else:
-        parts.append("Without test rows no lambda is chosen: `distsms compare --test` does it.")
-    parts += ["Every run, seconds (evaluations):", markdown(*_every(runs))]
-    parts.append("Each run was made once: small differences of seconds are chance.")
-    wrong = disagreements(runs)
-    if wrong:
-        parts.append("**The runs contradict each other:**\n\n" + "\n".join(f"- {one}" for one in wrong))
+        parts.append("Without test rows no lambda is chosen; `distsms compare --test` adds them.")
+    parts += ["Every run, seconds (evaluations):", markdown(*_all_runs(runs))]
+    parts.append("Each run was made once, so that small differences of seconds are chance.")
+    contradictions = disagreements(runs)
+    if contradictions:
+        parts.append("**The runs contradict each other:**\n\n" + "\n".join(f"- {line}" for line in contradictions))
     else:
-        parts.append("No run found a J below what another one proved to be a lower bound.")
+        parts.append("No run found a J below a lower bound that another run proved.")
     return "\n\n".join(parts) + "\n"
 
 
 def table2(runs: Sequence[CompletedRun], every_lambda: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Header and a row for each measure: lambda of the best test measure, that measure, the least J known and within
-    what share of it the optimum is proved to be, and each method's seconds. Or such a row for every lambda."""
-    methods = list(dict.fromkeys(one.cell.method for one in runs))
+    """Return the header and the rows of the paper's table 2.
+
+    There is a row for each measure, at the lambda of the best test measure, or with `every_lambda` a row for each
+    measure and lambda. A row has that test measure, the least J known, within what share of it the optimum is proved to
+    be, and the seconds and evaluations of each method to within 1 % of it.
+    """
+    methods = list(dict.fromkeys(run.spec.method for run in runs))
     lines = []
-    chosen = {(one.cell.measure, best_lambda(runs, one.cell.measure)) for one in runs}
+    chosen = {(run.spec.measure, best_lambda(runs, run.spec.measure)) for run in runs}
     for (measure, lam), group in problems(runs).items():
         best = best_run(group)
         if best is None or not best.result["test"] or not (every_lambda or (measure, lam) in chosen):
             continue
-        times = {one.cell.method: str(within(one, best.result["J"], SHARES["1 %"])) for one in group}
+        times = {run.spec.method: str(time_to(run, best.result["J"], SHARES["1 %"])) for run in group}
         note = ", vacuous" if best.result["vacuous"] else ""
         test = _number(best.result["test"][measure], ".2%").rstrip("%")
         J = best.result["J"]
-        bound = max(one.result["lower_bound"] or 0.0 for one in group)
+        bound = max(run.result["lower_bound"] or 0.0 for run in group)
         least = f"{J:.6f}" + (f", {100 * (1 - bound / J):.2g} %" if J > 0 else "")
         entries = [times.get(method, f"not run at lambda {lam:g}") for method in methods]
         lines.append([measure, f"{lam:g}{note}", test, least, *entries])
@@ -170,39 +177,36 @@ def table2(runs: Sequence[CompletedRun], every_lambda: bool = False) -> tuple[li
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     rule = ["---"] * len(header)
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
 
 
 def aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table for a terminal: its columns become lines, since methods are many and measures are few."""
-    turned = [list(one) for one in zip(header, *lines, strict=True)]
-    return format_table(turned[0], turned[1:])
+    """Return a table for a terminal. It is transposed, since there are many methods and few measures."""
+    transposed = [list(column) for column in zip(header, *lines, strict=True)]
+    return format_table(transposed[0], transposed[1:])
 
 
-def _every(runs: Sequence[CompletedRun]) -> tuple[list[str], list[list[str]]]:
+def _all_runs(runs: Sequence[CompletedRun]) -> tuple[list[str], list[list[str]]]:
     header = ["measure", "lambda", "solver", "ended", "J", "lower bound", "gap"]
     header += [*(f"to {name}" for name in SHARES), "to the proof", "test ROCArea [%]", "test PRBEP [%]"]
     lines = []
-    for run, row in zip(_ordered(runs), rows(runs), strict=True):
+    ordered = [run for group in problems(runs).values() for run in group]
+    for run, row in zip(ordered, rows(runs), strict=True):
         ended = "w = 0 is as good" if row["vacuous"] else ""
-        line = [run.cell.measure, f"{run.cell.lam:g}", run.cell.method, ", ".join(filter(None, [row["status"], ended]))]
+        line = [run.spec.measure, f"{run.spec.lam:g}", run.spec.method, ", ".join(filter(None, [row["status"], ended]))]
         line += [_number(row["J"], ".8f"), _number(row["lower_bound"], ".8f"), _number(row["gap"], ".2g")]
         line += [
-            str(Reached(row[f"evaluations to {name}"], row[f"seconds to {name}"], row[f"why not {name}"]))
+            str(TimeToTarget(row[f"evaluations to {name}"], row[f"seconds to {name}"], row[f"why not {name}"]))
             for name in SHARES
         ]
-        whole = Reached(row["evaluations"], row["seconds"])
+        whole = TimeToTarget(row["evaluations"], row["seconds"])
         ending = ENDINGS.get(row["status"], row["status"])
-        line.append(str(whole if row["status"] == "proved" else Reached(None, None, f"{ending}, {whole}")))
+        line.append(str(whole if row["status"] == "proved" else TimeToTarget(None, None, f"{ending}, {whole}")))
         tests = (row["test ROCArea"], row["test PRBEP"])
-        lines.append([*line, *(_number(None if one is None else 100 * one, ".2f") for one in tests)])
+        lines.append([*line, *(_number(None if value is None else 100 * value, ".2f") for value in tests)])
     return header, lines
-
-
-def _ordered(runs: Sequence[CompletedRun]) -> list[CompletedRun]:
-    return [one for group in problems(runs).values() for one in group]
 
 
 def _number(value: float | None, form: str) -> str:

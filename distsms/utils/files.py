@@ -116,8 +116,9 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> IO[str]:
-    """Return the lock file, open and locked, with its owner in it. If another process holds it, BlockingIOError says
-    which.
+    """Return the lock file, open and locked, with its owner in it.
+
+    If another process holds it, BlockingIOError says which.
     """
     me = _owner()
     while True:

@@ -80,8 +80,9 @@ def dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) -> Any:
-    """Return an attribute (numbers, or bytes of fixed length); None if there is none, or it has another type than we
-    write.
+    """Return an attribute (numbers, or bytes of fixed length).
+
+    Return None if there is none, or if it has a type that this program does not write.
 
     text : also accept a single string of variable length, if the file's heaps have been checked.
     """

@@ -10,12 +10,14 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-BRACKETS = re.compile(r'<mo( class="math(?:open|close)")?>([⟨⟩‖])</mo>')
+BRACKETS = re.compile(r'<mo(?: class="math(?:open|close)")?>([⟨⟩])</mo>')
+BARS = re.compile(r'<mo( class="mathopen")?>([|‖])</mo>')
 
 
 def mathml(tex: str, as_block: bool = False) -> str:
-    """A formula; brackets of inner products and norms as they are, not as high as what stands beside them."""
-    return BRACKETS.sub(r'<mo\1 stretchy="false">\2</mo>', tex2mathml(tex, as_block=as_block))
+    """A formula. Brackets of inner products and norms are as high as the line, and belong to what they enclose."""
+    text = BRACKETS.sub(r'<mo stretchy="false">\1</mo>', tex2mathml(tex, as_block=as_block))
+    return BARS.sub(lambda bar: f'<mo form="{"prefix" if bar[1] else "postfix"}" stretchy="false">{bar[2]}</mo>', text)
 
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import world
+from distsms.parallel.mpi import world
 from distsms.selection.path import Problem, run
 from distsms.utils.timing import Clock
 from scripts.benchmarks.measuring import EPSILON, Set

@@ -24,10 +24,11 @@ from distsms.measures import SHOWN
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.selection import trees
-from distsms.selection.baseline import REPLICATES, BaselineStore, Fit, complete
-from distsms.selection.baseline_text import between
-from distsms.selection.competitors import ALONE, HELD, METHODS, OURS, Task
-from distsms.selection.folds import held_out
+from distsms.selection.baseline import BaselineStore, Fit
+from distsms.selection.baseline_text import describe_interval
+from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Task
+from distsms.selection.folds import hold_out
+from distsms.selection.method_results import REPLICATES, complete
 from distsms.training.fit import settings_for
 from distsms.utils.formatting import format_table
 from scripts import records
@@ -62,7 +63,7 @@ def main() -> None:
     for name, method_scores in scores.items():
         ranked = ranking.ranking(method_scores, y_test, ALONE)
         lead = None if name == OURS or OURS not in scores else difference(scores[OURS], method_scores, y_test, measure)
-        by = [f"{100 * lead.value:+.2f}", between(lead, "+.2f")] if lead else ["", ""]
+        by = [f"{100 * lead.value:+.2f}", describe_interval(lead, "+.2f")] if lead else ["", ""]
         setting = f"{chosen[name]:g}" if METHODS[name].linear else "search"
         lines.append([name, f"{100 * ranked.rocarea:.2f}", f"{100 * ranked.prbep:.2f}", *by, setting])
         limits = {"ahead_by": lead.value, "low": lead.low, "high": lead.high} if lead else {}
@@ -85,10 +86,10 @@ def best_setting(fits: dict[tuple[float, int], Fit], measure: str) -> float:
 
 def search_trees(task: Task, budget: int) -> tuple[float, Task]:
     """Try `budget` settings of trees; return the number of the best one, and the task with its rounds."""
-    held = held_out("rows", task.y, task.y, HELD)
+    held = hold_out("rows", task.y, task.y, HELD_OUT_PARTS)
     found = [trees.attempt(task.X, task.y, held, task.measure, number) for number in range(budget)]
     number = int(np.argmax([attempt.value for attempt in found]))
-    print(f"trees     {budget} settings tried; {found[number].rounds} rounds, {trees.words(number)}", flush=True)
+    print(f"trees     {budget} settings tried; {found[number].rounds} rounds, {trees.describe(number)}", flush=True)
     return float(number), task._replace(rounds=found[number].rounds)
 
 

@@ -15,9 +15,9 @@ from scipy.sparse import csr_matrix
 from distsms.matrix.local import as_features
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import Interval, MeanEstimate
-from distsms.selection import baseline
+from distsms.selection import baseline, method_results
 from distsms.selection.competitors import ALONE
-from distsms.selection.folds import deal
+from distsms.selection.folds import deal_rows
 from distsms.training.fit import fit, settings_for
 from distsms.utils.typing import Floats
 
@@ -207,7 +207,7 @@ class Folds(NamedTuple):
         means[[*range(0, p, 4)]] = self.signal / math.sqrt(len(range(0, p, 4)))
         means[p:] = means[:p] * (1 - self.less)
         X[labels > 0] += means
-        fold = deal(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
+        fold = deal_rows(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
         results, truths = [], []
         for half in (slice(p), slice(p, None)):
             fits, kept = {}, {}
@@ -217,7 +217,7 @@ class Folds(NamedTuple):
                     kept[lam, f] = scores, w = X[inside, half] @ w, w
                     found = ranking.ranking(scores, labels[inside], ALONE)
                     fits[lam, f] = baseline.Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
-            chosen = baseline.chosen(fits, "rocarea")
+            chosen = method_results.choose(fits, "rocarea")
             these = [kept[one.setting, one.fold] for one in chosen]
             results.append([sampled(s, labels[fold == f], seed[-1] + f) for f, (s, _) in enumerate(these, 1)])
             distances = [float(w @ means[half]) / float(np.linalg.norm(w)) for _, w in these]

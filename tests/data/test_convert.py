@@ -52,7 +52,7 @@ def write(comm, path, text):
 
 @pytest.mark.parametrize("n_shards", [None, 1, 3, 50])
 def test_rows_keep_their_order(comm, shared_dir, n_shards):
-    """More shards than lines, lines of very different length, comments; each row's first value is its number."""
+    """Write fewer lines than shards, lines of very different length, comments; each row begins with its number."""
     lines = [f"{1 if k % 3 else -1} 1:{k + 1} " + " ".join(f"{c}:2" for c in range(2, 2 + k % 7)) for k in range(40)]
     write(comm, shared_dir / "a.svm", "# head\n\n" + "\n".join(lines[:25]) + "\n")
     write(comm, shared_dir / "b.svm", "\n".join(lines[25:]))
@@ -87,7 +87,7 @@ def test_an_empty_file_is_no_data_set(comm, shared_dir):
 
 @pytest.mark.parametrize("normalize", ["none", "standard"])
 def test_compressed_is_the_same(comm, shared_dir, normalize):
-    """Bit by bit, from files that are smaller."""
+    """Compressed data sets have the same rows, bit for bit, in smaller files."""
     write(comm, shared_dir / "a.svm", "".join(f"{k % 2} 1:{k % 9 / 7} {k % 50 + 2}:1\n" for k in range(20_000)))
     kinds = {}
     for compression in COMPRESSIONS:

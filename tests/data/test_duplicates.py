@@ -1,4 +1,4 @@
-"""Rows that are the same: found by a hash, counted over all ranks, and said where it matters."""
+"""Equal rows: a hash finds them, all ranks count them, and a warning is given where it matters."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_census_by_brute_force(comm, rows, at_once):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("n_shards", [1, 5])
 def test_shard_counts_them(comm, shared_dir, dtype, n_shards):
-    """Of rows as they are stored: some differ in float64 only. The same hashes from the files."""
+    """Rows are compared as they are stored: some differ only in float64. The files give the same hashes."""
     rng = np.random.default_rng(3)
     X = rng.integers(0, 3, (60, 3)) + 1e-12 * rng.integers(0, 2, (60, 3))
     y = rng.integers(0, 2, 60)
@@ -84,17 +84,17 @@ def test_shard_counts_them(comm, shared_dir, dtype, n_shards):
     both = [len(set(y[inverse.ravel() == k])) == 2 for k in range(len(counts))]
     wanted = {"different": len(counts), "rows": counts[counts > 1].sum(), "largest": counts.max()}
     assert manifest.doubles == {**wanted, "contradicting": counts[both].sum()}
-    hashes = folds.marks(manifest, "doubles", 0, 60)
+    hashes = folds.read_fold_keys(manifest, "doubles", 0, 60)
     np.testing.assert_array_equal(hashes, duplicates.hash_rows(X, dtype))
     if comm.is_root:
         dense = write_data(shared_dir / "dense", X, 2 * y - 1, 3, dtype=dtype)
-        np.testing.assert_array_equal(folds.marks(dense, "doubles", 7, 50), hashes[7:50])
+        np.testing.assert_array_equal(folds.read_fold_keys(dense, "doubles", 7, 50), hashes[7:50])
         assert dense.doubles == manifest.doubles
 
 
 @pytest.mark.serial
 def test_a_warning_where_doubles_lead_astray():
-    """Many rows, each a few times; not a few doubles, nor few different rows."""
+    """Many rows that each occur a few times give a warning; a few equal rows, or few different rows, do not."""
     assert "7.0% of the rows" in duplicates.warning({"rows": 700, "largest": 99}, 10_000)
     for rows, largest in ((500, 99), (700, 100), (0, 1)):
         assert not duplicates.warning({"rows": rows, "largest": largest}, 10_000)

@@ -1,4 +1,4 @@
-"""Groups and times of rows: the same from every format, no features unless asked for, refused where missing."""
+"""Groups and times of rows: the same from every format, no features unless asked for, refused if missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS = DAYS.astype("datetime64[s]").astype(float)
 
 
 def files(folder):
-    """Each format's file with groups and, where it can, times; and how to read it."""
+    """Write a file of each format with groups and, if it can have them, times; return how to read it."""
     users, days = [str(one) for one in USERS], [str(one) for one in DAYS]
     named = {"label": "y", "group": "user", "time": "day"}
     write_csv(folder / "a.csv", ["user", "x", "day", "y"], zip(users, X[:, 0], days, Y, strict=True))
@@ -63,14 +63,14 @@ def test_every_format_keeps_the_same_groups_and_times(comm, shared_dir):
         assert (manifest.n, manifest.p) == (N, 1)  # neither is a feature
         assert manifest.group["groups"] == len(set(USERS.tolist()))
         assert manifest.group["largest"] == np.unique(USERS, return_counts=True)[1].max()
-        np.testing.assert_array_equal(folds.marks(manifest, "groups", 0, N), wanted)
-        np.testing.assert_array_equal(folds.marks(manifest, "groups", 3, 17), wanted[3:17])
+        np.testing.assert_array_equal(folds.read_fold_keys(manifest, "groups", 0, N), wanted)
+        np.testing.assert_array_equal(folds.read_fold_keys(manifest, "groups", 3, 17), wanted[3:17])
         if "time" in how:
-            np.testing.assert_array_equal(folds.marks(manifest, "time", 0, N), SECONDS)
+            np.testing.assert_array_equal(folds.read_fold_keys(manifest, "time", 0, N), SECONDS)
             assert (manifest.time["first"], manifest.time["last"]) == (SECONDS.min(), SECONDS.max())
             assert manifest.time["kind"] == ("numbers" if name in ("X.npy", "g.h5ad") else "dates")
         else:
-            np.testing.assert_array_equal(folds.marks(manifest, "time", 5, N), np.arange(5, N))
+            np.testing.assert_array_equal(folds.read_fold_keys(manifest, "time", 5, N), np.arange(5, N))
 
 
 @pytest.mark.serial
@@ -87,11 +87,11 @@ def test_shards_hold_them_in_datasets_of_their_own(tmp_path):
         plain = write_data(tmp_path / name, np.eye(3), [1, -1, 1])
         plain.path.write_text(json.dumps({**json.loads(plain.path.read_text()), name: told[name]}))
         with pytest.raises(InputError, match=f"has no dataset '{name}s'"):
-            folds.marks(read_manifest(tmp_path / name), "groups" if name == "group" else "time", 0, 3)
+            folds.read_fold_keys(read_manifest(tmp_path / name), "groups" if name == "group" else "time", 0, 3)
     with h5py.File(tmp_path / "d" / "shard-00001.h5", "r+") as file:
         file["times"][0] = np.nan
     with pytest.raises(InputError, match=r"time nan at row 0 of the shard .*must be finite"):
-        folds.marks(manifest, "time", 0, 3)
+        folds.read_fold_keys(manifest, "time", 0, 3)
     for wrong, message in (
         ({"groups": ["a", ""]}, "groups, row 1 .*is missing"),
         ({"times": [1, np.nan]}, "row 1"),
@@ -103,17 +103,17 @@ def test_shards_hold_them_in_datasets_of_their_own(tmp_path):
 
 @pytest.mark.serial
 def test_what_is_not_known_of_old_data_sets(tmp_path):
-    """Those of before have neither groups, times nor doubles in the manifest."""
+    """Older data sets have neither groups, times nor equal rows in the manifest."""
     manifest = write_data(tmp_path / "d", np.eye(3), [1, -1, 1])
     told = json.loads(manifest.path.read_text())
     del told["doubles"]
     manifest.path.write_text(json.dumps(told))
     old = read_manifest(tmp_path / "d")
     assert (old.group, old.time, old.doubles) == (None, None, None)
-    assert folds.chosen(None, old) == "rows"
-    assert len(set(folds.marks(old, "doubles", 0, 3).tolist())) == 3
+    assert folds.choose_folds_by(None, old) == "rows"
+    assert len(set(folds.read_fold_keys(old, "doubles", 0, 3).tolist())) == 3
     with pytest.raises(InputError, match="shard --group"):
-        folds.chosen("groups", old)
+        folds.choose_folds_by("groups", old)
     for name, wrong in (
         ("group", {"column": 1}),
         ("time", {"column": "a", "kind": "dates", "first": float("nan"), "last": 1.0}),
@@ -175,7 +175,7 @@ def test_a_column_is_a_feature_only_where_asked_for(tmp_path):
             r"a\.csv:3: .*found 'soon': expected a time",
         ),
         ("a.csv", "t,x,y\n1,1,0\n1e999,2,1\n", {"label": "y", "time": "t"}, r"a\.csv:3: .*found '1e999'"),
-        ("a.csv", "t,x,y\n7,1,0\n2024-01-01,2,1\n", {"label": "y", "time": "t"}, "'t' holds dates and numbers"),
+        ("a.csv", "t,x,y\n7,1,0\n2024-01-01,2,1\n", {"label": "y", "time": "t"}, "'t' holds both dates and numbers"),
         (
             "a.svm",
             "1 qid:1 1:1\n# c\n\n 0 1:1\n",
@@ -209,7 +209,7 @@ def test_what_contradicts_itself_or_would_be_lost(tmp_path):
     (tmp_path / "a.csv").write_text("y,g,t,x\n1,a,9007199254740993,1\n0,b,9007199254740995,2\n")
     for how, message in (
         ({"group": "y"}, "that column is the label"),
-        ({"group": "g", "drop": ("g",)}, "no feature anyway"),
+        ({"group": "g", "drop": ("g",)}, "not a feature anyway"),
         (
             {"time": "t"},
             r"a.csv:2: column 't': found '9007199254740993': .*cannot tell whole numbers of this size apart",
@@ -223,7 +223,7 @@ def test_what_contradicts_itself_or_would_be_lost(tmp_path):
 def test_query_ids_as_times(tmp_path):
     (tmp_path / "a.svm").write_text("1 qid:30 1:1\n0 qid:7 1:1\n")
     manifest = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, time="qid")
-    np.testing.assert_array_equal(folds.marks(manifest, "time", 0, 2), [30, 7])
+    np.testing.assert_array_equal(folds.read_fold_keys(manifest, "time", 0, 2), [30, 7])
 
 
 @pytest.mark.serial

@@ -1,4 +1,4 @@
-"""Parts of an input: the same rows whoever writes them, and all that they have in common."""
+"""Parts of an input: they have the same rows whoever writes them, and share columns, categories and labels."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ N = 300
 
 
 def numbers(directory):
-    """The rows of a data set: their numbers in the input, which `write` has put into the first column."""
+    """Return the rows of a data set: their numbers in the input, which `write` has put into the first column."""
     return load(directory, ALONE).features.margins(np.array([1.0, 0, 0])).astype(int) - 1
 
 
 def write(comm, folder, kind):
-    """N rows whose first column is their number plus 1; what is needed besides to read them."""
+    """Write N rows whose first column is their number plus 1; return what is needed to read them."""
     X = np.column_stack([np.arange(1, N + 1), np.arange(N) % 7 - 3.0, np.where(np.arange(N) % 3, 0, 2.5)])
     y = np.where(np.arange(N) % 4, -1, 1)
     if comm.is_root:
@@ -116,10 +116,10 @@ def test_fractions_that_are_none(fractions):
 
 
 def test_refusals_change_nothing(comm, shared_dir):
-    """A part without rows, a data set in the way of a part, and one in whose directory parts would lie."""
+    """Test a part without rows, a data set in the way of a part, and one in whose directory parts would lie."""
     write(comm, shared_dir, "svm")
     path = [shared_dir / "a.svm"]
-    with pytest.raises(InputError, match=r"test: not a single row"):
+    with pytest.raises(InputError, match=r"test: there is no row"):
         convert(path, shared_dir / "d", comm, split=Splitter((0.5, 1e-12)))
     comm.barrier()
     assert not (shared_dir / "d").exists()
@@ -178,7 +178,7 @@ def test_a_manifest_whose_split_is_damaged(tmp_path):
 
 @pytest.mark.parametrize("kind", ["svm", "npz"])
 def test_rows_beyond_a_shards_memory_become_more_shards(comm, shared_dir, monkeypatch, kind):
-    """In order, whatever the ranks; with names and labels that were counted in pieces. The text is compressed."""
+    """Rows keep their order on any ranks, with names and labels that were counted in pieces. The text is compressed."""
     write(comm, shared_dir, kind)
     name, how = "a.npz", {"id": "names"}
     if kind == "svm":
@@ -216,7 +216,7 @@ def test_the_program(tmp_path):
 @pytest.mark.serial
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 400))
 def test_gathered_blocks_are_as_large_as_allowed(lengths, limit):
-    """No two neighbours would have fitted, no row is lost, and only single blocks are larger."""
+    """No two neighbours would have fitted together, no row is lost, and only single blocks are larger."""
     start, blocks = 0, []
     for n in lengths:
         labels = np.arange(start, start + n, dtype=float)
@@ -236,7 +236,7 @@ def test_gathered_blocks_are_as_large_as_allowed(lengths, limit):
 @pytest.mark.parametrize("by", ["groups", "doubles", "time"])
 @pytest.mark.parametrize("n_shards", [1, 7])
 def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
-    """Whatever the ranks and shards; by time, the last part has the latest rows, and equal times stay together."""
+    """Ranks and shards do not matter. By time, the last part has the latest rows, and equal times stay together."""
     rng = np.random.default_rng(0)
     X, y = rng.integers(1, 6, (N, 3)), rng.integers(0, 2, N)
     user, day = rng.integers(0, 40, N), rng.integers(0, 90, N)
@@ -252,7 +252,7 @@ def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
         wanted = sum((day > end).astype(int) for end in ends)
     for k, part in enumerate(parts):
         assert part.split["by"] == by
-        np.testing.assert_array_equal(folds.marks(part, by, 0, part.n), given[wanted == k])
+        np.testing.assert_array_equal(folds.read_fold_keys(part, by, 0, part.n), given[wanted == k])
         _, counts = np.unique(X[wanted == k], axis=0, return_counts=True)
         assert part.doubles["rows"] == counts[counts > 1].sum()
         assert part.group["groups"] == len(set(user[wanted == k]))

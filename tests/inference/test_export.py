@@ -1,4 +1,4 @@
-"""Exported models in the hands of those who are to read them: the scores of `distsms predict`, and its decisions."""
+"""Exported models in the programs that read them: they give the scores and decisions of `distsms predict`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_csv(content, X, names=None):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model with a bias, of labels 3 and 7; its rows, and their scores as the program gives them."""
+    """Return a model with a bias for the labels 3 and 7, its rows, and their scores as the program gives them."""
     folder = tmp_path_factory.mktemp("export")
     write_svmlight(folder / "plain.svm", seed=1)
     text = (folder / "plain.svm").read_text()
@@ -101,7 +101,7 @@ EDGES = [(0.0, 0.0), (2.0, 0.0), (-2.0, 0.0), (1e8, 0.0), (1e-8, 0.0), (0.0, 2.0
 
 @pytest.mark.parametrize("threshold, bias", EDGES)
 def test_a_score_of_just_the_threshold_is_positive_everywhere(threshold, bias, tmp_path):
-    """And the next smaller one is not, where scores come out as they are."""
+    """A score equal to the threshold is positive; the next smaller one is not, if scores are computed exactly."""
     one = made([1.0], threshold, bias)
     at = threshold - bias
     X = np.array([[np.nextafter(at, -np.inf)], [at], [np.nextafter(at, np.inf)]])
@@ -133,7 +133,7 @@ def test_labels(labels, called, tmp_path):
 
 
 def test_a_tables_columns_go_by_name():
-    """What csv calls them is the order in which the other formats want them; names may hold commas and quotes."""
+    """The names in CSV are in the order that the other formats use; names may hold commas and quotes."""
     table = Table((Column("age", None, True), Column('city, "c"', ("a", "b"), False)), "y", None)
     one = made(np.arange(5.0))
     named = export.csv(model.Model(one.w, one.info, table))

@@ -143,7 +143,7 @@ def test_versions_are_strings():
 
 
 def test_devices_and_links(tmp_path):
-    """What is no regular file is left alone; a link is followed."""
+    """A path that is not a regular file is left alone; a link is followed."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="regular"):
         model.check_writable(tmp_path / "pipe")
@@ -164,7 +164,7 @@ def test_what_is_no_model_is_not_replaced(tmp_path):
 
 
 def test_two_jobs_that_write_one_model(tmp_path):
-    """Both end well; what is there afterwards is the model of the one that ended last, whole."""
+    """Both writers end well; afterwards the file is the whole model of the one that ended last."""
     path = tmp_path / "m.h5"
     with files.atomic_write(path) as first:
         model.save(first, model.Model(np.full(3, 1.0), INFO))

@@ -1,4 +1,4 @@
-"""Scores of raw rows: X w by hand, in order, with ids, from every format, normalization and number of ranks."""
+"""Scores of raw rows: X w by hand, in order, with ids, for every format, normalization and number of ranks."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def table(folder, name="a.csv", rows=None, header=None):
 
 
 def trained(folder, comm, normalize, source="a.csv", **how):
-    """A model of a table, which is written on the root."""
+    """Return a model of a table, which the root writes."""
     how = {"label": "y", "positive": "y", **how}
     convert([folder / source], folder / "train", comm, 3, normalize=normalize, **how)
     return api.train(folder / "train", comm.mpi_comm, lam=1e-2, solver="lbfgs", max_evaluations=30)
 
 
 def predicted(one, path, comm, folder, name="scores.txt", **how):
-    """What `distsms predict` writes, read by the csv module: ids and scores."""
+    """Return what `distsms predict` writes, read by the csv module: ids and scores."""
     how = inputs.InputOptions(labelled=False, **how)
     output.write(str(folder / name), scoring.score_in_parts(one, path, comm, how), comm)
     comm.barrier()
@@ -48,7 +48,7 @@ def predicted(one, path, comm, folder, name="scores.txt", **how):
 
 @pytest.mark.parametrize("normalize", KINDS)
 def test_scores_are_those_of_raw_rows_by_hand(comm, shared_dir, normalize, monkeypatch):
-    """X as it was times the model's w (rows of unit length for l2); also from shards, and w is what was trained."""
+    """Scores are X times the model's w (rows of unit length for l2), also from shards, and w is what was trained."""
     monkeypatch.setattr(scoring, "PART_BYTES", 500)
     on_root(comm, lambda: table(shared_dir))
     one = trained(shared_dir, comm, normalize, id="id")
@@ -84,7 +84,7 @@ def test_every_format_scores_alike(comm, shared_dir, kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
-    """Nothing but a header: no scores, and a word; nothing to measure, which a test set is told before training."""
+    """A file with only a header has no scores, which a warning says; as a test set it is refused before training."""
     X, y = numbers()
     how = on_root(comm, lambda: (write(shared_dir / "a.parquet", X, y), write(shared_dir / f"b.{kind}", X[:0], y[:0])))
     one, path = trained(shared_dir, comm, "none", "a.parquet", positive=7), shared_dir / f"b.{kind}"
@@ -108,7 +108,7 @@ def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
 
 
 def test_hdf5_and_awkward_ids(comm, shared_dir):
-    """Quotes, tabs, other alphabets and one name twice in ids; as many ranks as rows."""
+    """Ids may have quotes, tabs, other alphabets and repetitions; there are as many ranks as rows."""
     names = ['a"b', "x\tünï", "plain", "plain"]
     rows = [[name, k, "yn"[k % 2]] for k, name in enumerate(names)]
     if comm.is_root:
@@ -142,7 +142,7 @@ def test_text_and_hdf5_have_all_digits(tmp_path, capsysbinary):
 
 
 def test_other_tables_are_read_as_the_training_data(comm, shared_dir, capsys):
-    """Columns in another order, no label, unknown categories, values missing where none were: all counted."""
+    """Columns in another order, no label, unknown categories, values missing for the first time: all are counted."""
     rows = [[x or "0", w, k, y] for x, w, k, y in mixed()]
     on_root(comm, lambda: table(shared_dir, rows=rows))
     one = trained(shared_dir, comm, "standard", id="id")
@@ -191,7 +191,7 @@ def test_tables_that_do_not_fit(comm, shared_dir, header, row, message):
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "h5ad", "sparse.h5ad"])
 def test_dropped_columns_may_be_there_or_not(comm, shared_dir, kind, capsys):
-    """Scored and sharded, also by a model that was saved and by a set that was itself made like another."""
+    """Tables are scored and sharded, also by a model that was saved and by a set that was itself made like another."""
     X, y = numbers()
     names = ["c0", "", *(f"c{k}" for k in range(2, 7))]  # pandas writes an index without a name
     kept, some = [0, 2, 3, 4, 6], [6, 2, 1, 0, 3, 4]
@@ -228,7 +228,7 @@ def test_dropped_columns_may_be_there_or_not(comm, shared_dir, kind, capsys):
 
 @pytest.mark.serial
 def test_labels_and_ids_of_training_are_not_new_columns(tmp_path):
-    """Where another column has the labels, or one of several files lacks the ids."""
+    """Another column has the labels, or one of several files lacks the ids."""
     table(tmp_path)
     one = trained(tmp_path, ALONE, "none", id="id")
     path = table(tmp_path, "b.csv", [[*row, row[-1]] for row in mixed()], [*HEADER, "truth"])
@@ -248,7 +248,7 @@ def test_types_that_changed(tmp_path):
     columns = {"x": [1.0], "w": [2.0], "k": [3.0]}
     for change, message in (
         ({}, "'w' holds numbers"),
-        ({"w": ["a"], "x": np.array(["2020-01-01"], "M8[s]")}, "'x' is of type"),
+        ({"w": ["a"], "x": np.array(["2020-01-01"], "M8[s]")}, "'x' has the type"),
     ):
         pq.write_table(pa.table({**columns, **change}), tmp_path / "new.parquet")
         with pytest.raises(InputError, match=message):
@@ -258,7 +258,7 @@ def test_types_that_changed(tmp_path):
 
 
 def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
-    """As a table and as shards the figures are the same; without --like the features differ, and are refused."""
+    """A table and its shards give the same figures; without --like the features differ, and are refused."""
     rows = mixed()
     few = [row for row in rows if row[1] != "eve"][:50]
     on_root(comm, lambda: (table(shared_dir, rows=rows), table(shared_dir, "few.csv", few)))
@@ -278,7 +278,7 @@ def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
 
 @pytest.mark.serial
 def test_the_rest_is_negative(tmp_path):
-    """Labels that training had not are negative only where several were."""
+    """Labels that the training data did not have are negative only if there were several negative ones."""
     for name, labels in (("many.csv", "abcabc"), ("two.csv", "abab"), ("new.csv", "ad")):
         write_csv(tmp_path / name, ["x", "y"], [[k, label] for k, label in enumerate(labels)])
     one = trained(tmp_path, ALONE, "none", "many.csv", positive="a")
@@ -326,7 +326,7 @@ def test_what_cannot_be_said_of_unit_rows_is_refused(tmp_path):
 
 @pytest.mark.serial
 def test_a_start_is_brought_to_the_scale_of_the_data(tmp_path):
-    """A model taken as start of the same problem is at its own J at once."""
+    """A model that starts the same problem is at its own J at once."""
     table(tmp_path)
     one = trained(tmp_path, ALONE, "standard", id="id")
     again = api.train(tmp_path / "train", lam=1e-2, solver="lbfgs", start=one, max_evaluations=1)
@@ -336,7 +336,7 @@ def test_a_start_is_brought_to_the_scale_of_the_data(tmp_path):
 @pytest.mark.e2e
 @pytest.mark.parametrize("ranks", [None, 3])
 def test_the_commands(tmp_path, ranks):
-    """shard, train with --test, evaluate, report's names, predict on a table; an error is told once."""
+    """Run shard, train with --test, evaluate, report and predict on a table; an error is printed once."""
     path, new = table(tmp_path), table(tmp_path, "new.csv", mixed(30, 5))
     how = ("--label", "y", "--positive", "y", "--id", "id", "--normalize", "standard", "--drop", "k")
     told = run("shard", path, tmp_path / "train", *how, ranks=ranks)
@@ -349,7 +349,7 @@ def test_the_commands(tmp_path, ranks):
     assert [line.split("\t")[0] for line in lines] == [f"r {k}" for k in range(30)]
     none = table(tmp_path, "none.csv", [])
     for line in (("evaluate", tmp_path / "m.h5", none), ("train", tmp_path / "train", *train, "--test", none)):
-        assert run(*line, code=1, ranks=ranks).count("none.csv: not a single row") == 1
+        assert run(*line, code=1, ranks=ranks).count("none.csv: there is no row") == 1
     assert run("predict", tmp_path / "m.h5", none, ranks=ranks) == ""
     assert "like: 30 rows, 7 columns" in run("shard", new, tmp_path / "like", "--like", tmp_path / "train", ranks=ranks)
     assert run_json("evaluate", tmp_path / "m.h5", tmp_path / "like", ranks=ranks)["rocarea"] == found["rocarea"]

@@ -1,4 +1,4 @@
-"""A row has one score, in training and everywhere else: <w, x> of the row as it is stored, by extended arithmetic."""
+"""A row has one score everywhere, in training and later: <w, x> of the row as it is stored, in extended precision."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def dense(X):
 
 
 def lengths(X):
-    """Of rows, extended; 1 of empty ones."""
+    """Return the lengths of rows in extended precision; 1 for empty ones."""
     found = np.sqrt((dense(X).astype(EXACT) ** 2).sum(axis=1))
     return np.where(found > 0, found, EXACT(1))
 
 
 def assert_scores(found, X, w, kind="none", bias=0.0):
-    """The scores of raw rows X by a model's w, to 1e-12 of the sizes of their terms."""
+    """Scores of raw rows X equal X w to 1e-12 of the sizes of their terms."""
     X, w = dense(X).astype(EXACT), w.astype(EXACT)
     of = lengths(X) if kind == "l2" else EXACT(1)
     sizes = (np.abs(X) @ np.abs(w)) / of + abs(bias)
@@ -49,7 +49,7 @@ def assert_scores(found, X, w, kind="none", bias=0.0):
 
 
 def table(n, p, seed=0, dtype="float32"):
-    """Columns of many sizes, one that hardly varies beside its size, a constant, an empty one; an empty row."""
+    """Return columns of many sizes, one of them hardly varying, one constant and one empty; and an empty row."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, p)) * 10.0 ** rng.integers(-6, 7, p) * (rng.random((n, p)) < 0.7)
     X[:, 0] = 4e6 + rng.integers(-4, 5, n)
@@ -60,7 +60,7 @@ def table(n, p, seed=0, dtype="float32"):
 
 
 def loaded(manifest, comm, streamed):
-    """This rank's rows, from the files on each pass if `streamed`, and if they are more than buffers for that."""
+    """Load this rank's rows; if `streamed` and they exceed the buffers, they come from the files on each pass."""
     if not streamed:
         return dataset.load(manifest, comm)
     try:
@@ -80,7 +80,7 @@ def loaded(manifest, comm, streamed):
     ranks=st.integers(1, 3),
 )
 def test_training_and_scoring_see_the_same_rows(seed, dtype, layout, kind, compression, streamed, ranks):
-    """Margins of training are those of the raw rows by the model's w, to the bit; all other products fit."""
+    """Margins in training are those of the raw rows by the model's w, bit for bit; all other products agree."""
     X, y = table(40, 6, seed, dtype)
     X = X if layout == "dense" else sparse.csr_matrix((X != 0).astype(float) if layout == "ones" else X)
     rng = np.random.default_rng(seed)
@@ -121,7 +121,7 @@ def test_training_and_scoring_see_the_same_rows(seed, dtype, layout, kind, compr
 @pytest.mark.parametrize("layout", [np.asarray, np.asfortranarray, sparse.csr_matrix, sparse.coo_matrix])
 @pytest.mark.parametrize("kind", ["none", "l2"])
 def test_rows_in_memory_are_scored_as_they_are(comm, dtype, layout, kind):
-    """Whatever they are held in."""
+    """Scores do not depend on the form in which rows are held."""
     rng = np.random.default_rng(comm.rank)
     X = (rng.normal(size=(20, 5)) * 100 * (rng.random((20, 5)) < 0.7)).astype(dtype)
     if layout in (sparse.csr_matrix, sparse.coo_matrix) and dtype == "float16":
@@ -140,7 +140,7 @@ def test_rows_in_memory_are_scored_as_they_are(comm, dtype, layout, kind):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "bool"])
 @pytest.mark.parametrize("kind", ["none", "l2"])
 def test_arrays_in_files_are_scored_as_they_are(tmp_path, dtype, kind):
-    """NumPy's dense and SciPy's sparse, of any type."""
+    """Test NumPy's dense and SciPy's sparse matrices, of any dtype."""
     X = (np.random.default_rng(0).normal(size=(20, 5)) * 100).astype(dtype)
     X[::3, 2] = 0
     np.save(tmp_path / "a.npy", X)
@@ -155,7 +155,7 @@ def test_arrays_in_files_are_scored_as_they_are(tmp_path, dtype, kind):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("measure", ["prbep", "rocarea"])
 def test_what_is_proved_is_of_the_rows(comm, shared_dir, measure, dtype, kind):
-    """A column of 4e6 +- 4 is exact in float32, which it is not when divided: J, measures, scores, exports."""
+    """A column of 4e6 +- 4 is exact in float32, but not after a division: J, measures, scores and exports agree."""
     X, y = table(60, 6)
     data = shared_dir / "data"
     reading = on_root(comm, lambda: (write(shared_dir / "a.csv", X, y), np.save(shared_dir / "b.npy", X))[0])

@@ -1,4 +1,4 @@
-"""Rows that are only scored: a part at a time in memory, and the same whatever the parts, the ranks and the format."""
+"""Scoring without keeping rows: one part at a time in memory, the same result for all parts, ranks and formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INFO = {"label_map": {"+1": 7, "-1": 3}, "zero_based": False}
 
 
 def models_of(p, info=INFO):
-    """Two models, the second with a bias."""
+    """Return two models, the second with a bias."""
     W = np.random.default_rng(5).normal(size=(2, p))
     return [model.Model(w, info | {"bias": bias}) for w, bias in zip(W, (0.0, 0.25), strict=True)]
 
@@ -36,13 +36,13 @@ def assert_same(found, other):
 
 
 def everywhere(comm, local):
-    """All ranks' rows, in rank order."""
+    """Return all ranks' rows, in rank order."""
     return np.concatenate(comm.allgather(local))
 
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    """Parts of a few rows; call it when the whole was seen."""
+    """Return a function that makes parts of a few rows; it is called after the rows were scored as a whole."""
 
     def begin():
         monkeypatch.setattr(scoring, "PART_BYTES", 300)
@@ -55,7 +55,7 @@ def small_parts(monkeypatch):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_parts_do_not_show_in_a_file(kind, comm, shared_dir, small_parts):
-    """Two models in one pass, to the bit those of rows in one part, and X w by hand to rounding."""
+    """Two models in one pass score as with one part, bit for bit, and as X w by hand up to rounding."""
     X, y = numbers()
     on_root(comm, lambda: write(shared_dir / "t.parquet", X, y))
     how = inputs.InputOptions(**on_root(comm, lambda: write(shared_dir / f"a.{kind}", X, y)))
@@ -75,7 +75,7 @@ def test_parts_do_not_show_in_a_file(kind, comm, shared_dir, small_parts):
 @pytest.mark.parametrize("normalize", ["none", "l2", "maxabs"])
 @pytest.mark.parametrize("kind", ["float32", "pattern", "dense"])
 def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_parts):
-    """A rank's rows, their order and their scores are those of `shards.load`, to the bit; weight 0 does not count."""
+    """A rank's rows, their order and their scores are those of `dataset.load`, bit for bit; weight 0 does not count."""
     X, y = data(150, 9)
     X.data[:] = 1 if kind == "pattern" else X.data
     weights = np.arange(150) % 4
@@ -95,7 +95,7 @@ def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_par
 
 
 def test_what_is_told_of_models_does_not_depend_on_parts(comm, shared_dir, small_parts):
-    """Models of other columns among them, which see the rows in a pass of their own."""
+    """Models of other columns are evaluated as well; they see the rows in a pass of their own."""
     X, y = data(150, 9)
     on_root(comm, lambda: dataset.write_data(shared_dir / "d", X, y, 3, label_map=INFO["label_map"]))
     some = [*models_of(9), *models_of(12), *models_of(9)]
@@ -136,7 +136,7 @@ def in_turns(one, path, comm):
 
 
 def test_rows_held_out_are_tested_in_any_number_of_passes(comm, shared_dir, monkeypatch, capsys):
-    """What is left out of them is told once."""
+    """A warning says once what is left out."""
     X, y = data(60, 5)
     on_root(comm, lambda: dataset.write_data(shared_dir / "d", X, y))
     text = "".join(
@@ -173,7 +173,7 @@ sys.exit(code)
 
 
 def peak(*words):
-    """Bytes of memory that a command took at its most, with parts and blocks of 1 MiB."""
+    """Return the peak memory of a command in bytes, with parts and blocks of 1 MiB."""
     code, out, err = finish(start(*words, program=("-c", PEAK)))
     assert code == 0, out + err
     return 1024 * int(err.split("peak ")[-1])
@@ -183,7 +183,7 @@ def peak(*words):
 @pytest.mark.serial
 @pytest.mark.parametrize("kind", ["set", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("svm", "csv"))])
 def test_memory_does_not_grow_with_the_entries(kind, tmp_path):
-    """Growing by less than a quarter of what they take: scores, labels and what measures make of these."""
+    """Memory grows by less than a quarter of the rows' size: for scores, labels and what measures make of them."""
     rng, p = np.random.default_rng(0), 60
     X, y = rng.integers(1, 100, (1000, p)) / 8, np.tile([1, -1], 500)
     X[:, 0] += y

@@ -7,7 +7,8 @@ import pytest
 
 from distsms.errors import InputError, LaunchError
 from distsms.parallel import buffers
-from distsms.parallel.communicator import Communicator, launched_size, world
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import launched_size, world
 
 
 @pytest.fixture(params=[1, 7, 2**30])

@@ -20,7 +20,7 @@ SOON = 20.0  # seconds after which a job that ends must be gone
 # Each rank adds up until the root has counted to argv[1] rounds; rank argv[2] does argv[3] in between.
 PROGRAM = """
 import sys, time, numpy as np
-from distsms.parallel.communicator import world
+from distsms.parallel.mpi import world
 from distsms.parallel.watchdog import watching
 comm = world()
 

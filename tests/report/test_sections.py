@@ -1,4 +1,4 @@
-"""A report is one whole, valid, self-contained page that says what was measured, and escapes what others wrote."""
+"""A report is one valid, self-contained page that shows what was measured, and escapes all text from elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distsms.inference import evaluation, model
 from distsms.metrics import confidence, curves
 from distsms.parallel.communicator import Communicator
 from distsms.report import sections, selection_sections
-from distsms.selection.baseline import MethodResult
+from distsms.selection.method_results import MethodResult
 from distsms.selection.path import Point
 from tests.support.program import run, run_json, write_svmlight
 
@@ -31,7 +31,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Reader(HTMLParser):
-    """Checks that elements are closed in order; collects ids, attributes that refer to something, and text."""
+    """Check that elements are closed in order; collect ids, attributes that refer to something, and text."""
 
     def __init__(self, text):
         super().__init__()
@@ -62,23 +62,23 @@ class Reader(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def material(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, path="model.h5"):
-    """On rows of one column each; scores are spread over the classes."""
+def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, path="model.h5"):
+    """Return the data of a report on rows with these labels, whose scores rise evenly from -1 to 1."""
     labels = np.array(labels, np.int8)
-    told = {
+    info = {
         "measure": "rocarea",
         "threshold": 0.25,
         "label_map": {"+1": 1, "-1": -1},
         "zero_based": False,
         **(info or {}),
     }
-    made = model.Model(np.array(w), told)
+    made = model.Model(np.array(w), info)
     scores = np.linspace(-1, 1, len(labels))
     found = evaluation.compute_measures(made, scores, labels, ALONE)
     judged = evaluation.ModelEvaluation(path, made, scores, found, [], {"rocarea": NOTHING, "prbep": NOTHING})
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
-    return sections.Material(judged, "rows", 0.95, curve, histogram, trace or {}, "no course", names)
+    return sections.ReportData(judged, "rows", 0.95, curve, histogram, trace or {}, "no trace", names)
 
 
 def course(n=5):
@@ -89,7 +89,7 @@ def course(n=5):
 
 @pytest.mark.serial
 def test_the_page_is_valid_and_fetches_nothing():
-    text, drawn = sections.compose(material([-1, -1, 1, -1, 1, 1], trace=course()))
+    text, drawn = sections.compose(report_data([-1, -1, 1, -1, 1, 1], trace=course()))
     page = Reader(text)
     assert len(page.ids) == len(set(page.ids))
     assert all(one.startswith("#") and one[1:] in page.ids for one in page.references)
@@ -120,16 +120,16 @@ def test_path_and_baseline(folds):
         for lam in (0.1, 0.01, 0.001)
         for lane in range(folds + 1)
     ]
-    of = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
+    problem = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
     many = confidence.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))
     sure = {"rocarea": confidence.rocarea_interval(many, 0.95), "prbep": NOTHING}
     less = {"rocarea": confidence.rocarea_difference_interval(many._replace(value=0.02), 0.95), "prbep": NOTHING}
     found = [
         MethodResult(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")
     ]
-    beside = selection_sections.Beside(of, found, [EVIL])
-    made = replace(material([1, -1, 1, -1]), path=selection_sections.OnPath(of, points, "best"), baseline=beside)
-    text, drawn = sections.compose(made)
+    path_result = selection_sections.PathResult(problem, points, "best")
+    baseline_result = selection_sections.BaselineResult(problem, found, [EVIL])
+    text, drawn = sections.compose(replace(report_data([1, -1, 1, -1]), path=path_result, baseline=baseline_result))
     page = Reader(text)
     assert "<script" not in text and EVIL in page.words
     assert len(page.ids) == len(set(page.ids)) and len(page.of("svg")) == len(drawn)
@@ -139,8 +139,8 @@ def test_path_and_baseline(folds):
         "differences",
     ]
     if folds:
-        assert "the chosen lambda is 0.01" in next(one.words for one in drawn if one.name == "path")
-    assert "svm 2.00 (0.04 to 3.96)" in drawn[-1].words
+        assert "the chosen lambda is 0.01" in next(one.description for one in drawn if one.name == "path")
+    assert "svm 2.00 (0.04 to 3.96)" in drawn[-1].description
 
 
 @pytest.mark.serial
@@ -152,7 +152,7 @@ def test_what_others_wrote_is_escaped():
         "settings": {EVIL: EVIL},
         "training": {EVIL: 0.5},
     }
-    text, _ = sections.compose(material([1, -1, 1, -1], info=info, names=[EVIL, "$x$", "z"], path=EVIL))
+    text, _ = sections.compose(report_data([1, -1, 1, -1], info=info, names=[EVIL, "$x$", "z"], path=EVIL))
     assert "<script" not in text and "script>" not in text
     page = Reader(text)
     assert page.words.count(EVIL) >= 4 and f"Report on {EVIL}" in page.words
@@ -161,26 +161,26 @@ def test_what_others_wrote_is_escaped():
 @pytest.mark.serial
 @pytest.mark.parametrize("labels", [[1, 1, 1], [-1, -1], [1, -1], []])
 def test_few_rows_and_no_trace(labels):
-    text, drawn = sections.compose(material(labels))
+    text, drawn = sections.compose(report_data(labels))
     Reader(text)
-    assert "no course" in text and "no interval: too few" in text
+    assert "no trace" in text and "no interval: too few" in text
     assert ("Only one class" in text) == (len(set(labels)) < 2)
     assert [one.name for one in drawn][-1] == "scores"
 
 
 @pytest.mark.serial
 def test_a_threshold_beyond_all_scores():
-    text, _ = sections.compose(material([1, -1, 1, -1], info={"threshold": 99.0}))
+    text, _ = sections.compose(report_data([1, -1, 1, -1], info={"threshold": 99.0}))
     assert "not defined" in Reader(text).words and "which lies outside" in text
 
 
 @pytest.mark.serial
 def test_largest_weights_by_name_or_number():
-    text, _ = sections.compose(material([1, -1], w=[0.5, -3.0, 0.0, 1.0]))
+    text, _ = sections.compose(report_data([1, -1], w=[0.5, -3.0, 0.0, 1.0]))
     words = Reader(text).words
     assert [one for one in words if one.startswith("column ")][-3:] == ["column 2", "column 4", "column 1"]
     assert {"-3", "+1", "+0.5", "The 3 largest of 3 weights that are not 0, columns counted from 1"} <= set(words)
-    named, _ = sections.compose(material([1, -1], w=[0.5, -3.0], names=["age", "height"]))
+    named, _ = sections.compose(report_data([1, -1], w=[0.5, -3.0], names=["age", "height"]))
     words = Reader(named).words
     assert words.index("height") < words.index("age")
 
@@ -189,11 +189,11 @@ def test_largest_weights_by_name_or_number():
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_usage_is_shown_where_the_model_has_it(ranks):
     usage = {"seconds": {"loss": 1.25, "margins": 0.5}, "bytes_sent": 2048, "peak_memory": 3 * 2**20}
-    text, _ = sections.compose(material([1, -1], info={"usage": [usage] * ranks if ranks else usage}))
+    text, _ = sections.compose(report_data([1, -1], info={"usage": [usage] * ranks if ranks else usage}))
     words = Reader(text).words
     assert {"loss [s]", "1.250", "2 KiB", "3 MiB", "bytes sent", "peak memory"} <= set(words)
     assert words.count("1.250") == (ranks or 1)
-    assert "Seconds, memory and bytes" not in sections.compose(material([1, -1]))[0]
+    assert "Seconds, memory and bytes" not in sections.compose(report_data([1, -1]))[0]
 
 
 @pytest.fixture(scope="module")
@@ -235,12 +235,12 @@ def test_a_report_from_the_command_line(trained, tmp_path):
     assert "is not a report" in run("report", trained / "a.h5", "--on", trained / "test.svm", "--out", names, code=1)
     assert "in use" in run("report", trained / "a.h5", "--on", trained / "test.svm", "--out", trained / "a.h5", code=1)
     names.write_text("one\n")
-    assert "has 1 lines, the model 10 columns" in run(*words, code=1)
+    assert "has 1 lines, but the model has 10 columns" in run(*words, code=1)
 
 
 @pytest.mark.serial
 def test_the_trace_of_another_run_is_not_shown(tmp_path):
-    """Nor one that is gone or damaged, unless it was asked for: then it is an error."""
+    """Nor is one that is gone or damaged; if --trace names such a file, this is an error."""
     lines = [
         {"evaluation": k, "seconds": 0.1 * k, "best_J": 1 / k, "gap": None if k < 2 else 0.1 / k} for k in (1, 2, 3)
     ]
@@ -253,9 +253,9 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
 
     found, _ = told()  # beside the model, though not where it was written
     assert found["best_J"].tolist() == [1, 1 / 2, 1 / 3] and np.isnan(found["gap"][0])
-    assert "is not the course" in told(J=0.3)[1] and not told(J=0.3)[0]
+    assert "is not the trace" in told(J=0.3)[1] and not told(J=0.3)[0]
     assert "train --trace" in told(place=None)[1]
-    assert "keeps no course" in told(place=None, path={"folds": 5}, measure="prbep", **{"lambda": 1e-3})[1]
+    assert "keeps no trace" in told(place=None, path={"folds": 5}, measure="prbep", **{"lambda": 1e-3})[1]
     assert told(asked=str(trace), J=0.3)[0]
     trace.write_text("{")
     assert "cannot be shown" in told()[1]

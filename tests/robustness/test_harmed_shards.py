@@ -236,7 +236,7 @@ def test_not_a_data_set(own_dir):
     (own_dir / "text.svm").write_text("+1 1:1\n")
     with pytest.raises(InputError, match=r"text\.svm: is a file"):
         read_manifest(own_dir / "text.svm")
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="cannot be created"):
         prepare(own_dir / "text.svm" / "data")
 
 

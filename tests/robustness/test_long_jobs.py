@@ -135,9 +135,9 @@ EARLY = """
 import os, signal, sys
 from distsms.__main__ import main
 from distsms.data.shards import dataset as shards
-from distsms.parallel import communicator as comm
+from distsms.parallel import mpi
 
-module = {"world": comm, "load": shards}[sys.argv[1]]
+module = {"world": mpi, "load": shards}[sys.argv[1]]
 there = getattr(module, sys.argv[1])
 
 def signalled(*words, **more):

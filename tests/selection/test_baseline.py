@@ -1,4 +1,4 @@
-"""The obvious alternatives: fitted as said, on a path's folds, measured and told apart honestly; nothing done twice."""
+"""The methods of a baseline: fitted as documented, on the folds of a path, evaluated without bias, and resumable."""
 
 from __future__ import annotations
 
@@ -20,22 +20,10 @@ from distsms.metrics.confidence import Interval
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import baseline_text, trees
-from distsms.selection.baseline import (
-    BEST,
-    BaselineStore,
-    Fit,
-    MethodResult,
-    Rows,
-    chosen,
-    complete,
-    read_standing,
-    run,
-    searched,
-    standings,
-    units,
-)
+from distsms.selection.baseline import BaselineStore, Fit, FoldedRows, first_round, run, second_round
 from distsms.selection.competitors import METHODS, OURS, Fitted, Task, require
-from distsms.selection.folds import Folds, deal, dealt
+from distsms.selection.folds import Folds, deal_rows, dealt
+from distsms.selection.method_results import BEST, MethodResult, choose, complete, evaluate_methods
 from tests.support import program
 from tests.support.problems import data
 
@@ -47,7 +35,7 @@ SETTINGS = Settings(lam=1.0, epsilon=1e-4)
 def rows(n=150, folds=3, **more):
     X, y = data(n, **more)
     counted = np.ones(n, bool)
-    return Rows(X, y, Folds(deal(y, counted, folds, 0, ALONE), counted))
+    return FoldedRows(X, y, Folds(deal_rows(y, counted, folds, 0, ALONE), counted))
 
 
 @pytest.fixture
@@ -61,7 +49,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("method", ["logistic", "logistic-balanced", "svm", "svm-balanced"])
 @pytest.mark.parametrize("lam", [1e-1, 1e-3])
 def test_lambda_means_the_same_to_others(method, lam):
-    """At their w the gradient of lambda/2 ||w||^2 and the weighted mean of losses is 0, but for their tolerance."""
+    """At their w the gradient of lambda/2 ||w||^2 plus the weighted mean loss is 0, up to their tolerance."""
     X, y = data(300)
     fitted = METHODS[method].fit(Task(X, y, "rocarea", SETTINGS), lam)
     assert not fitted.note
@@ -82,7 +70,7 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     ours = METHODS[OURS].fit(task, 1e-2)
     assert not ours.note
     pytest.importorskip("xgboost")
-    scores = trees.grow(X, y, 0, trees.attempt(X, y, task.held, "rocarea", 0).rounds)(X)
+    scores = trees.grow(X, y, 0, trees.attempt(X, y, task.held_out, "rocarea", 0).rounds)(X)
     assert ranking.rocarea(scores, y, ALONE) > 0.95 > 0.7 > ranking.rocarea(ours.score(X), y, ALONE)
 
 
@@ -90,10 +78,10 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
 def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
     xgboost = pytest.importorskip("xgboost")
     X, y = data(400)
-    held = deal(y, np.ones(400, bool), 5, 0, ALONE) == 1
+    held = deal_rows(y, np.ones(400, bool), 5, 0, ALONE) == 1
     found = trees.attempt(X, y, held, measure, 3)
     assert trees.attempt(X, y, held, measure, 3) == found  # no chance is left in it
-    words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **trees.setting(3)}
+    words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **trees.parameters(3)}
     model = xgboost.train(words, xgboost.DMatrix(X[~held], label=y[~held] > 0), found.rounds)
     ranked = ranking.ranking(model.predict(xgboost.DMatrix(X[held])).astype(float), y[held], ALONE)
     assert found.value == pytest.approx(getattr(ranked, measure), abs=1e-6)
@@ -103,41 +91,43 @@ def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
 
 
 def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
-    told = [trees.words(number) for number in range(30)]
-    assert told[0] == "max_depth 6, eta 0.1" and told == [trees.words(number) for number in range(30)]
+    told = [trees.describe(number) for number in range(30)]
+    assert told[0] == "max_depth 6, eta 0.1" and told == [trees.describe(number) for number in range(30)]
     assert len(set(told)) == 30
-    assert all(8 <= trees.setting(number)["max_leaves"] <= 256 for number in range(1, 30))
+    assert all(8 <= trees.parameters(number)["max_leaves"] <= 256 for number in range(1, 30))
 
 
 def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatch, folder):
-    """The setting that is best on inner rows, though it is the worst on the fold's; stopped between, gone on with."""
+    """The search takes what is best on inner rows, though it is worst on the fold; a stopped search goes on."""
     these, seen, grown = rows(), [], []
 
     def search(task, number):
         seen.append(len(task.y))
-        return trees.Tried([0.5, 0.9, 0.9][int(number)], 10 + int(number))
+        return trees.TrialResult([0.5, 0.9, 0.9][int(number)], 10 + int(number))
 
     def fit(task, number):
         grown.append((number, task.rounds))
         return Fitted(lambda X: np.arange(X.shape[0], dtype=float) if number else these.y[: X.shape[0]].astype(float))
 
     monkeypatch.setitem(METHODS, "trees", METHODS["trees"]._replace(search=search, fit=fit))
-    tries = units(["trees"], [], 3, 3)
+    tries = first_round(["trees"], [], 3, 3)
     assert not run(these, tries, "rocarea", SETTINGS, folder.keep)
     assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
-    assert folder.done() == set(tries) and not searched(folder.tries(), 4)
-    assert not standings(folder, folder.fits(), these, "rocarea")  # no table of what is only tried
-    wanted = searched(folder.tries(), 3)
+    assert folder.done() == set(tries) and not second_round(folder.trials(), 4)
+    assert not evaluate_methods(folder, folder.fits(), these, "rocarea")  # no table of what is only tried
+    wanted = second_round(folder.trials(), 3)
     assert [(*one[:3], one.best.setting, one.best.rounds) for one in wanted] == [
         ("trees", 3.0, f, 1.0, 11) for f in (1, 2, 3)
     ]
-    assert [one.best.setting for one in searched(folder.tries(), 1)] == [0.0] * 3  # a smaller budget
-    run(these, searched(folder.tries(), 1), "rocarea", SETTINGS, folder.keep)
+    assert [one.best.setting for one in second_round(folder.trials(), 1)] == [0.0] * 3  # a smaller budget
+    run(these, second_round(folder.trials(), 1), "rocarea", SETTINGS, folder.keep)
     run(these, wanted, "rocarea", SETTINGS, folder.keep)
     assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and folder.done() == set(tries)
-    (found,) = standings(folder, folder.fits(), these, "rocarea")
-    assert found.chosen == [3.0] * 3 and found.sure["rocarea"].value < 0.9  # of the larger one, though it did worse
-    assert found.seconds >= sum(one.seconds for one in folder.tries())
+    (found,) = evaluate_methods(folder, folder.fits(), these, "rocarea")
+    assert (
+        found.chosen == [3.0] * 3 and found.intervals["rocarea"].value < 0.9
+    )  # of the larger one, though it did worse
+    assert found.seconds >= sum(one.seconds for one in folder.trials())
     assert "best of 3" in baseline_text.table([found], "rocarea")
 
 
@@ -154,7 +144,7 @@ def test_no_fold_helps_to_choose_its_own_setting(table, fold, other):
         }
         del fits[min(fits)]  # a setting that one fold lacks is no choice
         fits |= {(7.0, f): Fit("svm", 7.0, f, 1.0, 0.1, 0.0, "") for f in (1, 2, 3)}
-        return [one.setting for one in chosen(complete([*fits.values()], "svm", 3), "rocarea")]
+        return [one.setting for one in choose(complete([*fits.values()], "svm", 3), "rocarea")]
 
     before = choices()
     others = [sum(line) - line[fold] for line in table[:-1]]
@@ -167,7 +157,7 @@ def test_no_fold_helps_to_choose_its_own_setting(table, fold, other):
 
 @given(st.data())
 def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
-    """By brute force over methods and settings; what a fold says of itself changes nothing there."""
+    """Compare with brute force over methods and settings; the values of a fold do not change its own choice."""
     candidates = [(name, lam) for name in ("logistic", "svm") for lam in (1.0, 0.1)]
     table = {one: data.draw(st.lists(st.integers(0, 4), min_size=3, max_size=3)) for one in candidates}
 
@@ -177,7 +167,7 @@ def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
             for one, line in table.items()
             for fold, value in enumerate(line)
         }
-        return [(fit.method, fit.setting) for fit in chosen(these, "prbep")]
+        return [(fit.method, fit.setting) for fit in choose(these, "prbep")]
 
     before, fold = choices(), data.draw(st.integers(0, 2))
     others = {one: sum(line) - line[fold] for one, line in table.items()}
@@ -189,12 +179,12 @@ def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
 
 def test_standings_are_means_over_folds_and_paired(folder):
     these = rows()
-    wanted = units([OURS, "logistic"], [1e-1, 1e-2], 3, 4)
+    wanted = first_round([OURS, "logistic"], [1e-1, 1e-2], 3, 4)
     assert len(wanted) == 12
     assert not run(these, wanted, "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
-    ours, other, best = standings(folder, fits, these, "rocarea")
-    assert (ours.method, other.method, ours.less) == (OURS, "logistic", {})
+    ours, other, best = evaluate_methods(folder, fits, these, "rocarea")
+    assert (ours.method, other.method, ours.differences) == (OURS, "logistic", {})
     assert best == other._replace(
         method=BEST, at_end=False, seconds=0.0, notes=f"logistic ({METHODS['logistic'].about}) in 3"
     )
@@ -202,26 +192,28 @@ def test_standings_are_means_over_folds_and_paired(folder):
     for one in (ours, other):
         own = [by[one.method, setting, f] for f, setting in enumerate(one.chosen, 1)]
         areas = [roc_auc_score(these.y[these.fold == fit.fold], folder.scores(fit)) for fit in own]
-        assert one.sure["rocarea"].value == pytest.approx(np.mean(areas))
-        assert one.sure["prbep"].value == pytest.approx(np.mean([fit.prbep for fit in own]))
-        assert one.sure["rocarea"].low < one.sure["rocarea"].value < one.sure["rocarea"].high
+        assert one.intervals["rocarea"].value == pytest.approx(np.mean(areas))
+        assert one.intervals["prbep"].value == pytest.approx(np.mean([fit.prbep for fit in own]))
+        assert one.intervals["rocarea"].low < one.intervals["rocarea"].value < one.intervals["rocarea"].high
         assert one.seconds == pytest.approx(sum(fit.seconds for fit in fits if fit.method == one.method))
-    for name, less in other.less.items():
-        assert less.value == pytest.approx(ours.sure[name].value - other.sure[name].value)
-    back = read_standing(json.loads(json.dumps(other.as_json())), "here")
-    assert back.less["rocarea"] == other.less["rocarea"] and back.chosen == other.chosen
-    # A method that is nowhere finished has no place, one that lacks a fold of all its settings neither.
-    assert [s.method for s in standings(folder, [f for f in fits if f.method == OURS], these, "rocarea")] == [OURS]
+    for name, less in other.differences.items():
+        assert less.value == pytest.approx(ours.intervals[name].value - other.intervals[name].value)
+    back = MethodResult.from_json(json.loads(json.dumps(other.as_json())), "here")
+    assert back.differences["rocarea"] == other.differences["rocarea"] and back.chosen == other.chosen
+    # A method without fits is not in the table, and neither is one that lacks a fold in all its settings.
+    assert [s.method for s in evaluate_methods(folder, [f for f in fits if f.method == OURS], these, "rocarea")] == [
+        OURS
+    ]
     partly = [f for f in fits if f.method == OURS or f.fold < 3]
-    assert [s.method for s in standings(folder, partly, these, "rocarea")] == [OURS]
+    assert [s.method for s in evaluate_methods(folder, partly, these, "rocarea")] == [OURS]
 
 
 def test_rows_that_are_never_judged(folder):
-    """By time, each fit is trained on what comes before; the first block is in no score and no interval."""
+    """By time, each fit is trained on the earlier rows only; the first block is in no score and no interval."""
     X, y = data(160)
-    these = Rows(X, y, dealt("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
-    run(these, units([OURS, "logistic"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
-    for one in standings(folder, folder.fits(), these, "rocarea"):
+    these = FoldedRows(X, y, dealt("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
+    run(these, first_round([OURS, "logistic"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    for one in evaluate_methods(folder, folder.fits(), these, "rocarea"):
         if one.method == BEST:
             continue
         own = sorted((fit for fit in folder.fits() if fit.method == one.method), key=lambda fit: fit.fold)
@@ -231,13 +223,13 @@ def test_rows_that_are_never_judged(folder):
             before = slice(0, 40 * fit.fold)
             again = METHODS[one.method].fit(Task(X[before], y[before], "rocarea", SETTINGS), 1e-1).score(X[judged])
             assert scores == pytest.approx(again, abs=1e-6)
-        assert one.sure["rocarea"].value == pytest.approx(np.mean([fit.rocarea for fit in own]))
-        assert one.sure["rocarea"].low < one.sure["rocarea"].value < one.sure["rocarea"].high
+        assert one.intervals["rocarea"].value == pytest.approx(np.mean([fit.rocarea for fit in own]))
+        assert one.intervals["rocarea"].low < one.intervals["rocarea"].value < one.intervals["rocarea"].high
 
 
 def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
     these = rows(n=240)
-    run(these, units([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
+    run(these, first_round([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
     of = {(one.method, one.setting, one.fold): one.rocarea for one in fits}
     others = {key[:2] for key in of if key[0] != OURS}
@@ -245,33 +237,33 @@ def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
     for fold in (1, 2, 3):
         name, setting = max(others, key=lambda one: sum(of[*one, f] for f in (1, 2, 3) if f != fold))
         values.append(of[name, setting, fold])
-    found = {one.method: one for one in standings(folder, fits, these, "rocarea")}
-    assert found[BEST].sure["rocarea"].value == pytest.approx(np.mean(values))
+    found = {one.method: one for one in evaluate_methods(folder, fits, these, "rocarea")}
+    assert found[BEST].intervals["rocarea"].value == pytest.approx(np.mean(values))
     assert list(found) == [OURS, "logistic", "svm-balanced", BEST]
     words = baseline_text.sentences([*found.values()], "rocarea")
     assert found[BEST].notes in words[0] and BEST in baseline_text.table([*found.values()], "rocarea")
 
 
 def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
-    """Limits of PRBEP by hand: replicates of the folds' rows, 1 + k / (k - 1) times the variance about the value."""
+    """The limits of PRBEP by hand: the replicates, with 1 + k / (k - 1) times their variance about the value."""
     these = rows(n=600)
-    run(these, units([OURS], [1e-1], 3, 4), "prbep", SETTINGS, folder.keep)
-    (ours,) = standings(folder, folder.fits(), these, "prbep")
+    run(these, first_round([OURS], [1e-1], 3, 4), "prbep", SETTINGS, folder.keep)
+    (ours,) = evaluate_methods(folder, folder.fits(), these, "prbep")
     drawn, shares = [], []
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
         at = np.flatnonzero(these.fold == fit.fold)
         scores, y = folder.scores(fit), these.y[at]
         drawn.append(bootstrap.prbep_replicates(scores, y, at, 1000, 0, ALONE))
         shares.append(confidence.prbep_estimate(ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
-    sure, replicates = ours.sure["prbep"], np.mean(drawn, axis=0)
-    far = [sure.value + math.sqrt(2.5) * (np.quantile(replicates, q) - sure.value) for q in (0.025, 0.975)]
+    interval, replicates = ours.intervals["prbep"], np.mean(drawn, axis=0)
+    far = [interval.value + math.sqrt(2.5) * (np.quantile(replicates, q) - interval.value) for q in (0.025, 0.975)]
     low, high = confidence.limits(confidence.pool_folds(shares), 0.95)
-    assert (sure.low, sure.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
-    assert sure.of == confidence.METHOD
+    assert (interval.low, interval.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
+    assert interval.of == confidence.METHOD
 
 
 def test_fits_are_kept_and_damage_is_told(folder):
-    these, wanted = rows(), units([OURS], [1e-1, 1e-2], 3, 4)
+    these, wanted = rows(), first_round([OURS], [1e-1, 1e-2], 3, 4)
     asked = iter([False, False, True])
     assert run(these, wanted, "rocarea", SETTINGS, folder.keep, lambda: next(asked))
     assert {(one.setting, one.fold) for one in folder.fits()} == {(0.1, 1), (0.1, 2)}
@@ -290,13 +282,13 @@ def test_scores_that_are_not_finite_are_refused(monkeypatch, folder):
     broken = METHODS[OURS]._replace(fit=lambda task, lam: type("F", (), {"score": lambda X: X @ np.full(12, np.nan)}))
     monkeypatch.setitem(METHODS, OURS, broken)
     with pytest.raises(InputError, match="not finite"):
-        run(these, units([OURS], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+        run(these, first_round([OURS], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
 
 
 def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
     require(["distsms", "logistic"])
-    with pytest.raises(InputError, match=r"trees wants xgboost.*distsms\[baseline\].*--methods"):
+    with pytest.raises(InputError, match=r"trees needs xgboost.*distsms\[baseline\].*--methods"):
         require(["distsms", "trees"])
 
 
@@ -324,14 +316,14 @@ def test_others_get_the_rows_that_training_sees(tmp_path, kind):
     assert X @ w == pytest.approx(dataset.load(manifest, ALONE).features.margins(w))
 
 
-def standing(method, value, less=None, **more):
+def method_result(method, value, less=None, **more):
     def interval(one):
         return Interval(one[0], 0.1, *one[1:], "DeLong", p=0.5)
 
-    sure = dict.fromkeys(("rocarea", "prbep"), interval((value, value - 0.1, value + 0.1)))
-    found = {} if less is None else dict.fromkeys(("rocarea", "prbep"), interval(less))
+    intervals = dict.fromkeys(("rocarea", "prbep"), interval((value, value - 0.1, value + 0.1)))
+    differences = {} if less is None else dict.fromkeys(("rocarea", "prbep"), interval(less))
     told = {"chosen": [0.1, 0.1, 0.01], "at_end": False, "seconds": 1.0, "notes": ""}
-    return MethodResult(method, sure=sure, less=found, **{**told, **more})
+    return MethodResult(method, intervals=intervals, differences=differences, **{**told, **more})
 
 
 @pytest.mark.parametrize(
@@ -346,13 +338,17 @@ def standing(method, value, less=None, **more):
     ],
 )
 def test_what_is_said_is_what_the_interval_says(less, word):
-    found = [standing(OURS, 0.9), standing("svm", 0.88, (0.1, 0.05, 0.15)), standing("logistic", 0.8, less)]
-    best = standing(BEST, 0.88, less, notes="logistic (regression) in 2, svm (hinge) in 1")
+    found = [
+        method_result(OURS, 0.9),
+        method_result("svm", 0.88, (0.1, 0.05, 0.15)),
+        method_result("logistic", 0.8, less),
+    ]
+    best = method_result(BEST, 0.88, less, notes="logistic (regression) in 2, svm (hinge) in 1")
     first, known, *_ = baseline_text.sentences([*found, best], "rocarea")
     assert word in first and best.notes in first and "2.000 points" in first
     assert "is itself a ranking SVM" in known
     assert "is itself a linear SVM, with hinge loss" in baseline_text.sentences([*found, best], "prbep")[1]
-    tuned = standing("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, chosen=[20.0] * 3)
+    tuned = method_result("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, chosen=[20.0] * 3)
     said = " ".join(baseline_text.sentences([*found, tuned, best], "rocarea"))
     assert "the best of 20 settings" in said and "are ahead by 5.000 points" in said
     assert "trees: 2 fits odd." in said and "end of the grid" in said and confidence.METHOD in said
@@ -366,12 +362,12 @@ def test_too_few_positives_give_no_verdict(folder):
     X, y = these.X, these.y.copy()
     y[few] = -1
     counted = np.ones(100, bool)
-    these = Rows(X, y, Folds(deal(y, counted, 3, 0, ALONE), counted))
-    run(these, units([OURS, "svm"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
-    found = standings(folder, folder.fits(), these, "rocarea")
+    these = FoldedRows(X, y, Folds(deal_rows(y, counted, 3, 0, ALONE), counted))
+    run(these, first_round([OURS, "svm"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    found = evaluate_methods(folder, folder.fits(), these, "rocarea")
     (first, *_) = baseline_text.sentences(found, "rocarea")
     assert first.startswith("No verdict on whether direct optimization pays: 9 positive rows are too few")
-    assert all(one.sure[name].low < one.sure[name].high for one in found for name in one.sure)
+    assert all(one.intervals[name].low < one.intervals[name].high for one in found for name in one.intervals)
 
 
 WITHOUT_PETSC = """
@@ -385,7 +381,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.e2e
 def test_the_program(tmp_path):
-    """On two ranks, stopped, gone on with on one, on a path's folds, and shown in a report."""
+    """Run on two ranks, stop, go on with one rank, use the folds of a path, and show the results in a report."""
     program.write_svmlight(tmp_path / "rows.svm", n=200)
     program.run("shard", tmp_path / "rows.svm", tmp_path / "data")
     words = ("baseline", tmp_path / "data", "--output", tmp_path / "out")

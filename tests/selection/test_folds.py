@@ -1,5 +1,4 @@
-"""Rows dealt out to folds: every class evenly, the same on any number of ranks, none that does not count; what belongs
-together stays together, and no model sees the future."""
+"""Folds are even in each class and the same on any number of ranks, groups stay whole, and no model sees the future."""
 
 from __future__ import annotations
 
@@ -10,13 +9,13 @@ from hypothesis import strategies as st
 
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.selection.folds import deal, dealt, held_out
+from distsms.selection.folds import deal_rows, dealt, hold_out
 from distsms.utils.hashing import row_keys
 from tests.support.problems import share
 
 
 def rows(n, positive, seed, left_out=0.0):
-    """Labels and which rows count; at least 7 of each class do."""
+    """Return labels, and which rows are used: at least 7 of each class."""
     rng = np.random.default_rng(seed)
     labels = np.where(rng.random(n) < positive, 1, -1).astype(np.int8)
     labels[:7], labels[7:14] = 1, -1
@@ -29,8 +28,8 @@ def rows(n, positive, seed, left_out=0.0):
 def test_every_class_is_dealt_out_evenly_on_any_ranks(comm, n, positive, seed, folds, left_out):
     labels, counted = rows(n, positive, seed, left_out)
     mine = share(comm, n)
-    found = np.concatenate(comm.allgather(deal(labels[mine], counted[mine], folds, seed, comm)))
-    assert np.array_equal(found, deal(labels, counted, folds, seed, Communicator()))
+    found = np.concatenate(comm.allgather(deal_rows(labels[mine], counted[mine], folds, seed, comm)))
+    assert np.array_equal(found, deal_rows(labels, counted, folds, seed, Communicator()))
     assert np.array_equal(found != 0, counted)
     for sign in (1, -1):
         sizes = np.bincount(found[counted & (labels == sign)], minlength=folds + 1)[1:]
@@ -41,10 +40,10 @@ def test_every_class_is_dealt_out_evenly_on_any_ranks(comm, n, positive, seed, f
 def test_each_row_comes_to_each_fold_equally_often_over_seeds():
     """Of 2000 deals, each fold gets a given row 400 times on average, with a standard deviation of 18."""
     labels, counted = rows(23, 0.5, 0)
-    found = np.array([deal(labels, counted, 5, seed, Communicator()) for seed in range(2000)])
+    found = np.array([deal_rows(labels, counted, 5, seed, Communicator()) for seed in range(2000)])
     counts = np.array([np.bincount(column, minlength=6)[1:] for column in found.T])
     assert abs(counts - 400).max() < 6 * 18
-    neighbours = np.mean((found[:, :-7] == found[:, 7:])[:, :14])  # of another run or class
+    neighbours = np.mean((found[:, :-7] == found[:, 7:])[:, :14])  # rows of different runs or classes
     assert 0.15 < neighbours < 0.25
     assert np.any(found[0] != found[1])
 
@@ -53,16 +52,16 @@ def test_a_class_too_small_for_the_folds_is_refused(comm):
     labels = np.where(np.arange(40) % 10 == 3, 1, -1).astype(np.int8)
     mine = share(comm, 40)
     counted = np.ones(40, bool)
-    assert len(np.unique(deal(labels, counted, 4, 0, Communicator())[labels > 0])) == 4
+    assert len(np.unique(deal_rows(labels, counted, 4, 0, Communicator())[labels > 0])) == 4
     with pytest.raises(InputError, match="at least 5 rows of each class, and there are 4 positive ones"):
-        deal(labels[mine], counted[mine], 5, 0, comm)
+        deal_rows(labels[mine], counted[mine], 5, 0, comm)
     counted[:] = labels < 0
     with pytest.raises(InputError, match="0 positive"):
-        deal(labels[mine], counted[mine], 2, 0, comm)
+        deal_rows(labels[mine], counted[mine], 2, 0, comm)
 
 
 def by(kind, marks, labels, folds, comm, counted=None, seed=0):
-    """The folds of all rows, dealt out by all ranks, and by one; they are the same."""
+    """Deal all rows out on all ranks and on one, check that the folds are the same, and return them."""
     counted, mine = np.ones(len(labels), bool) if counted is None else counted, share(comm, len(labels))
     found = dealt(kind, marks[mine], labels[mine], counted[mine], folds, seed, comm)
     alone = dealt(kind, marks, labels, counted, folds, seed, Communicator())
@@ -73,7 +72,7 @@ def by(kind, marks, labels, folds, comm, counted=None, seed=0):
 
 
 def grouped(n, n_groups, seed, positive=0.3):
-    """Marks of groups of very different sizes, at least 14 of them with both classes, and labels."""
+    """Return the hashes of groups of very different sizes, at least 14 of them with both classes, and the labels."""
     rng = np.random.default_rng(seed)
     group = np.concatenate([np.repeat(np.arange(14), 2), (n_groups * rng.random(n) ** 2).astype(int)])
     labels = np.where(rng.random(len(group)) < positive, 1, -1).astype(np.int8)
@@ -98,8 +97,10 @@ def test_no_group_is_split(comm, n, n_groups, seed, folds, left_out):
 
 @given(st.lists(st.integers(1, 9), min_size=12, max_size=60), st.integers(2, 6), st.integers(0, 5))
 def test_folds_of_groups_are_even(comm, sizes, folds, seed):
-    """Of groups that have one class each: the folds' sizes in a class differ by no more than its largest group. Groups
-    of one row are dealt out as rows are: to one row."""
+    """If each group has one class, the folds' sizes in a class differ by at most its largest group.
+
+    Groups of one row are dealt out as rows are, so that the sizes differ by at most one row.
+    """
     for these in (np.array(sizes), np.ones(len(sizes), int)):
         sign = np.where(np.arange(len(these)) % 2, 1, -1)
         labels, marks = np.repeat(sign, these).astype(np.int8), row_keys(np.repeat(np.arange(len(these)), these), 1)
@@ -127,7 +128,7 @@ def test_another_seed_deals_groups_otherwise(comm):
 
 @given(st.lists(st.integers(0, 40), min_size=20, max_size=120), st.integers(1, 4), st.sampled_from([0.0, 0.3]))
 def test_time_never_trains_on_the_future(comm, times, folds, left_out):
-    """By brute force: whoever comes before the end of a block, and ties with it."""
+    """Compare with blocks by brute force: rows up to the end of each block, and those whose times tie with it."""
     times = np.sort(np.array(times))[np.random.default_rng(0).permutation(len(times))] * 0.5
     labels = np.where(np.arange(len(times)) % 2, 1, -1).astype(np.int8)
     counted = np.random.default_rng(1).random(len(times)) >= left_out
@@ -156,19 +157,19 @@ def test_time_in_the_order_of_the_input(comm):
 @pytest.mark.serial
 def test_what_a_training_holds_out_for_itself():
     marks, labels = grouped(100, 20, 0)
-    held = held_out("groups", marks, labels, 5)
+    held = hold_out("groups", marks, labels, 5)
     assert not set(marks[held]) & set(marks[~held]) and set(labels[held]) == {1, -1}
-    held = held_out("time", np.arange(60), np.tile([1, -1], 30).astype(np.int8), 5)
+    held = hold_out("time", np.arange(60), np.tile([1, -1], 30).astype(np.int8), 5)
     np.testing.assert_array_equal(held, np.arange(60) >= 48)
     late = np.where(np.arange(60) < 14, -1, np.tile([1, -1], 30)).astype(np.int8)  # one class in the first fifth
-    np.testing.assert_array_equal(held_out("time", np.arange(60), late, 5), np.arange(60) >= 48)
+    np.testing.assert_array_equal(hold_out("time", np.arange(60), late, 5), np.arange(60) >= 48)
     four = np.repeat(np.arange(4), 15).astype(np.uint64)  # fewer groups than parts
-    assert np.count_nonzero(held_out("groups", four, np.tile([1, -1, -1], 20).astype(np.int8), 5)) == 15
-    held = held_out("rows", np.arange(60), np.tile([1, -1, -1], 20).astype(np.int8), 5)
+    assert np.count_nonzero(hold_out("groups", four, np.tile([1, -1, -1], 20).astype(np.int8), 5)) == 15
+    held = hold_out("rows", np.arange(60), np.tile([1, -1, -1], 20).astype(np.int8), 5)
     assert np.count_nonzero(held) == 12
     one = np.where(np.arange(60) > 0, -1, 1).astype(np.int8)
-    assert held_out("rows", np.arange(60), one, 5) is None
-    assert held_out("groups", np.zeros(60, np.uint64), -one, 5) is None
+    assert hold_out("rows", np.arange(60), one, 5) is None
+    assert hold_out("groups", np.zeros(60, np.uint64), -one, 5) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Paths of lambdas over folds: the same as trainings on the rows themselves, in one pass or one by one."""
+"""Paths of lambdas over folds give the same as trainings on the rows of each fold alone, in one pass or one by one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RANKING = [key for key in MEASURES if key[0] in ("rocarea", "prbep")]
 
 
 def solved(comm, problem, X, y, **more):
-    """What `run` returns, and on the root the w of each point, by lambda and lane."""
+    """Return what `run` returns, and on the root the w of each point, by lambda and fold."""
     w = {}
 
     def keep(point, result):
@@ -45,7 +45,7 @@ def solved(comm, problem, X, y, **more):
 @pytest.mark.parametrize("kind", ["groups", "time"])
 @pytest.mark.parametrize("measure", ["rocarea", "prbep"])
 def test_a_lane_trains_and_is_judged_on_rows_that_the_folds_name(measure, kind, comm):
-    """By time, no lane sees what comes after its rows, and the first block judges nothing."""
+    """By time, no fold is trained on rows that come later, and the first block evaluates nothing."""
     X, y = data(n=160)
     marks = np.arange(160) // 8 if kind == "groups" else np.random.default_rng(0).permutation(160) // 2
     marks = marks.astype(np.uint64 if kind == "groups" else float)
@@ -66,7 +66,7 @@ def test_a_lane_trains_and_is_judged_on_rows_that_the_folds_name(measure, kind, 
 
 
 def rows_of(comm, problem, X, y, lane):
-    """The rows of all ranks on which a lane trains."""
+    """Return which rows of all ranks a fold is trained on."""
     folds = np.concatenate(comm.allgather(Lanes(block(comm, X, y), problem, comm).folds.number))
     return folds != lane
 
@@ -122,7 +122,7 @@ def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
 @pytest.mark.serial
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_one_pass_gives_what_one_by_one_does(solver):
-    """One process rounds alike, however many vectors there are: every lane goes its own way to the bit."""
+    """One process rounds alike for any number of vectors, so that every fold is the same to the bit."""
     X, y = data(n=120)
     problem = replace(PROBLEM, settings=Settings(lam=1.0, epsilon=1e-3, solver=solver))
     runs = {n: solved(Communicator(), replace(problem, at_once=n), X, y) for n in (1, 2, 4)}
@@ -245,7 +245,7 @@ def test_the_choice_and_how_flat_it_is():
 
 @pytest.mark.serial
 def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
-    """Both rules pass it over, as long as there is another; the run around the best one ends there."""
+    """Both rules pass over such a lambda as long as there is another; the run around the best one ends before it."""
 
     def points(*lines):
         for k, (idle, *areas) in enumerate(lines):
@@ -292,7 +292,7 @@ def test_means_are_of_the_lambdas_that_all_folds_have():
 
 @pytest.mark.serial
 def test_the_interval_is_of_the_rule_that_chooses():
-    """Where 1 is within a standard error of 0.1 on every three folds, one-se takes it on the fourth."""
+    """If lambda 1 is within a standard error of lambda 0.1 on any three folds, one-se takes it for the fourth."""
     result, told = {"status": "proved", "vacuous": False}, {"squares": [2.0, 3.0], "counts": [40, 60]}
     values = {1.0: (0.70, 0.80, 0.75, 0.85), 0.1: (0.71, 0.81, 0.76, 0.86)}
     points = [
@@ -307,7 +307,7 @@ def test_the_interval_is_of_the_rule_that_chooses():
 
 @pytest.mark.serial
 def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
-    """By hand: of three folds, one would choose another lambda than the others do for it."""
+    """By hand: one of three folds would choose another lambda for itself than the other two do."""
     values = {(1.0, 1): 0.9, (1.0, 2): 0.6, (1.0, 3): 0.6, (0.1, 1): 0.5, (0.1, 2): 0.7, (0.1, 3): 0.8}
     told = {"prbep": None, "squares": [2.0, 3.0], "counts": [40, 60]}
     result = {"status": "proved", "vacuous": False}
@@ -381,7 +381,7 @@ def test_words_on_the_choice():
     some = curve(0.80, 0.8951, 0.90, 0.7)
     text = path_text.choice("rocarea", choose(some, "one-se"), some)
     assert "lambda 0.1: held-out ROCArea 0.895100, standard error 0.010000; the best mean is 0.900000 at 0.01" in text
-    assert "lambda 0.01 to 0.1 within one standard error of the best mean: -0.004900 at 0.1" in text
+    assert "of lambda 0.01 to 0.1 are within one standard error of the best mean:\n            -0.004900 at 0.1" in text
     assert "warning" not in text
     assert "is the largest one" in path_text.choice("rocarea", choose(some[2:], "best"), some[2:])
 
@@ -396,6 +396,6 @@ def test_words_on_a_choice_that_says_nothing():
         assert ("no better than w = 0" in text) == vacuous
         assert ("is the largest one" in text) != vacuous
         assert ("--measure rocarea" in path_text.nothing("prbep", points)) == vacuous
-        assert ("smaller ones may" in path_text.nothing("rocarea", points)) == vacuous
+        assert ("smaller lambdas may" in path_text.nothing("rocarea", points)) == vacuous
         better = Point(1e-9, 0, {"vacuous": False}, 0.0, {}, None)
         assert not path_text.nothing("prbep", [*points, better])

@@ -1,4 +1,4 @@
-"""`distsms path` as its users run it: on any ranks, killed, resumed, grown, refused."""
+"""The program `distsms path`: on any number of ranks, killed and resumed, with more lambdas, and refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRID = ("--lambdas", "1e-1:1e-3", "--folds", 3)
 
 @pytest.fixture
 def words(tmp_path):
-    """The command's first words, up to the grid."""
+    """Return the beginning of the command line, up to the grid."""
     write_svmlight(tmp_path / "train.svm")
     run("shard", tmp_path / "train.svm", tmp_path / "data", "--shards", 2, "--normalize", "maxabs")
     return ("path", tmp_path / "data", "--output", tmp_path / "out")
@@ -101,7 +101,7 @@ def test_grown_refused_and_limited(words, tmp_path):
 
 
 def test_a_lambda_that_says_nothing_is_passed_over_and_named(words, tmp_path):
-    """At 1e3 w is next to 0, though its direction ranks as well: the rule alone would take it, and did."""
+    """At 1e3 w is next to 0, though its direction ranks as well, so that the rule alone would choose it."""
     out = run(*words, "--lambdas", 1e3, 1e-1, "--folds", 3, "--rule", "one-se", "--epsilon", 1e-6)
     assert "not       lambda 1000, which the rule would choose by its mean: no better than w = 0" in out
     found = json.loads((tmp_path / "out" / "path.json").read_text())
@@ -116,7 +116,7 @@ def test_too_few_positives_for_the_folds(words, tmp_path):
     for ranks in (None, 2):
         err = run("path", tmp_path / "few", "--output", tmp_path / "none", code=1, ranks=ranks)
         assert "there are 1 positive ones; give fewer --folds" in err
-    # Nothing was solved there, so that nothing is in the way of another problem.
+    # Nothing was solved there, so that the folder can be used for another problem.
     out = run("path", tmp_path / "few", "--output", tmp_path / "none", "--folds", 0, "--lambdas", 0.1)
     assert "proved" in out
     assert not (tmp_path / "none" / "model.h5").exists()

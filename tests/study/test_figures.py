@@ -1,4 +1,4 @@
-"""Figures are files with something in them: every method, panel and axis named, no two methods alike."""
+"""The files of figures: every method, panel and axis has its name in them, and no two methods look alike."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_figure_is_drawn_and_named(runs, tmp_path):
 
 
 def test_what_was_not_run_is_not_drawn(runs, tmp_path):
-    few = [one for one in runs if one.cell.method in ("lmvm", "bmrm") and one.cell.measure == "prbep"]
+    few = [one for one in runs if one.spec.method in ("lmvm", "bmrm") and one.spec.measure == "prbep"]
     names = {path.name for path in figures.draw(few, "a set", tmp_path / "figures")}
     assert names == {f"{kind}_prbep.{end}" for kind in ("objective", "suboptimality", "test") for end in ("png", "svg")}
 
@@ -78,23 +78,23 @@ def test_the_legend_has_room(tmp_path, lambdas):
 
 
 def test_no_two_methods_look_alike(runs):
-    methods = [*figures.LOOKS, "lmvm, c_mu 5", "agm, c_mu 5", "bmrm, as in the proofs"]
-    looks = figures._looks(methods)
-    assert len({look["color"] for method, look in looks.items() if method in figures.LOOKS}) == len(figures.LOOKS)
+    methods = [*figures.STYLES, "lmvm, c_mu 5", "agm, c_mu 5", "bmrm, as in the proofs"]
+    looks = figures._styles(methods)
+    assert len({look["color"] for method, look in looks.items() if method in figures.STYLES}) == len(figures.STYLES)
     markers = {look["marker"] for look in looks.values()}
     assert len(markers) == len(methods)
     assert not markers & set(figures.END_MARKERS.values())
-    assert figures._looks({one.cell.method for one in runs}).items() <= looks.items()  # in every figure the same
-    assert figures._looks(["bmrm"]) == {"bmrm": looks["bmrm"]}
+    assert figures._styles({one.spec.method for one in runs}).items() <= looks.items()  # in every figure the same
+    assert figures._styles(["bmrm"]) == {"bmrm": looks["bmrm"]}
 
 
 def drawn(runs, quantity):
-    """The axes of the runs of one problem."""
+    """Return axes with one quantity of the runs of one problem."""
     return figures.panels(runs, [quantity], "a set", figures.problems(runs)).axes[0]
 
 
 def test_what_is_not_known_is_grey_and_no_run_vanishes_in_it(tmp_path):
-    """The least J known, 0.5, is proved to be within 0.01 of the minimum: its run ends at a tenth of that."""
+    """The least J known, 0.5, is proved to be within 0.01 of the minimum, so that its run is drawn down to 0.001."""
     made(tmp_path, RunSpec("prbep", 1e-2, "lmvm"), [1.0, 0.6, 0.5], bound=0.4)
     made(tmp_path, RunSpec("prbep", 1e-2, "bmrm"), [1.0, 0.7, 0.55], "time", bound=0.49)
     axes = drawn(RunStore(tmp_path).all_finished(), figures.EXCESS)
@@ -128,7 +128,7 @@ def test_early_test_points_do_not_stretch_the_axis(tmp_path):
 
 
 def test_test_rows_without_a_measure_do_no_harm(tmp_path):
-    """Of rows of one class ROCArea is null."""
+    """ROCArea is null if the test rows have one class only."""
     path = made(tmp_path, RunSpec("rocarea", 1e-2, "lmvm"), [2.0, 1.0], test=0.5, files=True) / "test.jsonl"
     path.write_text(path.read_text().replace('"rocarea": 0.5', '"rocarea": null'))
     axes = drawn(RunStore(tmp_path).all_finished(), figures.TESTED)

@@ -1,4 +1,4 @@
-"""The folder of a comparison: the grid, what may change and what may not, damage, links, and beginning anew."""
+"""The folder of a comparison: which settings may change, damaged files, links, and beginning anew."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestFolder:
                 folder.open({**IDENTITY, **change}, overwrite=False)
 
     def test_limits_may_grow(self, tmp_path):
-        """Runs that the old limit ended, and no others, are cut short."""
+        """With a larger limit, only those runs count as cut short that the old limit ended."""
         folder, limits = RunStore(tmp_path), {"time_limit": 5.0, "max_evaluations": 10}
         folder.open({**IDENTITY, "settings": limits}, overwrite=False)
         folder.open({**IDENTITY, "settings": {**limits, "time_limit": 50.0}}, overwrite=False)
@@ -164,7 +164,7 @@ class TestFolder:
         self.refused(tmp_path, "trace.jsonl: has a line")
 
     def refused(self, path, words):
-        """By both readers."""
+        """Check that both ways of reading a run refuse it."""
         for reader in (RunStore(path).all_finished, lambda: RunStore(path).finished(CELL)):
             with pytest.raises(InputError, match=words):
                 reader()
@@ -172,7 +172,7 @@ class TestFolder:
     @pytest.mark.parametrize("place", ["cells", f"cells/{CELL.name}"])
     @pytest.mark.parametrize("kind", ["file", "link", "circle", "dangling"])
     def test_what_is_no_folder_among_the_runs(self, tmp_path, place, kind):
-        """Refused; begun anew it goes, but never what a link leads to."""
+        """It is refused. Beginning anew removes it, but never what a link leads to."""
         folder, kept, odd = RunStore(tmp_path / "out"), tmp_path / "kept", tmp_path / "out" / place
         folder.path.mkdir()
         folder.open(IDENTITY, overwrite=False)
@@ -210,7 +210,7 @@ class TestFolder:
         "text", ["garbage", "", "null", "[]", "{}", '{"format": "distsms-comparison"}', "[" * 10**5]
     )
     def test_a_damaged_identity(self, tmp_path, text):
-        """Only where runs say that it is a comparison, and nothing else is there, may it be begun anew."""
+        """It may be begun anew only if runs show that it is a comparison, and nothing else is in the folder."""
         folder, path = RunStore(tmp_path), tmp_path / "comparison.json"
         path.write_text(text)
         with pytest.raises(InputError, match=r"not a comparison, or a damaged one; name another folder$"):

@@ -1,4 +1,4 @@
-"""Runs of a comparison: what they leave, how they are stopped, and what is measured on the way."""
+"""Runs of a comparison: the files they leave, how they are stopped, and their measures on test rows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import STEPS
 from distsms.study.grid import RunSpec, RunStore
-from distsms.study.runner import HeldOutRows, Kept, Runner
+from distsms.study.runner import HeldOutRows, Runner, SavedIterates
 from tests.support.problems import CELL, IDENTITY, block, data
 
 EPSILON = 1e-4
 
 
 def runner(comm, folder, stop_wanted=lambda: False, seed=3, step="root"):
-    """A runner on small data with test rows, and these test rows."""
+    """Return a runner on a small data set with test rows, and these test rows."""
     X, y = data(n=150, seed=seed)
     test = data(n=90, seed=seed + 1)
     one = RunStore(folder)
@@ -72,10 +72,10 @@ def test_a_stopped_run_is_not_finished_and_leftovers_go(comm, shared_dir):
 
 @pytest.mark.serial
 def test_kept_w_are_those_of_their_evaluations(tmp_path):
-    """A w for each improvement, at most as often as the grid of evaluations says; the disk holds them."""
+    """A w is kept for each improvement of J, at most once in each step of the growing distance, in a nameless file."""
     rng = np.random.default_rng(0)
     best, ws = np.minimum.accumulate(rng.random(2000)), {}
-    with Kept(tmp_path) as kept:
+    with SavedIterates(tmp_path) as kept:
         for k, J in enumerate(best.tolist(), 1):
             w = np.full(5, float(np.flatnonzero(best == J)[0]))  # the same as long as J is
             kept(State(k, 0.5 * k, 1.0, 0.0, J, J, J, J, 0.1, 0.0, 0.0), w)

@@ -1,4 +1,4 @@
-"""What the tables of a comparison say."""
+"""The tables of a comparison."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.problems import CELL, made
 class TestTables:
     def test_within_one_percent(self, tmp_path):
         one = made(tmp_path, CELL, [3.0, 1.02, 1.011, 1.01, 1.0005, 1.0])
-        assert tables.within(one, 1.0, 0.01)[:2] == (4, 4.0)
-        assert tables.within(one, 1.0, 0.001)[:2] == (5, 5.0)
-        assert tables.within(one, 1.0, 0.0)[:2] == (6, 6.0)
-        assert str(tables.within(one, 1.0, 0.01)) == "4.00 s (4)"
+        assert tables.time_to(one, 1.0, 0.01)[:2] == (4, 4.0)
+        assert tables.time_to(one, 1.0, 0.001)[:2] == (5, 5.0)
+        assert tables.time_to(one, 1.0, 0.0)[:2] == (6, 6.0)
+        assert str(tables.time_to(one, 1.0, 0.01)) == "4.00 s (4)"
 
     @pytest.mark.parametrize(
         "status, words",
@@ -26,14 +26,14 @@ class TestTables:
     )
     def test_not_reached_says_why_and_how_far(self, tmp_path, status, words):
         one = made(tmp_path, CELL, [2.0, 1.25], status)
-        found = tables.within(one, 1.0, 0.01)
+        found = tables.time_to(one, 1.0, 0.01)
         assert found.seconds is None
         assert words in str(found)
         assert "25 % above" in str(found)
 
     def test_a_run_without_any_finite_J(self, tmp_path):
         runs = [made(tmp_path, CELL, [], "nonfinite"), made(tmp_path, CELL._replace(solver="agm"), [1.0], bound=0.9)]
-        assert str(tables.within(runs[0], 1.0, 0.01)) == "n.a. (J not finite)"
+        assert str(tables.time_to(runs[0], 1.0, 0.01)) == "n.a. (J not finite)"
         assert tables.disagreements(runs) == []
         assert "J not finite" in tables.as_markdown(runs, "# x")
         assert tables.best_run(runs[:1]) is None
@@ -66,7 +66,7 @@ class TestTables:
         ]
 
     def test_what_excludes_another_is_found(self, tmp_path):
-        """Two proved intervals that do not intersect; a third one, and another lambda, are innocent."""
+        """Two runs prove intervals that do not intersect; a third run, and one at another lambda, agree with both."""
         runs = [
             made(tmp_path, CELL, [1.0], bound=0.99),
             made(tmp_path, CELL._replace(solver="agm"), [0.98], bound=0.97),
@@ -84,7 +84,7 @@ class TestTables:
         for k, cell in enumerate(cells):
             made(tmp_path, cell, [2.0, 1.0 + 0.002 * k], bound=0.9, test=0.5 + 0.1 * k, vacuous=k == 0)
         runs = RunStore(tmp_path).all_finished()
-        assert [one.cell for one in runs] == [cells[3], cells[0], cells[2], cells[1]]
+        assert [one.spec for one in runs] == [cells[3], cells[0], cells[2], cells[1]]
         assert len(tables.as_csv(runs).splitlines()) == 5
         text = tables.as_markdown(runs, "# x")
         assert text.count("| rocarea | 0.01 |") == 3

@@ -51,8 +51,8 @@ def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
 
 @njit()
 def _divide(mantissa: int, power: float) -> tuple[bool, float]:
-    """Divide an int64 above 2^53 by an exact power of ten. Return whether the result is proved correctly rounded, and
-    it.
+    """Divide an int64 above 2^53 by an exact power of ten; return whether the rounding is proved correct, and the
+    result.
 
     high + low is the mantissa and high = q power + r, all of them exactly (Dekker's product), so that the quotient is q
     + (r + low) / power. The last term carries a relative error below 2^-51. If a change of the last term by 2^-48
@@ -77,17 +77,16 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
 
 @njit()
 def _digit(text: NDArray[np.uint8], i: int) -> Any:
-    """Return the digit at i; below 0 or above 9 if there is none. It is no byte, which NumPy 2 would make it without
-    Numba.
+    """Return the digit at i, as an int64; below 0 or above 9 if there is none.
+
+    Without the conversion it would be a byte where NumPy 2 runs this without Numba.
     """
     return np.int64(text[i]) - _ZERO
 
 
 @njit()
 def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
-    """Read the number at `start`; return whether this succeeded exactly as `float` does it, the value, and the field's
-    end.
-    """
+    """Read the number at `start`: return whether this was exact, as `float` is, then the value and the field's end."""
     i = start
     byte = text[i]
     negative = byte == _MINUS
@@ -153,9 +152,7 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
 
 @njit()
 def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
-    """Read `qid:` and digits: return the end of the field (`start` if there is none), and the id (MAX_INDEX + 1 if
-    larger).
-    """
+    """Read `qid:` and digits: return the field's end (`start` if there is none) and the id (at most MAX_INDEX + 1)."""
     if text[start] != _Q or text[start + 1] != _I or text[start + 2] != _D or text[start + 3] != _COLON:
         return start, -1
     i = start + 4

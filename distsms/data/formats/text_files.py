@@ -48,8 +48,7 @@ class TextPosition(NamedTuple):
 
 
 def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[ByteRange]]:
-    """Cut files into `n_shares` consecutive shares of about equal numbers of bytes. Share r + 1 follows share r in the
-    input.
+    """Cut files into `n_shares` consecutive shares of about equal numbers of bytes.
 
     Parameters
     ----------
@@ -57,6 +56,11 @@ def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[By
         The files, in the order of the input.
     n_shares : int
         The number of shares, at least 1. Shares may be empty.
+
+    Returns
+    -------
+    list of list of ByteRange
+        The shares; share r + 1 follows share r in the input.
 
     Raises
     ------
@@ -167,9 +171,7 @@ def _skip_line(stream: BinaryIO) -> int:
 
 
 def line_number(origin: TextPosition, text: bytes, position: int) -> int:
-    """Return the number, from 1, of the line that holds `text[position]`. Reads the file from its beginning to the
-    text.
-    """
+    """Return the number, from 1, of the line that holds `text[position]`. Reads the file up to the text."""
     line = 1 + text.count(b"\n", 0, position)
     if origin.offset:
         with open_text(origin.path) as stream:

@@ -18,8 +18,9 @@ CHUNK = 512
 
 
 class _Frames(io.RawIOBase):
-    """The decompressed content of a file's frames. Raises EOFError if the last frame is cut, which zstandard's own
-    reader ignores.
+    """The decompressed content of a file's frames.
+
+    Raises EOFError if the last frame is cut, which zstandard's own reader ignores.
     """
 
     def __init__(self, path: str) -> None:

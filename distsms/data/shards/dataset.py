@@ -24,26 +24,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data.shards import storage
 from distsms.data.shards.from_arrays import write_data
 from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.shards.publish import prepare, publish, verify, withdraw
 from distsms.data.shards.reader import OpenShard, ShardRange, open_shard
-from distsms.data.shards.streaming import DenseStream, MemoryBudget, SparseStream, Stream, entry_bytes, length_extremes
+from distsms.data.shards.resident import DenseLoader, SparseLoader
+from distsms.data.shards.streaming import DenseStream, MemoryBudget, SparseStream, Stream, entry_bytes
 from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
 from distsms.matrix.local import (
-    PART_ENTRIES,
-    DenseRows,
     Features,
-    PatternRows,
-    SparseRows,
-    index_dtype,
-    length_dtype,
     normalize_matrix,
-    unsigned,
 )
 from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
@@ -239,7 +232,7 @@ def check_columns(manifest: Manifest, width: int) -> None:
 class _Read(NamedTuple):
     """A rank's rows as they come from the files; see `DataBlock`."""
 
-    rows: _DenseRows | _SparseRows | Stream
+    rows: DenseLoader | SparseLoader | Stream
     labels: NDArray[np.int8]
     weights: NDArray[np.float64] | None
     first_row: int
@@ -252,14 +245,14 @@ def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int
         manifest.checked_path(rows_of_shard.shard)  # before memory is reserved for what the manifest promises
     n_local = last.row - first.row
     streamed = budget is not None and entry_bytes(manifest)[0] * (last.nnz - first.nnz) > budget.entries(n_local)
-    rows: _DenseRows | _SparseRows | Stream
+    rows: DenseLoader | SparseLoader | Stream
     if manifest.layout == "dense":
-        make = DenseStream if streamed else _DenseRows
+        make = DenseStream if streamed else DenseLoader
         rows = make(n_local, width, manifest.dtype)
     elif streamed:
         rows = SparseStream(ranges, n_local, width, manifest.dtype)
     else:
-        rows = _SparseRows(ranges, n_local, last.nnz - first.nnz, width, manifest.dtype)
+        rows = SparseLoader(ranges, n_local, last.nnz - first.nnz, width, manifest.dtype)
     labels = np.empty(n_local, np.int8)
     weights = np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read
@@ -305,96 +298,3 @@ def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
     with open_shard(manifest, shard, rows[k - 1]) as file:
         row, entries = file.search(missing)
         return _Boundary(rows[k - 1] + row, nnz[k - 1] + entries, file.bytes_read)
-
-
-class _SparseRows:
-    """The local rows of CSR shards, put together in arrays of their final size and type, a bounded part at a time."""
-
-    def __init__(self, ranges: list[ShardRange], n_local: int, nnz: int, width: int, dtype: str) -> None:
-        nnz = max(nnz, 0)  # it is negative only if indptr descends, which `add` reports
-        self.lengths = np.zeros(n_local, length_dtype(0))
-        self.indices = np.empty(nnz, unsigned(width - 1))
-        valued = any(part.shard.values for part in ranges)
-        self.values = np.empty(nnz, dtype) if valued else None
-        self.filled, self.width = 0, width
-
-    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        indptr = shard.read_indptr(part)
-        self._count(np.diff(indptr), local)
-        cut = 0
-        while cut < len(indptr) - 1:
-            end = max(cut + 1, int(np.searchsorted(indptr, indptr[cut] + PART_ENTRIES, side="right")) - 1)
-            some = part._replace(start=part.start + cut, stop=part.start + end)
-            self._add_entries(shard, some, indptr[cut : end + 1], slice(local.start + cut, local.start + end))
-            cut = end
-
-    def _count(self, lengths: NDArray[np.int64], local: slice) -> None:
-        """Note the number of entries of each row, in a wider type if need be."""
-        wanted = length_dtype(int(lengths.max(initial=0)))
-        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, wanted), copy=False)
-        self.lengths[local] = lengths
-
-    def _add_entries(
-        self, shard: OpenShard, rows_of_shard: ShardRange, indptr: NDArray[np.int64], local: slice
-    ) -> None:
-        start, stop = int(indptr[0]), int(indptr[-1])
-        indptr = indptr - start
-        indices = shard.read_indices(rows_of_shard, indptr, start)
-        new = indices >= self.width  # columns to leave out; otherwise `load` has refused them
-        entries = slice(self.filled, self.filled + stop - start)
-        if self.values is not None and rows_of_shard.shard.values:
-            shard.read("X/data", start, stop, self.values[entries])
-            shard.check_finite(rows_of_shard, indptr, self.values[entries])
-        elif self.values is not None:
-            self.values[entries] = 1
-        if new.any():
-            old = ~new
-            indptr = np.concatenate(([0], np.cumsum(old)))[indptr]
-            self._count(np.diff(indptr), local)
-            indices = indices[old]
-            if self.values is not None:
-                self.values[self.filled : self.filled + len(indices)] = self.values[entries][old]
-        self.indices[self.filled : self.filled + len(indices)] = indices
-        self.filled += len(indices)
-
-    def length_extremes(self) -> tuple[int, int]:
-        return length_extremes(self.lengths)
-
-    def features(self, longest: int, differ: bool) -> SparseRows:
-        """Return the rows.
-
-        `longest`: entries of the longest row of all ranks; `differ`: whether some rows have fewer.
-        """
-        indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
-        if self.values is None:
-            return PatternRows(indices, lengths, self.width, sort=differ)
-        return SparseRows(self.values[: self.filled], indices, lengths, self.width, sort=differ)
-
-    def matrix(self) -> sparse.csr_matrix:
-        """Return all rows and entries as a SciPy matrix."""
-        kind, nnz = index_dtype(self.filled, self.width), self.filled
-        values = np.ones(nnz) if self.values is None else self.values[:nnz].astype(float)
-        indptr = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))).astype(kind)
-        return sparse.csr_matrix((values, self.indices[:nnz].astype(kind), indptr), (len(self.lengths), self.width))
-
-
-class _DenseRows:
-    """The local rows of dense shards. Columns beyond `width` are left out."""
-
-    def __init__(self, n_local: int, width: int, dtype: str) -> None:
-        self.array = np.zeros((n_local, width), dtype)
-
-    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        for some in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
-            rows = self.array[local.start + some.start - part.start : local.start + some.stop - part.start]
-            shard.read_dense(some.start, some.stop, rows)
-            shard.check_finite(some, None, rows)
-
-    def length_extremes(self) -> tuple[int, int]:
-        return self.array.shape[1], -self.array.shape[1]
-
-    def features(self, longest: int, differ: bool) -> DenseRows:
-        return DenseRows(self.array)
-
-    def matrix(self) -> NDArray[np.float64]:
-        return self.array.astype(float, copy=False)

@@ -5,11 +5,12 @@ At no moment does a manifest stand beside shards of another data set.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from distsms.data.shards.manifest import (
 )
 from distsms.errors import InputError
 from distsms.matrix.normalization import Normalization
-from distsms.utils.files import atomic_write, sync
+from distsms.parallel.communicator import Communicator
+from distsms.utils.files import LOCK, atomic_write, exclusive, sync
 
 PARTIAL = ".partial"
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
@@ -173,3 +175,31 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
     names = [field.name for field in fields(Shard)]
     record["shards"] = [{name: entry[name] for name in names} for entry in entries]
     return record
+
+
+@contextlib.contextmanager
+def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
+    """While the context is entered, the shards of a new data set may be staged, finished and published. **Collective.**
+
+    Only one job at a time may write: another one is refused. If the body raises InputError, what it wrote is removed,
+    and so is the directory if nothing else is in it. A data set that was there before stays.
+    """
+    with contextlib.ExitStack() as lock:
+        with comm.fail_together():
+            if comm.is_root:
+                lock.enter_context(exclusive(Path(directory)))
+                prepare(directory, overwrite)
+        try:
+            yield
+        except InputError:
+            if comm.is_root:
+                _tidy(directory)
+            raise
+
+
+def _tidy(directory: str | os.PathLike[str]) -> None:
+    """Remove what a failed conversion wrote, and the directory if nothing else is in it."""
+    with contextlib.suppress(OSError, InputError):
+        prepare(directory, overwrite=True)
+        (Path(directory) / LOCK).unlink(missing_ok=True)
+        os.rmdir(directory)

@@ -38,8 +38,9 @@ A disk with one request at a time idles between requests.
 
 
 class MemoryBudget(NamedTuple):
-    """The memory that a rank may use for its rows: `bytes` in all, of which each row takes `of_row` besides its
-    entries.
+    """The memory that a rank may use for its rows.
+
+    It is `bytes` in all, of which each row takes `of_row` besides its entries.
     """
 
     bytes: int

@@ -225,8 +225,7 @@ def _columns_at(
     indices: NDArray[Any],
     indptr: NDArray[Any],
 ) -> int:
-    """Turn the ascending points `at` into rows and columns without repetitions, as CSR arrays; return the number of
-    entries.
+    """Turn the ascending points `at` into CSR arrays without repetitions; return the number of entries.
 
     The guide (p + 1,) leaves few columns to search, so that a point costs a memory access or two rather than log p.
     """

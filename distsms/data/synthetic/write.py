@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import sparse
 
-from distsms.data.convert import writing
 from distsms.data.shards import dataset
+from distsms.data.shards.publish import writing
 from distsms.data.synthetic.planted import LabelledRows
 from distsms.parallel.communicator import Communicator
 

@@ -20,7 +20,8 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.settings import Settings
 from distsms.optim.train import train
-from distsms.parallel.communicator import Communicator, as_communicator
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import as_communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint, snapshots
 from distsms.utils.typing import Floats

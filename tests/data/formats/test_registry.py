@@ -1,4 +1,4 @@
-"""Files of every format: the same rows, on any number of ranks, and what is wrong with them."""
+"""Files of every format give the same rows on any number of ranks; damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.files import (
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_gives_the_same_rows(comm, shared_dir, kind, monkeypatch):
-    """To the bit, whatever the ranks, and however small the blocks."""
+    """Rows are the same bit for bit, whatever the ranks, and however small the blocks."""
     monkeypatch.setattr("distsms.data.formats.rows.BLOCK_ENTRIES", 50)
     monkeypatch.setattr("distsms.data.formats.arrow.BATCH_ROWS", 5)
     X, y = numbers()
@@ -61,7 +61,7 @@ def test_several_files_are_read_one_after_the_other(comm, shared_dir, kind):
 
 @pytest.mark.parametrize("normalize", normalization.KINDS)
 def test_data_sets_do_not_depend_on_the_ranks(comm, shared_dir, normalize, monkeypatch):
-    """Every byte of manifest and shards is what one process writes."""
+    """Every byte of manifest and shards is as one process writes it."""
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
     on_root(comm, lambda: write_csv(shared_dir / "a.csv", HEADER, mixed()))
     how = {"label": "y", "normalize": normalize}
@@ -102,7 +102,7 @@ def claim(path, honest, lie):
     ],
 )
 def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
-    """In the footer, or in the second group, whose number comes last in it. No more of a group is read than that."""
+    """The damage is in the footer, or in the second group, whose number is the last one. No more of a group is read."""
 
     def prepare():
         table = {"x": np.arange(300.0), "y": np.arange(300) % 2}
@@ -171,7 +171,7 @@ def test_arrays_of_other_kinds(tmp_path):
 
 @pytest.mark.serial
 def test_labels_of_anndata(tmp_path):
-    """Categories, truth values, numbers that may be missing; ids from the index."""
+    """Read categories, truth values and numbers that may be missing; ids come from the index."""
     X = np.arange(8.0).reshape(4, 2)
     obs = {
         "cell": np.array(["b", "a", "b", "c"]),

@@ -1,4 +1,4 @@
-"""Svmlight text: every number equals `float`, every row is read as written, a fault names file:line."""
+"""Svmlight text: every number equals `float`, every row is read as written, and errors name file:line."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_number_equals_float(texts: list[str]) -> None:
 
 
 def test_halfway_cases_and_their_neighbours() -> None:
-    """Decimal texts at, just below and just above the middle between two doubles, 16 to 19 digits long."""
+    """Draw decimal texts at, just below and just above the middle between two doubles, with 16 to 19 digits."""
     random = np.random.default_rng(5)
     texts = []
     for mantissa in random.integers(2**53, 2**54, 3000, dtype=np.int64).tolist():
@@ -114,7 +114,7 @@ def expected_rows(table: list[tuple[float, list[tuple[int, float]]]]) -> RowBloc
 
 @st.composite
 def texts_of(draw: st.DrawFn) -> tuple[bytes, bool, RowBlock]:
-    """A text in a random style, whether it is zero-based, and what it holds."""
+    """Draw a text in a random style, whether it is zero-based, and the rows that it holds."""
     table = draw(tables)
     base = draw(st.integers(0, 1))
     number = draw(st.sampled_from(["{!r}", "{:.17g}", "{:.16e}", "{:+.17G}"]))
@@ -270,7 +270,7 @@ def test_where_a_text_begins_counts() -> None:
     )
 )
 def test_any_text_gives_rows_or_a_fault(text: str) -> None:
-    """Against a plain parser, line by line."""
+    """Compare with a plain parser, line by line."""
     expected = []
     fault = None
     for number, line in enumerate(text.replace("\r\n", "\n").removesuffix("\r").split("\n"), 1):
@@ -300,7 +300,7 @@ def test_any_text_gives_rows_or_a_fault(text: str) -> None:
 
 
 def test_gigantic_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of any length are read, and what is no row is refused with a short excerpt; but no line is endless."""
+    """Rows of any length are read, and other text is refused with a short excerpt; but a line may not be endless."""
     path = tmp_path / "long"
     path.write_bytes(b"1 " + b" ".join(b"%d:1" % k for k in range(1, 2**20)) + b"\n-1 1:2\n")
     rows = concatenate(read(plan([path], 1)[0], block_bytes=2**16))

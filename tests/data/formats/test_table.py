@@ -1,4 +1,4 @@
-"""Tables: columns and categories by the rules, and what is wrong with them."""
+"""Tables: features follow from columns and categories by the rules, and damaged tables are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = {
 
 
 def one_hot(rows):
-    """Feature names, and a dictionary of values for each row, by the rules, with no library."""
+    """Return feature names, and a dictionary of values for each row, by the rules, without any library."""
     cleaned = [["" if cell.strip() in ("", "NA") else cell.strip() for cell in row] for row in rows]
     features, columns = [], list(zip(*cleaned, strict=True))
     for (name, (_, kind)), column in zip(COLUMNS.items(), columns, strict=True):
@@ -66,7 +66,7 @@ def test_tables_are_encoded_by_the_rules(tmp_path_factory, rows, n_shards):
 
 @pytest.mark.serial
 def test_types_of_parquet(tmp_path):
-    """Dictionaries, truth values, integers, decimals, nulls and NaN; zeros of a category's codes do not matter."""
+    """Read dictionaries, truth values, integers, decimals, nulls and NaN. A category with the code 0 is not lost."""
     from decimal import Decimal
 
     table = pa.table(
@@ -98,7 +98,7 @@ def test_types_of_parquet(tmp_path):
 
 @pytest.mark.serial
 def test_what_is_kept_of_a_table(tmp_path):
-    """The words count every feature; a record has `dropped` only if something was."""
+    """The description counts every feature; a record has `dropped` only if something was dropped."""
     write_csv(tmp_path / "a.csv", ["n", "w", "note", "y"], [["", "a", "x", 0], [2, "", "y", 1], [3, "b", "z", 1]])
     whole = convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="y", drop=("w", "note")).table
     assert whole.describe() == "1 of numbers; 1 for missing values" and whole.p == 2
@@ -109,7 +109,7 @@ def test_what_is_kept_of_a_table(tmp_path):
 
 
 def test_files_of_one_table_have_the_same_columns(comm, shared_dir):
-    """But for dropped ones; the first says which. There is no training data yet to speak of."""
+    """Files need the same columns except for dropped ones; without training data, the message names the first file."""
     for name, header in (("a", "xyd"), ("b", "yx"), ("c", "xyz"), ("d", "yd")):
         on_root(comm, lambda n=name, h=header: write_csv(shared_dir / f"{n}.csv", h, [[0] * len(h), [1] * len(h)]))
     files = [shared_dir / f"{name}.csv" for name in "abcd"]
@@ -134,18 +134,18 @@ BAD_TABLES = [
     ("x,y\n1,a\n2,b\n", {"label": "z"}, "has no column 'z'; it has 'x', 'y'"),
     ("x,y\n1,a\n2,b\n", {"label": None}, "--label COLUMN; columns: 'x', 'y'"),
     ("x;y\n1,5;a\n2;b\n", {}, "it has 'x;y' .*separated by commas"),
-    ("x,y\n", {}, r"a\.csv: not a single row"),
+    ("x,y\n", {}, r"a\.csv: there is no row"),
     ("x,y\n1,a\n2,b\n", {"id": "z"}, "has no column 'z'"),
     (",x,y\n0,1,a\n1,2,b\n", {}, "column 1 has no name"),
     ("", {}, "first line must name the columns"),
     ('x,y\n1,a\n"2\n3",b\n', {}, r"a\.csv:[23]: .*(a quoted field|found 1 fields)"),
-    ('x,y\n1,"a\n2,b"\n', {}, r"a\.csv:[23]: in or after this line a quoted field"),
+    ('x,y\n1,"a\n2,b"\n', {}, r"a\.csv:[23]: in or after this line, a quoted field"),
     (
         "x,y\n" + "".join(f"{k},{'ab'[k % 2]}\n" for k in range(1500)) + "12o,a\n",
         {},
         r"a\.csv:1502: column 'x': is no number",
     ),
-    ("y\na\nb\n", {}, "no column besides label"),
+    ("y\na\nb\n", {}, "no columns but those of labels and ids"),
     (
         "x,y\n" + "".join(f"1,{k}\n" for k in range(1500)),
         {"positive": "3"},

@@ -1,4 +1,4 @@
-"""Svmlight files: every cut into pieces gives the same rows, compressed or not, and which files cannot be used."""
+"""Text files: every cut into pieces gives the same rows, compressed or not; unusable files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards: what is written comes back, every row once, on any number of ranks; what is broken is refused by name."""
+"""Shards: what is written comes back, every row once, on any number of ranks; broken files are refused by name."""
 
 import math
 import os
@@ -32,7 +32,7 @@ from tests.support.sharded import ALONE, as_array, draw, load_all
 
 
 def logical_bytes(directory):
-    """Bytes of all datasets of all shards."""
+    """Return the bytes of all datasets of all shards."""
     total = 0
 
     def add(_, item):
@@ -71,7 +71,7 @@ def test_round_trip(own_dir, layout, dtype, n_shards, compression):
 
 
 def write_mixed(directory):
-    """Four shards: values, all ones, no rows, one class."""
+    """Write four shards: one with values, one with ones only, one without rows, one with a single class."""
     values, y = draw(10, 12, seed=1)
     ones, _ = draw(10, 12, seed=2, ones=True)
     parts = [(values, y), (ones, y), (values[:0], y[:0]), (values[:4], np.ones(4))]
@@ -148,7 +148,7 @@ def test_more_ranks_than_rows(own_dir):
 @pytest.mark.parametrize("n_shards", [1, 4])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 31])
 def test_boundaries_are_where_they_are_said_to_be(own_dir, layout, n_shards, size):
-    """Rank r of P starts at the first row with r W / P or more before it, W counting rows and entries."""
+    """Rank r of P starts at the first row with r W / P or more before it; W counts rows and entries."""
     X, y = draw(40, 5, density=0.4, heavy=[3, 4, 30])
     write_data(own_dir, X if layout == "csr" else X.toarray(), y, n_shards)
     before = np.cumsum([0, *(np.diff(X.indptr) + 1 if layout == "csr" else np.full(40, 6))])
@@ -176,7 +176,7 @@ def test_on_the_ranks_of_this_job(comm, shared_dir):
 
 
 def test_every_rank_writes_a_shard(comm, shared_dir):
-    """The converter's way: staged, p agreed on, finished, published by the root."""
+    """Write as the converter does: shards are staged, p is agreed on, shards are finished, the root publishes."""
     X, y = draw(6, 5 + comm.rank, seed=comm.rank)
     if comm.is_root:
         prepare(shared_dir)
@@ -306,7 +306,7 @@ def test_nothing_to_write(own_dir):
     prepare(own_dir)
     entry = finish_shard(stage_shard(own_dir, 0, sparse.csr_matrix((0, 3))), [], 3)
     for entries in ([], [entry]):
-        with pytest.raises(InputError, match="not a single row"):
+        with pytest.raises(InputError, match="there is no row to write"):
             publish(own_dir, entries, label_map={}, zero_based=True)
 
 
@@ -368,7 +368,7 @@ def test_a_killed_conversion_is_no_data_set(own_dir, step):
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_while_publishing(own_dir, monkeypatch, overwrite):
-    """After some renames and before the manifest there is nothing that could be taken for a data set."""
+    """Whenever publishing is interrupted, nothing is left that could be taken for a data set."""
     X, y = draw()
     if overwrite:
         write_data(own_dir, X, -y, 3)

@@ -1,4 +1,4 @@
-"""Arrays in HDF5, compressed or not: any range of entries comes back, and what is damaged does no harm."""
+"""Arrays in HDF5, compressed or not: any range of entries comes back, and damaged arrays do no harm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKED = "blosc-lz4"
 
 
 def drawn(seed, shape, dtype):
-    """Values that compress, and some that do not."""
+    """Return values of which some compress and some do not."""
     rng = np.random.default_rng(seed)
     values = np.where(rng.random(shape) < 0.5, rng.integers(0, 3, shape), rng.integers(-100, 100, shape))
     return values.astype(str).astype(dtype) if dtype[0] == "S" else (values * np.array(1.25)).astype(dtype)
@@ -35,7 +35,7 @@ def drawn(seed, shape, dtype):
 
 @contextlib.contextmanager
 def kept(array, compression=PACKED, harm=None):
-    """The array's Elements in a file; harm(path) is done to it before it is opened."""
+    """Yield the StoredArray of the array in a file; harm(path) is done to it before it is opened."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "one.h5")
         with hdf5.open_file(path, "a file", "w") as file:
@@ -86,7 +86,7 @@ def test_a_long_id_does_not_make_all_of_a_piece_long():
 
 
 def test_without_the_library(tmp_path, monkeypatch):
-    """Known before anything is begun; what is not compressed does not need it."""
+    """A missing library is reported before any work begins; data that are not compressed do not need it."""
     for compression in COMPRESSIONS:
         write_data(tmp_path / compression, np.eye(2), [1, -1], compression=compression)
     monkeypatch.setitem(sys.modules, "numcodecs", None)
@@ -105,7 +105,7 @@ def test_what_is_compressed_is_smaller():
 
 
 def test_others_can_read_it():
-    """By h5py with the filters of hdf5plugin."""
+    """h5py reads the arrays with the filters of hdf5plugin."""
     pytest.importorskip("hdf5plugin")
     array = drawn(0, (10**5, 3), "float32")
     with kept(array) as elements, h5py.File(elements.file.name, locking=False) as file:
@@ -113,7 +113,7 @@ def test_others_can_read_it():
 
 
 def test_in_another_way_than_is_said():
-    """Compressed by gzip, in pieces, or not at all; and compressed where it should not be."""
+    """Arrays with gzip, with chunks or plain ones are refused, and compressed ones where there should be none."""
     array = np.arange(1000)
 
     def remade(**options):
@@ -133,7 +133,7 @@ def test_in_another_way_than_is_said():
 
 
 def frames(path):
-    """Where the compressed pieces are."""
+    """Return where the compressed chunks are."""
     with h5py.File(path) as file, open(path, "rb", buffering=0) as raw:
         return storage.open_array(file["X"], raw, PACKED).places.tolist()
 
@@ -145,7 +145,7 @@ def frames(path):
     more=st.integers(0, 8),
 )
 def test_damaged_pieces_are_refused_or_read_as_something(piece, at, byte, more):
-    """Whatever is wrong in a piece, what comes back is of the right size, or an error; nothing worse."""
+    """Whatever is wrong in a chunk, the result is an error or an array of the right size; nothing worse."""
     array = drawn(1, 4 * storage.CHUNK, "float64")
 
     def harm(path):
@@ -163,7 +163,7 @@ def test_damaged_pieces_are_refused_or_read_as_something(piece, at, byte, more):
 @pytest.mark.parametrize("at, what", [(4, "elements"), (12, "bytes")])
 @pytest.mark.parametrize("by", [-1, 1, 2**24])
 def test_a_piece_that_lies_about_its_sizes(at, what, by):
-    """It claims more or fewer elements, or bytes, than there are: Blosc is not asked."""
+    """If a chunk claims more or fewer elements, or bytes, than there are, Blosc is not called."""
 
     def harm(path):
         place, _ = frames(path)[1]

@@ -1,4 +1,4 @@
-"""Rows that are streamed from their shards are those in memory, whatever fits: in every product, to the bit."""
+"""Rows that are streamed from their shards equal those in memory, whatever fits: in every product, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.sharded import ALONE, RankOf
 
 
 def rows_of(seed, n, p, kind):
-    """Rows of many lengths, some empty and some full, and labels."""
+    """Return rows of many lengths, some empty and some full, and labels."""
     rng = np.random.default_rng(seed)
     keep = rng.random((n, p)) < rng.choice([0, 0.1, 0.3, 1], size=(n, 1))
     array = (np.ones((n, p)) if kind == "pattern" else rng.normal(size=(n, p))) * keep
@@ -34,7 +34,7 @@ def rows_of(seed, n, p, kind):
 
 
 def products(rows, seed=0):
-    """Everything that the objective asks of rows, twice over: what one pass leaves behind must not show in the next."""
+    """Return everything that the objective computes from rows, twice, since one pass must not influence the next."""
     rng, (n_local, p) = np.random.default_rng(seed), rows.shape
     W, C = rng.normal(size=(3, p)), rng.normal(size=(3, n_local)) * (rng.random((3, n_local)) < 0.5)
     found = []
@@ -52,7 +52,7 @@ def assert_same(streamed, resident):
 
 
 def smallest(load):
-    """What `load(room)` gives with hardly more room than it needs, found by asking; and that room."""
+    """Return what `load(room)` gives with hardly more room than it needs, which is found by trying, and that room."""
     room = 1
     while True:
         try:
@@ -76,7 +76,7 @@ def smallest(load):
     piece=st.sampled_from([None, 1, 30, 2**17]),
 )
 def test_streamed_rows_are_those_in_memory(seed, kind, n, p, n_shards, part, ranks, threads, normalize, piece):
-    """Whatever the parts: rows longer than one, parts of several shards, empty rows, ranks without any."""
+    """The parts do not matter: rows longer than a part, parts of several shards, empty rows, ranks without rows."""
     X, y = rows_of(seed, n, p, kind)
     how = Normalization(normalize, np.linspace(0.1, 9, p) if normalize == "maxabs" else None)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -108,13 +108,13 @@ def small_parts(monkeypatch):
 
 @pytest.fixture
 def folder():
-    """A directory of this rank alone."""
+    """Return a directory of this rank alone."""
     with tempfile.TemporaryDirectory() as path:
         yield Path(path)
 
 
 def streamed(folder, kind="float64", room=None):
-    """300 rows in 3 shards, with room for half of their entries and the buffers."""
+    """Return 300 rows in 3 shards, with room for half of their entries and the buffers."""
     X, y = rows_of(0, 300, 20, kind)
     manifest = write_data(folder, X, y, 3, dtype="float32" if kind == "float32" else "float64", overwrite=True)
     return load(folder, ALONE, budget=MemoryBudget(room or half(manifest))).features
@@ -178,7 +178,7 @@ def test_a_file_that_is_cut_is_seen(kind, folder, small_parts):
 @pytest.mark.serial
 @pytest.mark.parametrize("name, more", [("X/indices", 2**30), ("X/indices", 1), ("X/data", 1e-9)])
 def test_a_file_that_is_changed_is_seen(name, more, folder, small_parts):
-    """Columns beyond p among them, which would lead out of w. (The last two parts are in the buffers.)"""
+    """Change a file between passes, also to columns beyond p, outside of w. (The last two parts are in buffers.)"""
     rows = streamed(folder)
     with h5py.File(folder / "shard-00002.h5", "r+") as file:
         file[name][100] += more
@@ -192,7 +192,7 @@ def test_a_file_that_is_changed_is_seen(name, more, folder, small_parts):
     [("X/indices", -1, 20), ("X/indices", -1, -1), ("X/data", 7, np.nan), ("y", 3, 0), ("X/indptr", 1, 10**6)],
 )
 def test_damaged_rows_are_refused_as_in_memory(name, at, value, folder, small_parts):
-    """By the same words, whatever the part they are found in."""
+    """The message is the same, whatever part the fault is found in."""
     X, y = rows_of(0, 300, 20, "float64")
     manifest = write_data(folder, X, y, 3)
     with h5py.File(folder / "shard-00001.h5", "r+") as file:
@@ -207,7 +207,7 @@ def test_damaged_rows_are_refused_as_in_memory(name, at, value, folder, small_pa
 @pytest.mark.parametrize("bias", [None, 2.0])
 @pytest.mark.parametrize("measure, solver", [("rocarea", "lbfgs"), ("prbep", "bmrm"), ("error-rate", "agm")])
 def test_a_streamed_run_is_the_run(measure, solver, bias, comm, shared_dir, monkeypatch):
-    """J, bound and w to the bit, on any number of ranks, one of them without rows."""
+    """J, bound and w are the same bit for bit, on any number of ranks, one of which has no rows."""
     monkeypatch.setattr(local, "PART_ENTRIES", 50)
     X, y = data(150, 9)
     with comm.fail_together():
@@ -226,7 +226,7 @@ def test_a_streamed_run_is_the_run(measure, solver, bias, comm, shared_dir, monk
 
 
 def test_a_streamed_path_is_the_path(comm, shared_dir, monkeypatch):
-    """Several w in each pass."""
+    """Each pass serves several w."""
     monkeypatch.setattr(local, "PART_ENTRIES", 50)
     X, y = data(150, 9)
     with comm.fail_together():

@@ -26,7 +26,7 @@ def problem(source):
 
 
 def recorded(one, monkeypatch):
-    """The objective, noting each w that it is asked for."""
+    """Note each w at which the objective is evaluated."""
     asked, evaluate = [], one.evaluate
 
     def note(requests):
@@ -58,7 +58,7 @@ def test_bmrm_goes_the_way_of_the_proof(kind, size, monkeypatch):
 @pytest.mark.parametrize("kind", [PrbepLowerBound, RocAreaLowerBound])
 @pytest.mark.parametrize("solver", ["bmrm", "lmvm"])
 def test_ordinary_separation_and_smoothing_need_a_few_steps(kind, solver):
-    """What the theorem asks of a cutting-plane method that is unlucky: 1 / (5 epsilon), or 2 / (3 epsilon), steps."""
+    """An unlucky cutting-plane method needs the theorem's 1 / (5 epsilon), or 2 / (3 epsilon), steps."""
     source = kind.of(0.001)
     result = train(problem(source), Settings(lam=1.0, epsilon=1e-3, solver=solver), source.w_0)
     assert result.status is Status.PROVED

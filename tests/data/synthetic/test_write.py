@@ -1,4 +1,4 @@
-"""Synthetic data: the same on any ranks, as asked for within the tolerances, trainable; the paper's lower bounds."""
+"""Synthetic data: the same on any ranks, as specified within the tolerances, trainable; the paper's lower bounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ONE = SquaredNorm(1.0)
 
 
 def source(kind, n=500, p=40, **more):
-    """A small source of a kind."""
+    """Return a small source of a kind."""
     if kind in LOWER_BOUNDS:
         return LOWER_BOUNDS[kind](n)
     if kind == "dense":
@@ -50,7 +50,7 @@ KINDS = ("sparse", "pattern", "dense", *LOWER_BOUNDS)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_ranks_write_the_same(kind, comm, shared_dir):
-    """All ranks together, and the root alone; another seed, another set."""
+    """All ranks together write what the root alone writes; another seed gives another data set."""
     here = write(source(kind), shared_dir / "all", comm, n_shards=4)
     prints = []
     if comm.is_root:
@@ -67,7 +67,7 @@ def test_any_ranks_write_the_same(kind, comm, shared_dir):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["sparse", "pattern", "dense"])
 def test_what_is_loaded_can_be_learnt(kind, dtype, comm, shared_dir):
-    """AUC of the planted w is well above chance and below 1; so is that of a trained one."""
+    """The AUC of the planted w is well above chance and below 1, and so is that of a trained one."""
     made = source(kind, n=2000, noise=0.5, positive=0.3, dtype=dtype)
     block = load(write(made, shared_dir / "d", comm, 3, dtype), comm)
     planted = ranking(block.features.margins(made.w), block.labels, comm).rocarea
@@ -105,7 +105,7 @@ def test_rows_do_not_depend_on_where_shards_are_cut(kind, size, monkeypatch):
     seed=st.integers(0, 2**64 - 1),
 )
 def test_any_recipe_gives_proper_rows(n, p, share, noise, density, skew, pattern, dtype, seed):
-    """Both classes, ascending columns without repetition, values as the dtype and pattern say."""
+    """Blocks have both classes, ascending columns without repetition, and values as dtype and pattern say."""
     recipe = Recipe(n, p, share, noise, seed, dtype)
     for made in (SparseSource(recipe, density, skew, pattern), DenseSource(recipe)):
         X, y = rows(made, 0, n)
@@ -123,7 +123,7 @@ def test_any_recipe_gives_proper_rows(n, p, share, noise, density, skew, pattern
 @pytest.mark.parametrize("share", [0.001, 0.02, 0.5, 0.9])
 @pytest.mark.parametrize("kind", ["sparse", "pattern", "dense", "wide"])
 def test_the_share_of_positives(kind, share):
-    """Within 3 % of itself (of the rarer class; 10 % below 0.01) and four standard deviations of chance."""
+    """The share is within 3 % of itself (of the rarer class; 10 % below 0.01) and four standard deviations."""
     n, rarer = 50_000, min(share, 1 - share)
     made = source(kind, n=n, p=250 if kind == "wide" else 30, positive=share, seed=5)
     found = np.mean(rows(made, 0, n)[1] > 0)
@@ -150,7 +150,7 @@ def test_density_and_popularity(density, skew):
 
 @pytest.mark.serial
 def test_columns_are_independent():
-    """No column of two is in a row more often than chance has it, which several points on one would betray."""
+    """Two columns are in a row together as often as chance has it; several points on one column would break this."""
     n = 40_000
     X, _ = rows(SparseSource(Recipe(n, 6, seed=3), 0.5, 1.0, pattern=True), 0, n)
     together, q = (X.T @ X).toarray() / n, X.mean(axis=0).A1
@@ -161,7 +161,7 @@ def test_columns_are_independent():
 @pytest.mark.serial
 @pytest.mark.parametrize("n", [2, 10**12])
 def test_memory_is_that_of_a_block(n):
-    """Whatever n, a block has few entries, and the last one of a vast set is made as readily as the first."""
+    """For any n, a block has few entries, and the last block of a vast data set is made as fast as the first."""
     for made in (SparseSource(Recipe(n, 10**4), 1e-3), DenseSource(Recipe(n, 100))):
         last = -(-n // made.block_rows) - 1
         X, y = made.block(last)
@@ -196,7 +196,7 @@ def test_a_set_that_is_there_stays(comm, shared_dir):
 @pytest.mark.parametrize("kind", LOWER_BOUNDS)
 @pytest.mark.parametrize("size", [2, 3, 30])
 def test_lower_bounds_in_closed_form(kind, size, comm, shared_dir):
-    """J at w_0, at every w_k of (10) and (12), and at w*, through the objective; no point nearby is lower than w*."""
+    """The objective gives J at w_0, at every w_k of (10) and (12), and at w*; no point nearby is lower than w*."""
     made = LOWER_BOUNDS[kind](size)
     block = load(write(made, shared_dir / "d", comm, 3), comm)
     ks = range(1, made.iterates + 1)
@@ -226,7 +226,7 @@ def test_the_minimum_of_the_lower_bounds_is_proved(kind, comm, shared_dir):
 @pytest.mark.serial
 @pytest.mark.parametrize("epsilon", [1, 0.5, 0.3, 0.04, 0.001, 0.0007])
 def test_the_size_for_an_epsilon(epsilon):
-    """n as in the paper, and what its theorems say: more than epsilon from the minimum before step `steps`."""
+    """n is as in the paper, and J is more than epsilon above the minimum before step `steps`, as its theorems say."""
     prbep, rocarea = PrbepLowerBound.of(epsilon), RocAreaLowerBound.of(epsilon)
     assert prbep.size == ceil(1 / epsilon - 1e-9) + 1
     assert rocarea.size == int(1 / epsilon + 1e-9)
@@ -236,7 +236,7 @@ def test_the_size_for_an_epsilon(epsilon):
 
 
 def command(comm, *words):
-    """Run a command on all ranks of this run; its exit code. Collective."""
+    """Run a command on all ranks of this run; return its exit code. Collective."""
     args = parse([str(word) for word in words])
     return args.run(args, comm)
 
@@ -250,7 +250,7 @@ def test_the_command(comm, shared_dir, capsys):
     assert "--density 0.05" in read_manifest(shared_dir / "d").source[0]["name"]
     with pytest.raises(InputError, match="holds a data set"):
         command(comm, "synth", "sparse", shared_dir / "d")
-    with pytest.raises(InputError, match="--density means nothing to dense"):
+    with pytest.raises(InputError, match="--density is not an option of dense"):
         command(comm, "synth", "dense", shared_dir / "x", "--density", 0.1)
     assert not (shared_dir / "x").exists()
     command(comm, "synth", "dense", shared_dir / "d", "--rows", 50, "--overwrite", "--quiet")
@@ -260,7 +260,7 @@ def test_the_command(comm, shared_dir, capsys):
 @pytest.mark.serial
 @pytest.mark.e2e
 def test_the_program(comm, tmp_path):
-    """Two ranks in processes of their own write what this one writes."""
+    """Two ranks in processes of their own write what this process writes."""
     words = ["synth", "sparse", tmp_path / "two", "--rows", 1000, "--columns", 50]
     assert "1000 rows, 50 columns" in run(*words, ranks=2)
     command(comm, *words[:2], tmp_path / "one", *words[3:])

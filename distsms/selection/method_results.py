@@ -1,0 +1,206 @@
+"""Evaluate the fits of a baseline: the measures of each method over the folds, with intervals and differences.
+
+The setting of a fold is the one with the best mean measure on the *other* folds, so that no fold is evaluated by a
+setting that it helped to choose. In the same way the other folds choose which of the other linear methods is the best
+one on a fold. The measure of a method is the mean over the folds. Its interval is that of the method, trained on new
+rows, on new rows (see `distsms.metrics.confidence`). Differences are paired by row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.errors import InputError
+from distsms.measures import RANKING
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
+from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
+from distsms.selection.competitors import ALONE, METHODS, OURS
+from distsms.selection.folds import best_on_other_folds
+from distsms.utils import schema
+from distsms.utils.schema import Fields, is_number
+from distsms.utils.typing import Floats
+
+REPLICATES = 1000
+"""Of the bootstrap for PRBEP."""
+BEST = "best other linear"
+"""The name, in tables, of the method that is chosen for each fold by the other folds among the other linear ones."""
+
+
+class MethodResult(NamedTuple):
+    """The results of a method over all folds: a row of the table."""
+
+    method: str
+    chosen: list[float]  # the setting of each fold
+    at_end: bool  # whether most of them are at an end of the grid of lambdas
+    seconds: float  # of all its fits
+    notes: str  # remarks on its fits; for `BEST`, which methods were chosen on how many folds
+    intervals: dict[str, Interval]  # of "rocarea" and "prbep"
+    differences: dict[str, Interval]  # distsms less this method, likewise; empty for distsms
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the entry of this method in baseline.json."""
+        fields = self._asdict()
+        for key, name in _JSON_NAMES.items():
+            fields[key] = {measure: interval.as_json() for measure, interval in fields.pop(name).items()}
+        return fields
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], source: object) -> MethodResult:
+        """Read an entry of baseline.json, the file `source`. Raises InputError if it is damaged."""
+        if why := schema.find_fault(entry, METHOD_RESULT):
+            raise InputError(
+                f"{source}: is damaged: {why}. The same command line of distsms baseline again writes it anew"
+            )
+        undefined, fields = dict.fromkeys(("standard_error", "low", "high"), np.nan), dict(entry)
+        for key, name in _JSON_NAMES.items():
+            fields[name] = {
+                measure: Interval(
+                    **undefined | {field: value for field, value in interval.items() if value is not None}
+                )
+                for measure, interval in fields.pop(key).items()
+            }
+        return cls(**fields)
+
+
+_JSON_NAMES = {"sure": "intervals", "less": "differences"}
+"""Fields of baseline.json -> those of `MethodResult`."""
+
+METHOD_RESULT: Fields = {
+    "method": lambda value: isinstance(value, str),
+    "chosen": lambda value: isinstance(value, list),
+    "seconds": is_number,
+    "sure": lambda value: isinstance(value, dict) and set(value) == set(RANKING),
+    "less": lambda value: isinstance(value, dict),
+}
+
+
+def evaluate_methods(store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str) -> list[MethodResult]:
+    """Evaluate each method that has a setting with fits on all folds, and then the best of the other linear ones.
+
+    Parameters
+    ----------
+    store : BaselineStore
+        Where the scores of the fits are read from.
+    fits : sequence of Fit
+        All fits.
+    rows : FoldedRows
+    measure : {"rocarea", "prbep"}
+        The measure that chooses the settings.
+
+    Notes
+    -----
+    For the root. Memory: the scores of all rows by each method.
+    """
+    folds = int(rows.fold.max())
+    by_method = {name: own for name in METHODS if (own := complete(fits, name, folds))}
+    ours = _FoldScores(store, choose(by_method[OURS], measure), rows) if OURS in by_method else None
+    results = []
+    for name, own in by_method.items():
+        chosen = choose(own, measure)
+        scores = ours if ours and name == OURS else _FoldScores(store, chosen, rows)
+        settings = [fit.setting for fit in chosen]
+        ends = [extreme(setting for setting, _ in own) for extreme in (min, max)]
+        at_end = METHODS[name].linear and ends[0] < ends[1] and 2 * sum(s in ends for s in settings) > folds
+        notes = ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in own.values() if fit.note))
+        seconds = sum(fit.seconds for fit in own.values())
+        intervals = scores.intervals(), scores.differences(ours)
+        results.append(MethodResult(name, settings, at_end, seconds, notes, *intervals))
+    others = {
+        ((name, setting), fold): fit
+        for name, own in by_method.items()
+        for (setting, fold), fit in own.items()
+        if name != OURS and METHODS[name].linear
+    }
+    if ours and others:
+        chosen = choose(others, measure)
+        scores, settings = _FoldScores(store, chosen, rows), [fit.setting for fit in chosen]
+        counts = _counts(fit.method for fit in chosen)
+        notes = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
+        intervals = scores.intervals(), scores.differences(ours)
+        results.append(MethodResult(BEST, settings, False, 0.0, notes, *intervals))
+    return results
+
+
+def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
+    """Return the fits of a method by (setting, fold), of those settings that have a fit on every fold.
+
+    They are in falling order. For a method with a search, only the setting of the most trials is taken.
+    """
+    own = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
+    whole = {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
+    least = 0.0 if METHODS[method].linear else max((setting for setting, _ in whole), default=0.0)
+    return dict(sorted(((key, fit) for key, fit in whole.items() if key[0] >= least), reverse=True))
+
+
+def choose(fits: Mapping[tuple[Any, int], Fit], measure: str) -> list[Fit]:
+    """Return for each fold the fit of the candidate with the best mean measure on the other folds.
+
+    Parameters
+    ----------
+    fits : mapping
+        (candidate, fold) -> fit, where a candidate is a setting, or a method and a setting. Each candidate must have
+        all folds, which count from 1. Of equal candidates the first one is taken.
+    measure : {"rocarea", "prbep"}
+    """
+    candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
+    values = np.array([[getattr(fits[candidate, fold], measure) for fold in folds] for candidate in candidates])
+    return [fits[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values), strict=True)]
+
+
+def _counts(texts: Iterable[str]) -> list[tuple[str, int]]:
+    return sorted(Counter(texts).items())
+
+
+class _FoldScores:
+    """The scores of a method on all folds, as what intervals are computed from.
+
+    These are the placements and the shares (`ranking.top_k_shares`) of the rows of each fold, and bootstrap replicates
+    of the mean PRBEP.
+    """
+
+    def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
+        inside = [rows.fold == fit.fold for fit in fits]
+        self._labels = [rows.y[of_fold] for of_fold in inside]
+        scored = [(store.scores(fit), y) for fit, y in zip(fits, self._labels, strict=True)]
+        self._placements = [ranking.placements(s, y, ALONE) for s, y in scored]
+        self._shares = [ranking.top_k_shares(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
+        replicates = [
+            bootstrap.prbep_replicates(s, y, np.flatnonzero(of_fold), REPLICATES, 0, ALONE)
+            for (s, y), of_fold in zip(scored, inside, strict=True)
+        ]
+        self._replicates = np.mean(replicates, axis=0)
+
+    def intervals(self) -> dict[str, Interval]:
+        """Return the measures, each the mean over the folds, with their intervals."""
+        area, prbep = self._spreads(self._placements, self._shares)
+        return {
+            "rocarea": confidence.rocarea_interval(area, LEVEL),
+            "prbep": confidence.prbep_interval(prbep, self._replicates, LEVEL),
+        }
+
+    def differences(self, ours: _FoldScores | None) -> dict[str, Interval]:
+        """Return the measures of `ours` less these, with their intervals; empty where these are ours."""
+        if ours is None or ours is self:
+            return {}
+        placements = [a - b for a, b in zip(ours._placements, self._placements, strict=True)]
+        area, prbep = self._spreads(placements, [a - b for a, b in zip(ours._shares, self._shares, strict=True)])
+        return {
+            "rocarea": confidence.rocarea_difference_interval(area, LEVEL),
+            "prbep": confidence.prbep_difference_interval(prbep, ours._replicates - self._replicates, LEVEL),
+        }
+
+    def _spreads(
+        self, placements: Sequence[NDArray[np.int64]], shares: Sequence[Floats]
+    ) -> tuple[MeanEstimate, MeanEstimate]:
+        """Return the spreads of ROCArea and PRBEP over the folds."""
+        area = [
+            confidence.rocarea_estimate(of_fold, y, ALONE) for of_fold, y in zip(placements, self._labels, strict=True)
+        ]
+        prbep = [confidence.prbep_estimate(of_fold, y, ALONE) for of_fold, y in zip(shares, self._labels, strict=True)]
+        return confidence.pool_folds(area), confidence.pool_folds(prbep)
