@@ -20,7 +20,7 @@ from distsms.errors import InputError
 from distsms.inference.model import Model, from_training, is_model
 from distsms.parallel.communicator import Communicator
 
-NO_ROWS = "no row counts, so there is nothing to measure"
+NO_ROWS = "there is no row to measure"
 
 
 @dataclass(frozen=True)

@@ -160,12 +160,12 @@ def test_rows_held_out_are_tested_in_any_number_of_passes(comm, shared_dir, monk
 PEAK = """
 import re, sys
 from pathlib import Path
-from distsms.data.formats import svmlight, text_files as textfiles
+from distsms.data.formats import svmlight, text_files
 from distsms.inference import scoring
 from distsms.__main__ import main
 
 scoring.PART_BYTES = svmlight.BLOCK_BYTES = 2**20
-textfiles.blocks.__defaults__ = (2**20,)
+text_files.read_blocks.__defaults__ = (2**20,)
 code = main(sys.argv[1:])
 print("peak", re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1], file=sys.stderr)
 sys.exit(code)
