@@ -29,11 +29,7 @@ from distsms.selection.baseline_text import describe_interval
 from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Task
 from distsms.selection.folds import hold_out
 from distsms.selection.method_results import REPLICATES, complete
-<<<<<<< HEAD
 from distsms.training.solver_choice import settings_for
-=======
-from distsms.training.fit import settings_for
->>>>>>> scripts
 from distsms.utils.formatting import format_table
 from scripts import records
 

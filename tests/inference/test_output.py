@@ -101,9 +101,9 @@ def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
         with h5py.File(shared_dir / "s.h5") as file:
             assert file["scores"].shape == (0,)
     labelled = inputs.InputOptions(label=how[1].get("label"))
-    with pytest.raises(InputError, match=rf"b.{kind}: no row counts"):
+    with pytest.raises(InputError, match=rf"b.{kind}: there is no row"):
         evaluation.evaluate([str(shared_dir / "m.h5")], str(path), evaluation.EvaluationOptions(), comm, labelled)
-    with pytest.raises(InputError, match=rf"b.{kind}: no row counts"):
+    with pytest.raises(InputError, match=rf"b.{kind}: there is no row"):
         inputs.check(path, one, labelled)
 
 
