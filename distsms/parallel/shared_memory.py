@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.parallel import buffers
 
-if TYPE_CHECKING:
-    from distsms.parallel.mpi import MPICommunicator
+MPICommunicator: TypeAlias = Any
+"""The class in `distsms.parallel.mpi`, which imports this module and so cannot be imported here."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux, and so MPI, keeps shared memory; we create no files there
 
