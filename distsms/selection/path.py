@@ -1,9 +1,10 @@
-"""The path of lambdas, on all rows and on those of each fold's complement, as solves that share their passes.
+"""Train for a whole path of lambdas, on all rows and for each fold, and choose a lambda.
 
-A lane is one set of rows: lane 0 all of them, lane f those that fold f is trained on (those outside of it, or before it
-in time), by weights 0 and 1 over the one copy of the data. It goes down the lambdas by itself, each point beginning
-where the last one ended; all lanes advance together (`distsms.optim.batching`). A point that is proved, or that could
-not be, is kept on the disk at once.
+A *lane* is one sequence of trainings on one set of rows. Lane 0 trains on all rows. Lane f trains on the rows that fold
+f does not hold out: those outside the fold or, for folds in time, those before it. The data are held once; weights of 0
+and 1 say which rows a lane trains on. Each lane goes from the largest lambda to the smallest, and each training starts
+from the model of the one before it. All lanes advance together and share their passes over the data
+(`distsms.optim.batching`). A finished point is written to disk at once, whether its gap was proved or not.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ RULES = ("best", "one-se")
 
 
 class Point(NamedTuple):
-    """A lambda of a lane, solved. The measures are by name, as `headline_measures` has them."""
+    """The outcome of one training: one lambda of one lane. Measures are given by name, as in `headline_measures`."""
 
     lam: float
     lane: int
@@ -49,7 +50,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What the lanes have in common."""
+    """What all lanes have in common."""
 
     measure: str
     lambdas: Sequence[float]  # falling
@@ -63,9 +64,9 @@ class Problem:
 
 
 class Run(NamedTuple):
-    """What came of the lanes; the same on every rank."""
+    """The outcome of all lanes; the same on every rank."""
 
-    points: list[Point]  # those that were computed now
+    points: list[Point]  # those that this call computed
     stopped: bool
     passes: int  # over the data that evaluations took
     evaluations: int
@@ -82,14 +83,42 @@ def run(
     clock: Clock | None = None,
     belonging: NDArray[Any] | None = None,
 ) -> Run:
-    """Solve the points that are not done, and hand each to `keep` when it is. Collective.
+    """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.**
 
-    keep : called on the root, with w (p,) in the result.
-    done : whether a lane's lambda is on the disk; start : on the root, where a lane begins, (p,), or None for 0.
-    stop_wanted : as for `Objective`; points under way are lost then.
-    belonging : (n_local,), `folds.read_fold_keys` of this rank's rows; not wanted for folds by rows.
-    Raises InputError, on all ranks, where a class has fewer rows than there are folds.
-    Memory beyond the data: that of a training for each lane, and a few bytes more for each row and lane.
+    Parameters
+    ----------
+    block : DataBlock
+        This rank's rows.
+    problem : Problem
+        What is trained; the same on every rank.
+    comm : Communicator
+        All ranks.
+    keep : callable
+        Called on the root with each finished point and its result, which holds the whole w (p,).
+    done : callable
+        Says whether the point of a lambda and a lane is on disk already.
+    start : callable
+        Called on the root with the number of a lane; returns the w (p,) from which the lane starts, or None for 0.
+    stop_wanted : callable
+        As for `Objective`. If it stops the run, the points that are not finished are lost.
+    clock : Clock, optional
+        Measures the phases.
+    belonging : ndarray of shape (n_local,), optional
+        `folds.read_fold_keys` of this rank's rows; folds by rows need none.
+
+    Returns
+    -------
+    Run
+        The same on every rank.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a class has fewer rows than there are folds.
+
+    Notes
+    -----
+    Each lane needs the memory of a training besides the data, and a few bytes for each row.
     """
     lanes = Lanes(block, problem, comm, stop_wanted, clock, belonging)
     found = lanes.run(keep, [[lam for lam in problem.lambdas if not done(lam, f)] for f in lanes.numbers], start)
@@ -98,16 +127,16 @@ def run(
 
 
 class LaneObjective(Objective):
-    """The objective of all lanes, which also measures a lane's model.
+    """The objective of all lanes; it also measures the model of a lane.
 
     Attributes
     ----------
     measure : Measure
-        What the lanes are trained for.
+        The measure that the lanes optimize.
     labels : ndarray of shape (n_local,)
-        Of this rank's rows.
+        The labels of this rank's rows.
     folds : Folds
-        Which rows a lane is trained on, and which it holds out.
+        Which rows each lane trains on, and which it holds out.
     """
 
     measure: Measure
@@ -115,9 +144,9 @@ class LaneObjective(Objective):
     folds: Folds
 
     def assess(self, scores: Floats, loss: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
-        """Return the threshold of a lane's model, and its measures on the lane's own rows and on those held out.
+        """Return the threshold of a lane's model and its measures on training and held-out rows. **Collective.**
 
-        Lane 0, of all rows, has None for the latter. Collective.
+        Lane 0 trains on all rows, so its held-out measures are None.
         """
         labels, comm, own = self.labels, self.comm, self.folds.training(loss)
         threshold = decision_threshold(self.losses[loss].calls_positive, scores[own], labels[own], comm)
@@ -131,7 +160,7 @@ class LaneObjective(Objective):
 
 
 class Lanes:
-    """The lanes of a problem on this rank's rows. Building it is collective."""
+    """All lanes of a problem, on this rank's rows. Creating it is **collective.**"""
 
     def __init__(
         self,
@@ -163,7 +192,7 @@ class Lanes:
         lambdas: Sequence[Sequence[float]],
         start: Callable[[int], Floats | None] = lambda lane: None,
     ) -> Run:
-        """See `run`; lambdas : those that each lane has still to solve. Collective."""
+        """Solve the lambdas that are given for each lane; the other parameters are those of `run`. **Collective.**"""
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
         scale = scale_of(self.objective, replace(settings, lam=self.problem.lambdas[0]))
         starts = [self._dealt(start(lane) if comm.is_root else None) for lane in self.numbers]
@@ -188,7 +217,7 @@ class Lanes:
         return Run(points, len(points) < sum(map(len, lambdas)), passes, self.objective.evaluations)
 
     def _dealt(self, whole: Floats | None) -> Floats:
-        """This rank's slice of the root's start, or of 0 where the root has none. Collective."""
+        """Return this rank's slice of the root's start vector, or zeros if the root has none. **Collective.**"""
         given = self.comm.bcast(whole is not None)
         return self.vectors.scatter(whole) if given else np.zeros(self.vectors.length)
 
