@@ -102,8 +102,8 @@ def test_the_readme_is_short():
 
 
 def examples(command: str) -> list[str]:
-    """The lines of its help that may be typed."""
-    return re.findall(r"^  ((?:mpirun -n \d+ )?distsms .*)$", help_of(command), re.M)
+    """Return the commands in its help that may be typed, each in one line."""
+    return re.findall(r"^  ((?:mpirun -n \d+ )?distsms .*)$", re.sub(r" \\\n +", " ", help_of(command)), re.M)
 
 
 def test_help_has_examples():
