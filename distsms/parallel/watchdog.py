@@ -48,7 +48,7 @@ class Watchdog:
             self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, contextlib.suppress(OSError):  # without a watcher the job runs, and the root reports that
                 self._process = subprocess.Popen(  # noqa: S603 - a file of this package
-                    [sys.executable, "-I", "-S", watcher.__file__, str(self._timeout)], stdin=theirs, cwd="/"
+                    [sys.executable, "-I", "-S", watcher.__file__, str(self._timeout)], stdin=theirs.fileno(), cwd="/"
                 )
         return self
 

@@ -156,9 +156,9 @@ class Watcher:
         """Watch until the rank reports that it is done, or the job is over."""
         while True:
             patience = max(0.0, self.last + self.interval - time.monotonic())
-            ready = select.select([0, *self.sockets], [], [], patience)[0]
+            ready = select.select([0, *(sock.fileno() for sock in self.sockets)], [], [], patience)[0]
             for sock in self.sockets:
-                if sock in ready:
+                if sock.fileno() in ready:
                     self.receive(sock)
             if 0 in ready:
                 if os.read(0, 1) == BYE:
