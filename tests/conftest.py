@@ -68,10 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before markers select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that does not take `comm` would do the same on every rank."""
+    """Mark tests that do not take `comm` as serial: they would do the same on every rank.
+
+    The tests with a SLURM are the first. They wait most of their time, and others run meanwhile.
+    """
     for item in items:
         if "comm" not in getattr(item, "fixturenames", ()):
             item.add_marker("serial")
+    items.sort(key=lambda item: item.path.name != "test_slurm.py")
 
 
 @pytest.hookimpl(hookwrapper=True)
