@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,11 @@ from distsms.errors import LaunchError
 from distsms.parallel import buffers, shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.shared_memory import Replica
+
+LAUNCHER = re.compile(
+    "(OMPI_COMM|PMI|PMIX(?!_MCA)|MPI|MPIRUN|HYDRA?|MV2|MPISPAWN|SLURM|PALS|ALPS|FLUX|JSM|PBS|LSB|PRTE(?!_MCA)|MPIEXEC)_"
+)
+"""Names of variables that launchers of MPI, and schedulers that start ranks, give to their processes."""
 
 
 class MPICommunicator(Communicator):
@@ -199,8 +205,15 @@ def launched_size() -> int:
     return 0
 
 
+def _launched() -> bool:
+    """Return whether anything in the environment may come from a launcher of ranks, whichever it is."""
+    return any(LAUNCHER.match(name) for name in os.environ)
+
+
 def world() -> Communicator:
     """Return the communicator of all ranks of this job; a single rank if mpi4py is not installed.
+
+    Without a launcher MPI is not started, since that takes longer than the rest of a small job.
 
     Raises
     ------
@@ -209,6 +222,8 @@ def world() -> Communicator:
         and without this check, each of 32 processes would do the whole job and overwrite the others' files.
     """
     launched = launched_size()
+    if not _launched():
+        return Communicator()
     try:
         from mpi4py import MPI
     except ImportError as error:

@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -191,6 +191,7 @@ def test_vectors_of_wrong_length_are_refused(kind):
         SparseRows(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
 
 
+@settings(max_examples=15)  # half a million parts each
 @given(st.integers(2**36, 2**37), st.integers(1, 7))
 def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
     """The parts begin at the first row and end at the last one, even where floats would round."""
