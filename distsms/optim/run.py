@@ -65,7 +65,8 @@ def minimize(
 
     Notes
     -----
-    Memory beyond the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on each.
+    Memory beyond the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on each;
+    three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
     scale, result = scale_of(objective, settings), None
