@@ -106,7 +106,7 @@ def mutants(package: str, sample: int, seed: int) -> list[Mutant]:
     return found
 
 
-def killed(mutant: Mutant, package: str, copy: Path, seconds: float) -> bool:
+def killed(mutant: Mutant, package: str, copy: Path, seconds: float, ranks: int) -> bool:
     """Whether the tests of the package notice the change, which is made in a copy of the project.
 
     The file's time and the compiled kernels beside it are restored, too, so that the next mutant finds all kernels
@@ -118,7 +118,7 @@ def killed(mutant: Mutant, package: str, copy: Path, seconds: float) -> bool:
     shutil.copytree(compiled, kept)
     try:
         place.write_text(mutant.text)
-        return not passes(package, copy, seconds)
+        return not all(passes(package, copy, seconds, size) for size in (1, ranks)[: 1 + (ranks > 1)])
     finally:
         place.write_bytes(before)
         os.utime(place, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
@@ -126,19 +126,20 @@ def killed(mutant: Mutant, package: str, copy: Path, seconds: float) -> bool:
         kept.rename(compiled)
 
 
-def passes(package: str, copy: Path, seconds: float) -> bool:
-    """Whether the unit tests of the package pass in the copy, in one process and in time."""
-    words = ["-m", "pytest", "-q", "-x", "-m", "not e2e", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
+def passes(package: str, copy: Path, seconds: float, ranks: int = 1) -> bool:
+    """Whether the unit tests of the package pass in the copy, in time: in one process, or on several ranks."""
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
+    words += ["-m", "not e2e" + " and not serial" * (ranks > 1), f"tests/{package}"]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("NUMBA_CACHE_DIR", None)  # compiled mutants stay in the copy
-    try:
-        done = subprocess.run(
-            [sys.executable, *words, f"tests/{package}"],
-            cwd=copy, env=environment, capture_output=True, timeout=seconds, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+    command = ["mpirun", "-n", str(ranks)] * (ranks > 1) + words
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=copy, env=environment, **quiet) as tests:  # type: ignore[call-overload]
+        try:
+            return tests.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            tests.terminate()  # not killed, since mpirun is to end its ranks
+            return False
 
 
 def described(mutant: Mutant) -> str:
@@ -155,6 +156,9 @@ def main() -> int:
     parser.add_argument("packages", nargs="+", metavar="PACKAGE", help="sub-packages of distsms, such as losses")
     parser.add_argument("--sample", type=int, default=20, help="mutants of each sub-package (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (%(default)s)")
+    parser.add_argument(
+        "--ranks", type=int, default=1, help="run what survives in one process on so many ranks, too (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the scores and survivors to a file")
     parser.add_argument(
         "--again", type=Path, metavar="FILE",
@@ -179,7 +183,7 @@ def main() -> int:
             suspects = drawn if known is None else {name: drawn[name] for name in known[package]["survivors"]}
             survivors = []
             for name, mutant in suspects.items():
-                if not killed(mutant, package, copy, limit):
+                if not killed(mutant, package, copy, limit, args.ranks):
                     survivors.append(name)
                     print(name, flush=True)
             scores[package] = {"mutants": len(drawn), "killed": len(drawn) - len(survivors), "survivors": survivors}
