@@ -4,8 +4,8 @@
       --> r = X'c on each rank --sum--> J = Omega(w) + R,  J_mu = Omega(w) + R_mu,  grad J_mu = lam w + r
 
 The ranks that run the solver ask (`evaluate`), and the others, if there are any, answer (`serve`). Which ranks run the
-solver depends on `distsms.parallel.vectors`: the root alone, which has vectors whole, or all ranks, each with a slice
-of every vector. "A slice" below is the whole vector if the root runs the solver.
+solver depends on `distsms.parallel.vector_placement`: the root alone, which has vectors whole, or all ranks, each with
+a slice of every vector. "A slice" below is the whole vector if the root runs the solver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from distsms.losses.registry import Loss
 from distsms.matrix.base import Features
 from distsms.optim.penalty import SquaredNorm
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import RootVectors, Vectors
+from distsms.parallel.vector_placement import RootVectors
+from distsms.parallel.vectors import Vectors
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
 

@@ -20,7 +20,7 @@ from distsms.optim.result import Result, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
-from distsms.parallel.vectors import NOT_SPREADABLE
+from distsms.parallel.vector_placement import NOT_SPREADABLE
 from distsms.utils.typing import Floats
 
 Keeper = Callable[[Snapshot], None]

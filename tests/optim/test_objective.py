@@ -12,7 +12,7 @@ from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import STEPS
+from distsms.parallel.vector_placement import STEPS
 from tests.support.problems import asked, data, objective, share
 
 MEASURES = ("rocarea", "prbep")
