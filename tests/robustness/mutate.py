@@ -115,6 +115,7 @@ def killed(mutant: Mutant, package: str, copy: Path, seconds: float, ranks: int)
     place = copy / mutant.file.relative_to(ROOT)
     compiled, kept = place.parent / "__pycache__", copy / "compiled"
     before, stamp = place.read_bytes(), place.stat()
+    compiled.mkdir(exist_ok=True)
     shutil.copytree(compiled, kept)
     try:
         place.write_text(mutant.text)
@@ -173,7 +174,6 @@ def main() -> int:
             ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".venv", ".git", "build", ".hypothesis")
         )
         for package in args.packages:
-            (copy / "distsms" / package / "__pycache__").mkdir(exist_ok=True)
             start = time.monotonic()
             if not passes(package, copy, 3600):
                 print(f"{package}: the tests fail without any change", file=sys.stderr)
