@@ -106,8 +106,8 @@ def mutants(package: str, sample: int, seed: int) -> list[Mutant]:
     return found
 
 
-def killed(mutant: Mutant, package: str, copy: Path, seconds: float, ranks: int) -> bool:
-    """Whether the tests of the package notice the change, which is made in a copy of the project.
+def killed(mutant: Mutant, tests: list[str], copy: Path, seconds: float, ranks: int) -> bool:
+    """Whether these tests notice the change, which is made in a copy of the project.
 
     The file's time and the compiled kernels beside it are restored, too, so that the next mutant finds all kernels
     compiled but its own.
@@ -119,7 +119,7 @@ def killed(mutant: Mutant, package: str, copy: Path, seconds: float, ranks: int)
     shutil.copytree(compiled, kept)
     try:
         place.write_text(mutant.text)
-        return not all(passes(package, copy, seconds, size) for size in (1, ranks)[: 1 + (ranks > 1)])
+        return not all(passes(tests, copy, seconds, size) for size in (1, ranks)[: 1 + (ranks > 1)])
     finally:
         place.write_bytes(before)
         os.utime(place, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
@@ -127,19 +127,19 @@ def killed(mutant: Mutant, package: str, copy: Path, seconds: float, ranks: int)
         kept.rename(compiled)
 
 
-def passes(package: str, copy: Path, seconds: float, ranks: int = 1) -> bool:
-    """Whether the unit tests of the package pass in the copy, in time: in one process, or on several ranks."""
+def passes(tests: list[str], copy: Path, seconds: float, ranks: int = 1) -> bool:
+    """Whether the unit tests in these files and folders pass in the copy, in time: in one process, or on several ranks."""
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
-    words += ["-m", "not e2e" + " and not serial" * (ranks > 1), f"tests/{package}"]
+    words += ["-m", "not e2e" + " and not serial" * (ranks > 1), *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("NUMBA_CACHE_DIR", None)  # compiled mutants stay in the copy
     command = ["mpirun", "-n", str(ranks)] * (ranks > 1) + words
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=copy, env=environment, **quiet) as tests:  # type: ignore[call-overload]
+    with subprocess.Popen(command, cwd=copy, env=environment, **quiet) as job:  # type: ignore[call-overload]
         try:
-            return tests.wait(seconds) == 0
+            return job.wait(seconds) == 0
         except subprocess.TimeoutExpired:
-            tests.terminate()  # not killed, since mpirun is to end its ranks
+            job.terminate()  # not killed, since mpirun is to end its ranks
             return False
 
 
@@ -160,6 +160,7 @@ def main() -> int:
     parser.add_argument(
         "--ranks", type=int, default=1, help="run what survives in one process on so many ranks, too (%(default)s)"
     )
+    parser.add_argument("--tests", nargs="+", metavar="FILE", help="run only these, not all tests of the sub-package")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the scores and survivors to a file")
     parser.add_argument(
         "--again", type=Path, metavar="FILE",
@@ -174,8 +175,9 @@ def main() -> int:
             ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".venv", ".git", "build", ".hypothesis")
         )
         for package in args.packages:
+            tests = args.tests or [f"tests/{package}"]
             start = time.monotonic()
-            if not passes(package, copy, 3600):
+            if not passes(tests, copy, 3600):
                 print(f"{package}: the tests fail without any change", file=sys.stderr)
                 return 1
             limit = 60 + 3 * (time.monotonic() - start)
@@ -183,7 +185,7 @@ def main() -> int:
             suspects = drawn if known is None else {name: drawn[name] for name in known[package]["survivors"]}
             survivors = []
             for name, mutant in suspects.items():
-                if not killed(mutant, package, copy, limit, args.ranks):
+                if not killed(mutant, tests, copy, limit, args.ranks):
                     survivors.append(name)
                     print(name, flush=True)
             scores[package] = {"mutants": len(drawn), "killed": len(drawn) - len(survivors), "survivors": survivors}
