@@ -128,7 +128,7 @@ def killed(mutant: Mutant, tests: list[str], copy: Path, seconds: float, ranks: 
 
 
 def passes(tests: list[str], copy: Path, seconds: float, ranks: int = 1) -> bool:
-    """Whether the unit tests in these files and folders pass in the copy, in time: in one process, or on several ranks."""
+    """Whether these unit tests pass in the copy, in time: in one process, or on several ranks."""
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
     words += ["-m", "not e2e" + " and not serial" * (ranks > 1), *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
