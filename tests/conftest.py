@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import launched_size, world
@@ -22,6 +22,9 @@ from distsms.parallel.mpi import launched_size, world
 # on each number of ranks, since there are several, and the more ranks, the longer an example takes.
 EXAMPLES = 50 // launched_size() if launched_size() else 60
 settings.register_profile("distsms", derandomize=True, deadline=None, max_examples=EXAMPLES)
+settings.register_profile(  # for tests/robustness/mutate.py, which asks only whether a test fails
+    "mutants", settings.get_profile("distsms"), phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("distsms")
 
 # Without a launcher MPI stays out of this process: what it adds to the environment would confuse a launcher that a test

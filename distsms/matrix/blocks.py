@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.normalization import Normalization, inverse
 from distsms.utils.typing import Floats
 
@@ -114,8 +115,7 @@ class LocalRows(ABC):
         self._dot(no_rows, entries, nothing, nothing)
         self._add(no_rows, entries, nothing, nothing)
         self._largest(no_rows, entries, nothing)
-        self._describe(no_rows, entries, nothing, nothing)
-        self._square(no_rows, entries, nothing)
+        self._describe(no_rows, entries, ColumnStatistics(nothing, nothing, nothing))
         self._length(no_rows, entries, nothing)
 
     @property
@@ -215,27 +215,17 @@ class LocalRows(ABC):
 
         return float(max(self._on_threads(run)))
 
-    def columns(self) -> tuple[Floats, Floats]:
-        """Return max_i |x_ij| and the number of entries of each column, (p,) each. One pass on one thread. Local."""
-        largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
+    def columns(self) -> ColumnStatistics:
+        """Describe each column; see `Features.columns`. One pass on one thread."""
+        found = ColumnStatistics(*(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields))
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
-                self._describe(part, entries, largest, counts)
-        if len(self.column_factors):
-            largest *= self.column_factors
-        return largest, counts
-
-    def second_moments(self) -> Floats:
-        """Return sum_i x_ij^2 for each column, (p,), which the caller sums over ranks. One pass on one thread."""
-        squares = np.zeros(self.shape[1])
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._square(part, entries, squares)
+                self._describe(part, entries, found)
         if len(self.column_factors):
             with np.errstate(over="ignore"):
-                squares *= self.column_factors
-                squares *= self.column_factors
-        return squares
+                for array in (found.largest, found.squares, found.squares):
+                    array *= self.column_factors
+        return found
 
     @abstractmethod
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None: ...
@@ -247,10 +237,7 @@ class LocalRows(ABC):
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float: ...
 
     @abstractmethod
-    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None: ...
-
-    @abstractmethod
-    def _square(self, part: Part, entries: Entries, squares: Floats) -> None: ...
+    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None: ...
 
     @abstractmethod
     def _length(self, part: Part, entries: Entries, out: Floats) -> None: ...

@@ -238,10 +238,21 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
 
 @njit()
 def describe_columns(
-    columns: Array, values: Values, runs: Runs, part: Part, factors: Array, largest: Array, counts: Array
+    columns: Array,
+    values: Values,
+    runs: Runs,
+    part: Part,
+    factors: Array,
+    largest: Array,
+    counts: Array,
+    squares: Array,
 ) -> None:
-    """Update max |x_ij| and the number of entries of each column, (p,), with the rows of a part times their factors."""
+    """Update max |x_ij|, the number of entries and sum x_ij^2 of each column with a part's rows times their factors.
+
+    largest, counts, squares : (p,).
+    """
     stop, q, run = np.uint64(part.start), part.first, part.run
+    ones = values is None and not len(factors)
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
         run += 1
@@ -251,25 +262,13 @@ def describe_columns(
             factor = _factor(factors, _place(runs.order, runs.block, q))
             while k < stop:
                 j = columns[k]
-                largest[j] = max(largest[j], abs(_value(values, k)) * factor)
                 counts[j] += 1.0
-                k += _ONE
-            q += 1
-
-
-@njit()
-def add_squares(columns: Array, values: Values, runs: Runs, part: Part, factors: Array, squares: Array) -> None:
-    """Add x_ij^2 of the rows of a part times their factors to squares, (p,)."""
-    stop, q, run = np.uint64(part.start), part.first, part.run
-    while q < part.last:
-        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
-        run += 1
-        while q < end:
-            k = stop
-            stop = k + length
-            factor = _factor(factors, _place(runs.order, runs.block, q))
-            while k < stop:
-                squares[columns[k]] += (_value(values, k) * factor) ** 2
+                if ones:  # nothing has to wait for a sum but the count
+                    largest[j], squares[j] = 1.0, counts[j]
+                else:
+                    size = abs(_value(values, k)) * factor
+                    largest[j] = max(largest[j], size)
+                    squares[j] += size**2
                 k += _ONE
             q += 1
 
@@ -340,21 +339,14 @@ def largest_dense(array: Array, w: Array, factors: Array) -> float:
 
 
 @njit()
-def largest_dense_entries(array: Array, factors: Array, largest: Array) -> None:
-    """Set largest_j = max(largest_j, |x_ij|) over all rows times their factors; (p,)."""
+def describe_dense(array: Array, factors: Array, largest: Array, squares: Array) -> None:
+    """Update max |x_ij| and sum x_ij^2 of each column with all rows times their factors; (p,) each."""
     for i in range(len(array)):
         row, factor = array[i], _factor(factors, i)
         for j in range(len(largest)):
-            largest[j] = max(largest[j], abs(np.float64(row[j])) * factor)
-
-
-@njit()
-def add_squares_dense(array: Array, factors: Array, squares: Array) -> None:
-    """Add x_ij^2 of all rows times their factors to squares, (p,)."""
-    for i in range(len(array)):
-        row, factor = array[i], _factor(factors, i)
-        for j in range(len(squares)):
-            squares[j] += (np.float64(row[j]) * factor) ** 2
+            size = abs(np.float64(row[j])) * factor
+            largest[j] = max(largest[j], size)
+            squares[j] += size**2
 
 
 @njit()

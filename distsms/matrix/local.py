@@ -5,7 +5,7 @@ methods (`nnz`, `nbytes`, `normalize`). No other module asks which of them it ha
 rows into parts and passes over these on threads.
 
 X is stored in its own precision: float32 values stay float32, and nothing is copied that has the right type already.
-Sums are float64. Nothing communicates: the caller sums X'c and the second moments over ranks. A rank without rows is an
+Sums are float64. Nothing communicates: the caller sums X'c and sums of squares over ranks. A rank without rows is an
 ordinary case; its X'c is zero.
 """
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.matrix import kernels as kernel
+from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
 from distsms.matrix.normalization import Normalization
 from distsms.utils.typing import Floats
@@ -161,11 +162,8 @@ class SparseRows(LocalRows):
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
         return kernel.largest_row(*entries, self._runs, part, w, self.row_factors)
 
-    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
-        kernel.describe_columns(*entries, self._runs, part, self.row_factors, largest, counts)
-
-    def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
-        kernel.add_squares(*entries, self._runs, part, self.row_factors, squares)
+    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
+        kernel.describe_columns(*entries, self._runs, part, self.row_factors, *found)
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.row_lengths(*entries, self._runs, part, out)
@@ -242,12 +240,10 @@ class DenseRows(LocalRows):
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
         return kernel.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
 
-    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
-        kernel.largest_dense_entries(entries[0][part.start : part.stop], self._factors(part), largest)
+    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
+        largest, counts, squares = found
+        kernel.describe_dense(entries[0][part.start : part.stop], self._factors(part), largest, squares)
         counts += part.last - part.first
-
-    def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
-        kernel.add_squares_dense(entries[0][part.start : part.stop], self._factors(part), squares)
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])

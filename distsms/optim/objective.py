@@ -4,8 +4,8 @@
       --> r = X'c on each rank --sum--> J = Omega(w) + R,  J_mu = Omega(w) + R_mu,  grad J_mu = lam w + r
 
 The ranks that run the solver ask (`evaluate`), and the others, if there are any, answer (`serve`). Which ranks run the
-solver depends on `distsms.parallel.vectors`: the root alone, which has vectors whole, or all ranks, each with a slice
-of every vector. "A slice" below is the whole vector if the root runs the solver.
+solver depends on `distsms.parallel.vector_placement`: the root alone, which has vectors whole, or all ranks, each with
+a slice of every vector. "A slice" below is the whole vector if the root runs the solver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from distsms.losses.registry import Loss
 from distsms.matrix.base import Features
 from distsms.optim.penalty import SquaredNorm
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import RootVectors, Vectors
+from distsms.parallel.vector_placement import RootVectors
+from distsms.parallel.vectors import Vectors
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
 
@@ -183,8 +184,9 @@ class Objective:
         -----
         r is a sum over rows of c_i x_ij, where the |c_i| of every loss sum to at most 2 (ROCArea's are mean slopes of a
         hinge over pairs, the others' mixtures of (z_i - y_i) / n with |z_i - y_i| <= 2). So summing the m entries of
-        column j puts r_j off by |e_j| <= m eps max_i |x_ij|. d is a sum of n terms >= 0 that add up to at most 1.
-        The first call takes a pass over the data.
+        column j puts r_j off by |e_j| <= m eps max_i |x_ij|. Over ranks, the largest such product of a single rank
+        is a bound, since the |c_i| of all ranks together sum to at most 2. d is a sum of n terms >= 0 that add up to at
+        most 1. The first call takes a pass over the data, unless `second_moments` has taken it.
         """
         if self._column_errors is None:
             self._column_errors = self._ask(Query.PLANE_ROUNDING)
@@ -221,11 +223,28 @@ class Objective:
         raise NotImplementedError
 
     def second_moments(self) -> Floats:
-        """Return a slice of mean_i x_ij^2 of each column over all rows. **Collective**; a pass over the data."""
-        moments = self.vectors.sum_vector(self.features.second_moments())
-        rows = self.comm.sum(np.array([self.features.shape[0]]))[0]
-        moments /= rows
+        """Return a slice of mean_i x_ij^2 of each column over all rows. **Collective.**
+
+        One pass over the data, which also gives what `plane_errors` needs.
+        """
+        errors, squares = self._describe_columns()
+        self._column_errors = self.vectors.maximum(errors)
+        del errors
+        moments = self.vectors.sum_vector(squares)
+        moments /= self.comm.sum(np.array([self.features.shape[0]]))[0]
         return moments
+
+    def _describe_columns(self) -> tuple[Floats, Floats]:
+        """Return what rounding can do to this rank's summand of r, and its sum_i x_ij^2: (p,) each.
+
+        Local; one pass over the data, in which three vectors (p,) are held.
+        """
+        self.vectors.free_buffer()
+        largest, counts, squares = self.features.columns()
+        counts += self.comm.size + 8
+        counts *= EPS
+        largest *= counts
+        return largest, squares
 
     def serve(self) -> None:
         """Answer what is asked until `release` is called. Ranks that run the solver return at once."""
@@ -244,12 +263,7 @@ class Objective:
     def _plane_rounding(self, slices: list[Floats] | None, numbers: Floats) -> Floats:
         """Return a slice of the bound e on rounding in r: see `plane_errors`."""
         with self.clock.phase("rounding"):
-            self.vectors.free_buffer()
-            largest, counts = self.features.columns()
-            errors = self.vectors.maximum(largest)
-            del largest
-            errors *= EPS * (self.vectors.sum_vector(counts) + self.comm.size + 8)
-            return errors
+            return self.vectors.maximum(self._describe_columns()[0])
 
     def _margin_rounding(self, slices: list[Floats] | None, numbers: Floats) -> float:
         """Return twice `Features.largest_terms` at w, of all rows."""

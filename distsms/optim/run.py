@@ -20,7 +20,7 @@ from distsms.optim.result import Result, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
-from distsms.parallel.vectors import NOT_SPREADABLE
+from distsms.parallel.vector_placement import NOT_SPREADABLE
 from distsms.utils.typing import Floats
 
 Keeper = Callable[[Snapshot], None]
@@ -65,7 +65,8 @@ def minimize(
 
     Notes
     -----
-    Memory beyond the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on each.
+    Memory beyond the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on each;
+    three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
     scale, result = scale_of(objective, settings), None

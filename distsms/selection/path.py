@@ -28,7 +28,7 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.selection.folds import Folds, best_on_other_folds, dealt
 from distsms.training.objectives import make_losses
 from distsms.utils.timing import Clock

@@ -27,7 +27,7 @@ from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.study.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 from distsms.training.objectives import make_losses
 from distsms.training.recorder import recording

@@ -30,7 +30,8 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import Vectors, choose_step, make_vectors
+from distsms.parallel.vector_placement import choose_step, make_vectors
+from distsms.parallel.vectors import Vectors
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows, model_info, provenance
