@@ -1,7 +1,7 @@
 """The compiled loops of `distsms.parallel.order_statistics`, which explains kinks, brackets and buckets.
 
-The head and the tail of a row lie at positions u = z scale lift - origin, `reach` apart. A round looks at those in
-[left, right).
+The head and the tail of a row are at positions u = z scale lift - origin. Their distance is `reach`. A round considers
+the kinks with a position in [left, right).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BLOCK = 512  # number of rows that are processed together
 LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
 
 
-@njit(fastmath=False)  # explicit, since Numba would otherwise inline it with the caller's setting
+@njit(fastmath=False)  # given, since Numba would otherwise inline this function with the fastmath of its caller
 def _kinks(score, kind, shift, reach, scale, lift, origin):  # type: ignore[no-untyped-def]
     """Return the positions of a row's head and tail on the grid, where all ramps have exactly the same length."""
     place = (score + (shift if kind == NEGATIVE else 0.0)) * scale * lift - origin
@@ -49,12 +49,12 @@ def _look(scores, kinds, shift, reach, scale, lift, origin, left, right, heads, 
 
 @njit()
 def collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
-    """Collect the rows from `start` on with a kink in [left, right) in `found`, until it is full.
+    """Copy the kinks of the rows with a kink in [left, right) to `found`, from row `start` on until `found` is full.
 
-    The other rows are added up in `base`.
+    What all ramps contribute to G at the left edge is added to `base`.
 
-    Returns the row to continue with, and how many rows were found. The rows are processed in blocks and without a
-    branch for each row, since whether a row has a kink in the interval is unpredictable.
+    Returns the row to continue with, and how many rows are in `found`. The rows are processed in blocks and without a
+    branch for each row, since a processor cannot predict whether a row has a kink in the interval.
     """
     heads, tails, in_sight = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.uint8)
     m = 0
@@ -87,12 +87,14 @@ def collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start
 
 @njit()
 def tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
-    """Add rows to a table of what each bucket adds to G, apart from ramps that pass right through the bucket.
+    """Add rows to a table with the change of G in each bucket, without the ramps that rise throughout the bucket.
 
-    For ramps the table is (K, 4). Its columns are the number of rows with both kinks in the bucket; and for the rows
-    with one kink in it, the summed lengths of their ramps inside the bucket, in buckets, the number of heads, and the
-    number of tails. For steps it is (K, 3): the number of rows, the sum of their positions in the bucket, and the sum
-    of the squares of these.
+    For ramps the table is (K, 4). Column 0 is the number of rows with both kinks in the bucket. The other columns are
+    for the rows with one kink in the bucket: the summed lengths of the parts of their ramps inside the bucket, in units
+    of its width; the number of heads; and the number of tails.
+
+    For steps the table is (K, 3): the number of rows, the sum of their positions relative to the bucket, in [0, 1), and
+    the sum of the squares of these.
     """
     K = len(table)
     for j in range(len(found)):
@@ -125,7 +127,7 @@ def walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
     table : (K, 3) or (K, 4)
         See `tabulate`.
     value, slope : float
-        G - target, and the number of ramps under way, at the table's left end.
+        G - target, and the number of ramps that are rising, at the table's left end.
     reach : float
         The width of a ramp in buckets, 0 for steps.
 
@@ -134,7 +136,7 @@ def walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
     k : int
         The bucket; K if there is none.
     value, slope : float
-        G - target and the number of ramps under way at the bucket's left edge.
+        G - target and the number of ramps that are rising, at the bucket's left edge.
     grown : float
         G - target at the bucket's right edge.
     """

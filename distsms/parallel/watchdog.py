@@ -1,17 +1,17 @@
 """A watchdog that ends a job in which a rank has stopped responding, and names that rank.
 
-Beside each rank runs a watcher, a process of its own. Whatever blocks the rank's threads, in MPI, in PETSc or on a disk
-that hangs, does not block the watcher. It observes from outside (in /proc, so on Linux only) whether its rank uses the
-processor or moves bytes. A rank that computes does, and so does one that waits in MPI for another, since MPI polls. A
-rank that is stopped, or that hangs on a disk, does not.
+Each rank has a watcher, a process of its own. If the threads of the rank are blocked in MPI, in PETSc or by a disk that
+does not respond, the watcher is not. It reads in /proc (so on Linux only) whether its rank uses the processor, reads or
+writes. A rank that computes uses the processor. So does a rank that waits in MPI for another rank, since MPI polls. A
+rank that is stopped, or that waits for a disk, is idle.
 
-The watchers of a job report to the root's watcher by UDP how long their ranks have been idle, and it answers. If a rank
-has been idle for too long, or its watcher silent, the root's watcher prints that and makes every watcher kill its rank.
-A watcher that no longer hears from the root's watcher kills its own rank. If the launcher does not end after that, it
-is killed, too: mpirun may wait for a host that is no longer reachable.
+By UDP, the watchers of a job report to the root's watcher how long their ranks have been idle, and it answers. If a
+rank has been idle for too long, or its watcher has been silent for too long, the root's watcher prints this and makes
+every watcher kill its rank. A watcher that no longer receives messages from the root's watcher kills its own rank. If
+the launcher does not end after that, it is killed, too, since mpirun may wait for a host that is no longer reachable.
 
-A watcher that was never heard from (because of a firewall, say) is ignored. A watcher that notices that it has itself
-been asleep, because the whole job was suspended, allows the others the same time.
+A watcher from which no message ever arrived (because of a firewall, for example) is ignored. If a watcher notices that
+it was itself suspended, because the whole job was, it adds this time to what the others are allowed.
 
 This file is also the watcher's program, so it must import nothing but Python's standard library.
 """
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 BYE = b"."
-BUSY_SHARE = 1e-3  # a rank is idle if its processor time is less than this share of the time-out,
-BUSY_BYTES = 2**16  # and if it moves fewer bytes than this
-DEATH_GRACE = (
-    3.0  # seconds that the launcher has to end a job in which a rank has died: its message is better than ours
-)
+# A rank is idle if its processor time is less than this share of the time-out and it reads and writes fewer bytes.
+BUSY_SHARE = 1e-3
+BUSY_BYTES = 2**16
+# If a rank has died, the launcher may end the job within this many seconds, since its message is more precise.
+DEATH_GRACE = 3.0
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
-LAUNCHER_GRACE = 10.0  # seconds that one of these has to notice: it may wait for ever for an unreachable host
-UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
+LAUNCHER_GRACE = 10.0  # the launcher is killed if it has not ended this many seconds after the ranks
+UNHEARD = 30.0  # if no message from a watcher has arrived for this many seconds, it is ignored
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
 
 
@@ -73,7 +73,7 @@ def watching(comm: Communicator, timeout: float) -> Iterator[None]:
     )
     sock.close()
     assert watcher.stdin is not None
-    with contextlib.suppress(OSError):  # if the watcher has failed, the run goes on without it
+    with contextlib.suppress(OSError):  # if the watcher could not be started, the run goes on without one
         os.write(watcher.stdin.fileno(), json.dumps(setup).encode() + b"\n")
     try:
         yield
@@ -96,7 +96,7 @@ def _addresses(sock: socket.socket) -> list[str]:
 
 
 class Activity:
-    """For how long a process has been idle, and its state.
+    """Observes how long a process has been idle, and its state.
 
     Parameters
     ----------
@@ -108,9 +108,9 @@ class Activity:
     Attributes
     ----------
     since : float
-        When it was last seen active, by `time.monotonic`.
+        The time (of `time.monotonic`) when the process was last seen active.
     state : str
-        Its state, a letter as in ps.
+        The state of the process, as the letter that the command ps prints.
     """
 
     def __init__(self, pid: int, least: float) -> None:
@@ -136,7 +136,13 @@ class Activity:
 
 
 class Watcher:
-    """The process beside a rank; the rank is its parent."""
+    """The process that watches one rank. The rank is its parent process.
+
+    Parameters
+    ----------
+    setup : dict
+        The setup that `watching` makes: rank, size, timeout, root and socket.
+    """
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.rank, self.timeout = setup["rank"], setup["timeout"]
@@ -144,7 +150,7 @@ class Watcher:
         self.sock = socket.socket(fileno=setup["socket"])
         self.sock.setblocking(False)
         self.others = set(range(setup["size"])) - {self.rank} if self.rank == 0 else {0}
-        # Until the root's watcher has answered, all addresses of its host.
+        # Until the root's watcher has answered, messages are sent to all addresses of its host.
         self.peers = {} if self.rank == 0 else {None: [(address, port) for address in addresses]}
         self.parent = os.getppid()
         with open(f"/proc/{self.parent}/stat") as file:
@@ -180,7 +186,7 @@ class Watcher:
         """Observe this watcher's rank, and report to the other watchers."""
         now = time.monotonic()
         asleep = now - self.last - self.interval
-        if asleep > 2 * self.interval:  # nobody knows whether the other ranks were active meanwhile
+        if asleep > 2 * self.interval:  # this watcher was suspended, so it cannot know whether other ranks were active
             self.answered = {rank: then + asleep for rank, then in self.answered.items()}
             self.activity.since += asleep
         self.last = now
@@ -197,7 +203,7 @@ class Watcher:
                     self.sock.sendto(message, address)
 
     def whereabouts(self) -> str:
-        """Describe for people where this watcher's rank runs and what state it is in."""
+        """Return words that say where this watcher's rank runs and in what state it is."""
         why = STATES.get(self.activity.state, "")
         return f"on {os.uname().nodename}, process {self.parent}{why and ', which ' + why}"
 
@@ -231,7 +237,7 @@ class Watcher:
         if self.rank == 0 and now - self.activity.since > self.timeout:
             late[0], self.about[0] = now - self.activity.since, self.whereabouts()
         if late:
-            time.sleep(0.05 * min(self.rank, 20))  # if all have lost the root, the first to wake up reports it
+            time.sleep(0.05 * min(self.rank, 20))  # if the root is lost, the first watcher that wakes up reports it
             ranks = [f"rank {rank} ({self.about[rank]}) for {late[rank]:.0f} s" for rank in sorted(late)]
             self.end(f"no answer from {', '.join(ranks)} (--stall-timeout {self.timeout:g}s)")
         if any(now - then > DEATH_GRACE for then in self.died.values()):

@@ -21,10 +21,10 @@ from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
 RAISE = 2.0  # the paper's gamma_u: L is multiplied by this when it was too small
-LOWER = 1.2  # gamma_d: L is divided by this after a step. With the usual 2, every other trial would fail
+LOWER = 1.2  # the paper's gamma_d: L is divided by this after a step. With 2, the usual value, every other step fails
 EPS = float(np.finfo(float).eps)
 HUGE = 1e60
-TRIALS = 100  # of L in one step; 2^100 times the first guess is beyond any need
+TRIALS = 100  # largest number of values of L in one step; L then grows by a factor of 2^100, more than ever needed
 
 
 class Solver:
@@ -66,12 +66,15 @@ class Solver:
                 return Outcome.PAUSED, ""
             self._A += a
             self._total -= a * slope
-            if self._sigma * self._A > HUGE:  # the 1 is negligible now, and all is homogeneous in A and the total
+            if self._sigma * self._A > HUGE:  # 1 + sigma A = sigma A within rounding, so both can be scaled down
                 self._A, self._total = self._A / HUGE * 1e30, self._total / HUGE * 1e30
             self._L /= LOWER
 
     def _step(self, A: float, v: Floats) -> tuple[Floats, float, Floats] | None:
-        """Return the next x, its a and f'(x), raising L as far as needed; None if steps are lost in rounding."""
+        """Return the next x, its a and f'(x), with L increased as far as needed.
+
+        The result is None if the step is so short that rounding errors dominate it.
+        """
         assert self._L is not None
         for _ in range(TRIALS):
             L, sigma = self._L, self._sigma
@@ -94,7 +97,10 @@ class Solver:
         return self._problem.value_and_gradient(w)[1] - self._sigma * w
 
     def _first_estimate(self) -> bool:
-        """Set L to ||g||^2 / (2 F), at most the Lipschitz constant of the gradient if F >= 0; False where g = 0."""
+        """Set L to ||g||^2 / (2 F), with F the function and g its gradient. Return False if g = 0.
+
+        If F >= 0 everywhere, this L is at most the Lipschitz constant of the gradient.
+        """
         value, gradient = self._problem.value_and_gradient(self._x)
         norm2 = self._problem.dot(gradient, gradient)
         if not norm2 > 0:
