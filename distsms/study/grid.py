@@ -144,7 +144,7 @@ class RunStore:
         """Raise InputError if the folder holds anything but a comparison, or a damaged one without `overwrite`."""
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise InputError(
-                f"{self.path}: is not a folder, but a file or a link to something that is not a folder; name another "
+                f"{self.path}: is not a folder, but a file or a link that does not lead to a folder; name another "
                 "place for the comparison"
             )
         if self.path.is_dir() and any(self.path.glob("[!.]*")):

@@ -204,7 +204,7 @@ class TestFolder:
         path = tmp_path / "out"
         path.symlink_to(tmp_path / target)
         inputs.check_distinct(path, tmp_path / "data")
-        with pytest.raises(InputError, match="a link that leads to none; name another place"):
+        with pytest.raises(InputError, match="a link that does not lead to a folder; name another place"):
             RunStore(path).check()
 
     @pytest.mark.parametrize(

@@ -135,9 +135,7 @@ def least_room(manifest):
     """What a refusal says that streaming needs at the least."""
     with pytest.raises(InputError, match=r"and \d+ are needed to stream") as refusal:
         load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(1))
-    needed, more = map(
-        int, re.search(r"buffers of (\d+) bytes: increase --memory by (\d+)MiB$", str(refusal.value)).groups()
-    )
+    needed, more = map(int, re.search(r"and (\d+) are .*: give (\d+)MiB more$", str(refusal.value)).groups())
     load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(1 + more * 2**20))
     return needed
 

@@ -113,9 +113,7 @@ def _metadata(
     given = {name: np.asarray(column) for name, column in (("groups", groups), ("times", times)) if column is not None}
     for name, column in given.items():
         if column.shape != (n,):
-            raise InputError(
-                f"{directory}: {name} have shape {column.shape}; one entry for each of {n} rows is needed."
-            )
+            raise InputError(f"{directory}: {name} have shape {column.shape}; there must be one for each of {n} rows.")
 
     def fail(name: str, row: int, problem: str) -> NoReturn:
         raise InputError(f"{directory}: {name}, row {row} (counted from 0): {problem}.")

@@ -185,8 +185,8 @@ class Stream(ABC):
         self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
         if available < self.nbytes:
             raise InputError(
-                f"--memory leaves {max(available, 0)} bytes for rows, but streaming needs buffers of {self.nbytes} "
-                f"bytes: increase --memory by {math.ceil((self.nbytes - available) / 2**20)}MiB"
+                f"--memory leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
+                f"them: give {math.ceil((self.nbytes - available) / 2**20)}MiB more"
             )
         self._reader, left = ThreadPoolExecutor(len(self._runs)), (available - self.nbytes) // len(self._runs)
         for thread in range(len(self._runs)):
