@@ -80,13 +80,13 @@ class PrbepExchange(PrbepRisk):
         a, smooth, exact = self.shift, self._smooth, self._exact
         if nu == 0:
             tau0 = find_position(exact, scores, a, self.comm)
-            exact.track()
+            exact.keep_root()
             return tau0, tau0
-        smooth.pose(a, nu, SLACK * min(nu, a))
-        exact.pose(a, 0.0, SLACK * self.n)
+        smooth.start(a, nu, SLACK * min(nu, a))
+        exact.start(a, 0.0, SLACK * self.n)
         find_roots([smooth, exact], scores, self.comm)
-        smooth.track()
-        exact.track()
+        smooth.keep_root()
+        exact.keep_root()
         return smooth.root, exact.root
 
 

@@ -41,8 +41,10 @@ LEVELS = 3  # how often a bracket is divided before its last bucket becomes a ne
 REFINEMENTS = 80
 ENOUGH = 3  # the largest number of new brackets after the bucket has become as narrow as one float
 GRID = 42  # positions are rounded to multiples of 2^-42 buckets
-REACH = 8.0  # the first bracket extends to both sides of the last root by this many times the last change of the root,
-SIGHT = 128  # and by so much that it contains about this many kinks
+MOVES_WIDE = (
+    8.0  # the first bracket extends to both sides of the last root by this many times the last change of the root,
+)
+KINKS_WIDE = 128  # and by so much that it contains about this many kinks
 # A table has three numbers before its columns, all for the left edge of the bracket: how many ramps end before it, how
 # many contain it, and, over the latter, the sum of the distances from their heads to the edge.
 _BASE = 3
@@ -64,7 +66,7 @@ class RootSearch:
         The result; NaN before `done`.
     done, lost : bool
         `done` says whether the search has ended. `lost` says whether the root is outside the bracket; then
-        `look_between` must be called.
+        `continue_between` must be called.
 
     Notes
     -----
@@ -78,7 +80,7 @@ class RootSearch:
         self._last: float | None = None  # the root of the last search
         self._radius = 0.0  # the first bracket of the next search extends this far to both sides of the last root
 
-    def pose(self, shift: float, width: float, slack: float = 0.0, exact: bool = False) -> None:
+    def start(self, shift: float, width: float, slack: float = 0.0, exact: bool = False) -> None:
         """Begin a new search. If there was a search before, begin near its root.
 
         Local, with the same arguments on every rank.
@@ -100,7 +102,7 @@ class RootSearch:
         if not self.lost:
             self._begin(*ends)
 
-    def look_between(self, low: float, high: float) -> None:
+    def continue_between(self, low: float, high: float) -> None:
         """Continue in the bracket [low, high], which certainly contains a root.
 
         If an end is not finite, the root is NaN. Local.
@@ -109,12 +111,12 @@ class RootSearch:
         if not self.done:
             self._begin(low, high, sure=True)
 
-    def track(self) -> None:
+    def keep_root(self) -> None:
         """Remember the root, so that the next search begins near it. Local."""
         if math.isfinite(self.root):
             if self._last is not None:
-                seen = self._radius * min(1.0, SIGHT / max(self.kinks, 1.0))
-                self._radius = max(REACH * abs(self.root - self._last), seen)
+                seen = self._radius * min(1.0, KINKS_WIDE / max(self.kinks, 1.0))
+                self._radius = max(MOVES_WIDE * abs(self.root - self._last), seen)
             self._last = self.root
 
     def _begin(self, low: float, high: float, sure: bool = False, refinements: int = 0) -> None:
@@ -125,15 +127,15 @@ class RootSearch:
         self._lift = 2.0 ** min(max(exponent - 900, 0), 200)
         self._scale = math.ldexp(1.0, min(exponent, 900))
         self._origin, self._left, self._factor = low * self._scale * self._lift, 0.0, 1.0
-        self._reach = self._width * self._scale * self._lift
-        if self._width > 0 and self._reach < BUCKETS:
-            self._reach = math.ldexp(max(round(math.ldexp(self._reach, GRID)), 1), -GRID)
+        self._scaled_width = self._width * self._scale * self._lift
+        if self._width > 0 and self._scaled_width < BUCKETS:
+            self._scaled_width = math.ldexp(max(round(math.ldexp(self._scaled_width, GRID)), 1), -GRID)
         self._level, self._rescan, self._sure, self._refinements = 0, True, sure, refinements
 
     @property
     def _window(self) -> tuple[float, float, float, float, float, float, float]:
         right = self._left + BUCKETS / self._factor
-        return self.shift, self._reach, self._scale, self._lift, self._origin, self._left, right
+        return self.shift, self._scaled_width, self._scale, self._lift, self._origin, self._left, right
 
     def count(self, scores: Floats) -> Floats:
         """Return this rank's table for the buckets of the bracket, to be summed over ranks.
@@ -170,10 +172,10 @@ class RootSearch:
                 self.done = True
                 return
             self._value = (
-                full - self.target + (0.0 if steps else distance / self._reach)
+                full - self.target + (0.0 if steps else distance / self._scaled_width)
             )  # the target is subtracted first, so that the sum is small near the root
             self.kinks = float(table[:, 0].sum() if steps else table[:, (0, 2, 3)].sum())
-        k, value, slope, grown = kernel.walk(table, self._value, self._slope, self._reach * self._factor)
+        k, value, slope, grown = kernel.walk(table, self._value, self._slope, self._scaled_width * self._factor)
         if not self._sure and (k == BUCKETS or (self._level == 0 and (value > 0 or (steps and value == 0)))):
             # within a refined bracket, G is so near the target that only rounding decides
             self.lost, self.done = not self._refinements, bool(self._refinements)
@@ -216,7 +218,7 @@ def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicato
     Parameters
     ----------
     searches : sequence of RootSearch
-        The searches, after `pose`. Their `root` is set; it is NaN if a score of any rank is not finite.
+        The searches, after `start`. Their `root` is set; it is NaN if a score of any rank is not finite.
     scores : (n_local,) float64
         This rank's scores.
     comm : Communicator
@@ -229,7 +231,7 @@ def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicato
             ends = comm.maximum(np.array([-low, high]) if finite else np.full(2, math.inf))
             for search in unsolved:
                 if search.lost:
-                    search.look_between(-float(ends[0]), float(ends[1]) + search.shift)
+                    search.continue_between(-float(ends[0]), float(ends[1]) + search.shift)
             continue
         tables = [search.count(scores if finite else scores[:0]) for search in unsolved]
         counted = comm.sum(np.concatenate(tables) + (0.0 if finite else math.nan))
@@ -244,7 +246,7 @@ def find_position(search: RootSearch, scores: Floats, shift: float, comm: Commun
 
     **Collective**, with one or two more Allreduces than `find_roots`.
     """
-    search.pose(shift, 0.0, exact=True)
+    search.start(shift, 0.0, exact=True)
     while True:
         find_roots([search], scores, comm)
         if math.isnan(search.root):
@@ -252,7 +254,7 @@ def find_position(search: RootSearch, scores: Floats, shift: float, comm: Commun
         high, low = comm.maximum(search.extremes(scores)).tolist()
         if not -low < high:  # all rows in the bucket have the same position
             return high
-        search.look_between(-low, high)
+        search.continue_between(-low, high)
 
 
 def select(scores: Floats, k: int, comm: Communicator) -> float:
