@@ -59,7 +59,7 @@ def _copy(given: Set, folder: Path, compression: str, n_bytes: int) -> Manifest:
     data = folder / f"{given.name}-{compression}-{n_bytes}"
     if not (data / "manifest.json").exists():
         manifest = read_manifest(given.train)
-        X, y, _ = load_matrix(given)
+        X, y, _ = load_matrix(manifest)
         times = max(1, n_bytes // (12 * X.nnz))
         stack = sparse.vstack([X] * times, "csr") if sparse.issparse(X) else np.tile(X, (times, 1))
         write_data(data, stack, np.tile(y, times), times, dtype=manifest.dtype, compression=compression)
