@@ -7,7 +7,7 @@ b-th number is converted to a Poisson number by the inverse of the distribution 
 draws of others, and the replicates of two models on the same rows use the same draws: they are paired.
 
 PRBEP of a replicate depends on the row at its n+-th place, where n+ is the number of positives of the replicate. This
-row is within about sqrt(n+) places of the n+-th place of the data. So a window of places around the latter is chosen.
+row is within about sqrt(n+) places of the n+-th place of the data. So a window of places around that place is chosen.
 For each replicate, one pass over the rows adds up how often these are drawn: all rows above the window, all positives
 below the window, and the rows at each different score in the window. Negatives below the window need not be drawn. One
 Allreduce for each block of replicates adds the ranks' tables. If the n+-th place of a replicate is outside the window,

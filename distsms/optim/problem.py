@@ -76,7 +76,7 @@ class SmoothedProblem:
         return self.too_wide or self.found_better or self.stuck
 
     def rescue(self) -> None:
-        """Take level steps as long as each narrows the gap a little, then set `patience` anew.
+        """Take level steps as long as each narrows the gap a little, then change `patience`.
 
         `patience` becomes twice the number of evaluations without progress, so that hopeless rescues become rare.
         """

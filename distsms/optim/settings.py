@@ -138,8 +138,8 @@ class Settings:
         """Return how many planes are kept, at least 2, if a rank holds p entries of each.
 
         k planes and their Gram matrix take 8 k (p + k) bytes. If the planes are the solver's model, as many are kept as
-        `vector_bytes` allows. Later planes then replace a plane of weight 0; if there is none, the two planes of least
-        weight are merged.
+        `vector_bytes` allows; otherwise at most `planes`. Later planes replace a plane of weight 0; if there is none,
+        the two planes of least weight are merged.
         """
         if self.traits.planes is Planes.PAIR:
             return 2

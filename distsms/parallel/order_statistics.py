@@ -46,7 +46,7 @@ MOVES_WIDE = (
 )
 KINKS_WIDE = 128  # and by so much that it contains about this many kinks
 # A table has three numbers before its columns, all for the left edge of the bracket: how many ramps end before it, how
-# many contain it, and, over the latter, the sum of the distances from their heads to the edge.
+# many contain it, and, over the ramps that contain it, the sum of the distances from their heads to the edge.
 _BASE = 3
 
 

@@ -27,8 +27,8 @@ def _kinks(score, kind, shift, width, scale, lift, origin):  # type: ignore[no-u
 def _compute_kinks(scores, kinds, shift, width, scale, lift, origin, left, right, heads, tails, inside):  # type: ignore[no-untyped-def]
     """Compute the kinks of a block of rows, and mark the rows that have one in [left, right).
 
-    Returns how many ramps end before left, how many have begun but not ended there, and the sum of the latter's
-    distances from their heads to left.
+    Returns how many ramps end before `left`, how many begin before it and end after it, and the sum of the distances
+    from the heads of the ramps of the second kind to `left`.
     """
     full = 0
     rising = 0

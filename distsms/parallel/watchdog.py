@@ -44,7 +44,7 @@ BUSY_BYTES = 2**16
 DEATH_GRACE = 3.0
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
 LAUNCHER_GRACE = 10.0  # the launcher is killed if it has not ended this many seconds after the ranks
-UNHEARD = 30.0  # if no message from a watcher has arrived for this many seconds, it is ignored
+UNHEARD = 30.0  # a watcher is ignored if no message from it arrives within this many seconds after the start
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
 
 

@@ -1,9 +1,8 @@
 """Attack the proofs: solve small nasty problems in many ways, and look for a vector whose J is below a lower bound.
 
     python -m scripts.experiments.attack [--problems 1000] [--minutes 10] [--seed 1] [--kinds identical-rows,ties]
-    mpirun -n 3 python -m scripts.experiments.attack --problems 100    the same problems with rows distributed over
-    ranks python -m scripts.experiments.attack --only steep:1000003 ...      only these problems, with a line for each
-    run
+    mpirun -n 3 python -m scripts.experiments.attack --problems 100    the same problems, with rows on all ranks
+    python -m scripts.experiments.attack --only steep:1000003 ...      only these problems, with a line for each run
 
 The kind and the seed of a problem determine everything: the rows, the measure, lambda, the target, and the runs. One
 run uses the default solver with its default settings; the others use settings that are drawn at random. J is computed

@@ -78,7 +78,10 @@ def table(found: Sequence[Record]) -> str:
 
 
 def simulate(cells: list[Any], args: argparse.Namespace) -> list[list[list[float]]]:
-    """Simulate a block of each cell in turn, until there are enough or the time is up; return all numbers of each."""
+    """Simulate block after block of each cell, until there are enough simulations or the time is over.
+
+    Returns for each cell a list with the numbers of each simulation.
+    """
     end, found = time.monotonic() + 60 * args.minutes, [list[list[float]]() for _ in cells]
     todo = [(first, k) for first in range(0, args.simulations, BLOCK) for k in range(len(cells))]
     with ProcessPoolExecutor(args.processes) as pool:

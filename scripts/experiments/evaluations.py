@@ -134,9 +134,10 @@ class _Proved(Exception):
 def _by_one_plane(
     objective: Objective, lam: float, epsilon: float, more: dict[str, Any]
 ) -> tuple[int | str, list[float]]:
-    """Do the same with a proof in which each plane has to prove the gap alone.
+    """Return the same as `_run`, for a proof that uses the plane of one evaluation at a time.
 
-    The run itself asks for a gap that is far smaller, at the same width of smoothing, so that it does not end before.
+    The settings of the run have a far smaller target and the same width of smoothing, so that the run does not end
+    before such a proof.
     """
     course: list[float] = []
     bounds: list[float] = []
@@ -157,7 +158,7 @@ def _by_one_plane(
 
 
 def _record(problem: Problem, runs: dict[str, Run]) -> Record:
-    """Put together what is known of a problem: the least J, and for each setting the counts and the longer run."""
+    """Make the record of a problem: the least J, and for each setting the counts and the course of the second run."""
     data, measure, lam = problem
     least = min(min(run["course"]) for run in runs.values())
     counts = {name: _counts(run, least) | {"course": run["course"]} for name, run in runs.items()}
@@ -165,7 +166,7 @@ def _record(problem: Problem, runs: dict[str, Run]) -> Record:
 
 
 def _counts(run: Run, least: float) -> dict[str, Any]:
-    """Return, by the names of COUNTS, the evaluations, or how the run ended if it did not come so far."""
+    """Return for each target in COUNTS the number of evaluations, or the status of the run if it was not reached."""
     found: dict[str, Any] = {"proof": run["proof"]}
     for name, share in SHARES.items():
         reached = (number for number, J in enumerate(run["course"], 1) if least * (1 + share) >= J)

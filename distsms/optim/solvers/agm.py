@@ -32,8 +32,8 @@ class Solver:
 
     Notes
     -----
-    Each trial of L takes two evaluations, and a step takes little more than one trial. After a pause the momentum
-    starts anew, since the sums of gradients belong to the old function; the estimate L stays.
+    Each trial of L takes two evaluations, and most steps need only one trial. After a pause the method starts without
+    momentum, since the sums of gradients belong to the function before the pause. It keeps the estimate L.
     """
 
     traits = Traits()
@@ -114,7 +114,8 @@ class Solver:
     def _large_enough(self, L: float, change: Floats, move: Floats, noise: float) -> bool:
         """Return whether ||change||^2 <= L <change, move>; the change of f' may be wrong by a vector of norm `noise`.
 
-        Where f is linear along the move, both sides are zero, and rounding alone would raise L without end.
+        If f is linear along the move, both sides are zero. Without `noise`, rounding errors would then increase L again
+        and again.
         """
         dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
         return dot(change, change) - L * dot(change, move) <= noise * room
