@@ -26,7 +26,7 @@ class DistsmsError(Exception):
         What happened, where, and what to do.
     everywhere : bool, optional
         Whether the same error is raised on every rank. If so, only the root reports it, and no rank waits for the
-        others. If not, the rank that raised the error stops the other ranks.
+        others. If not, the program stops the other ranks.
     """
 
     def __init__(self, message: str, everywhere: bool = False) -> None:

@@ -190,7 +190,7 @@ def flat_matrix(path):
         (without_labels, "no dataset 'y'"),
         (other_type, "'y' is int64"),
         (other_shape, r"shape \[20 13\]"),
-        (link_elsewhere, "no dataset 'y' of its own"),
+        (link_elsewhere, "no dataset 'y', or its data are in another file"),
         (flat_matrix, "no dataset 'X/indptr'"),
     ],
 )
