@@ -1,10 +1,11 @@
 """Features that wrap others without copying them: with a constant column (the bias), or with repeated rows (weights).
 
-`WithBias` adds the constant feature of JMLR, section 5.1. Its weight is the model's bias. It is regularized like every
-other weight, so a larger constant makes a bias cheaper. ROCArea and PRBEP do not depend on it.
+`WithBias` adds the constant feature of JMLR, section 5.1. The model's bias is its weight times the constant. The weight
+is regularized like every other weight, so the larger the constant, the less the bias is regularized. ROCArea and PRBEP
+do not depend on the bias.
 
-`RepeatedRows` counts each row as often as its weight says, a whole number. For every measure, the risk of a row of
-weight k is the risk of k equal rows, so the losses need to know nothing of weights.
+`RepeatedRows` repeats each row as often as its weight says, which is a whole number. For every measure, a row of weight
+k has the same risk as k equal rows, so the losses need no code for weights.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Local rows divided into parts, and multithreaded passes over the parts.
 
-The rows are divided into parts of nearly equal work, and each thread processes a run of consecutive parts. For X'c,
+The rows are divided into parts of nearly equal work, and each thread processes several consecutive parts. For X'c,
 every thread but the first needs a vector of length p of its own. These vectors are added up in a fixed order, so
 results depend on the number of threads in the last digits, but never on timing. The number of threads is
 OMP_NUM_THREADS, or 1.
 
-Where the entries do not all fit into memory, an `EntrySource` loads those of one part after the other. The sums are
-then the same to the bit.
+If the entries do not all fit into memory, an `EntrySource` loads those of one part after the other. The sums are
+exactly the same.
 
 Normalized rows are x_ij a_i b_j, with a factor a_i for each row or b_j for each column. The stored entries stay as they
 were read, and the factors are multiplied into the vectors, in float64. So the score of a row does not depend on the
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 class EntrySource(Protocol):
-    """Where entries come from that do not all fit into memory; see `distsms.data.shards.streaming`."""
+    """Loads entries that do not all fit into memory; see `distsms.data.shards.streaming`."""
 
     @property
     def bytes_per_pass(self) -> int:
@@ -99,7 +99,7 @@ class LocalRows(ABC):
         entries : tuple of arrays
             The arrays that hold the parts. With a source these are empty arrays of the right types.
         source : EntrySource or None
-            Where the entries come from if they are not in memory.
+            Loads the entries if they are not in memory.
         """
         self.shape = shape  # (n_local, p)
         self.source = source
@@ -135,7 +135,7 @@ class LocalRows(ABC):
         Parameters
         ----------
         normalization : Normalization
-            Columns beyond its scale stay as they are.
+            The normalization. If these rows have more columns than its scale, the additional columns stay as they are.
 
         Notes
         -----

@@ -1,13 +1,13 @@
 """The compiled loops of `distsms.matrix.local`.
 
-Sparse rows arrive as `SparseRows` stores them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None if
-all are 1, and then the compiler removes them; and `Runs`. Sums are float64 whatever the type of the values. A kernel
-works on the rows of one part, which begins at the start of a block. Nothing is checked here.
+Sparse rows are given as `SparseRows` stores them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None if
+all are 1 (the compiler then makes a version without them); and `Runs`. Sums are float64 for all types of values. A
+kernel works on the rows of one part, which begins at the start of a block. The kernels check nothing.
 
-The unusual shape of these loops comes from measurements. A processor predicts the end of a row badly unless the rows
-before it had the same length, and a misprediction costs more than a short row: hence the runs. Two running sums hide
-the latency of additions. And the compiler's unrolling defeats the processor's own prefetching where the entries of w
-miss the cache, so long rows contain explicit prefetch instructions.
+The unusual form of these loops is the result of measurements. A processor predicts the end of a row badly unless the
+rows before it had the same length, and a misprediction costs more than a short row. This is why rows are sorted into
+runs. Two running sums hide the latency of additions. If the entries of w are not in the cache, the loop that the
+compiler unrolls prevents the processor's own prefetching, so the loops for long rows contain prefetch instructions.
 """
 
 from __future__ import annotations

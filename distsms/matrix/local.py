@@ -29,15 +29,15 @@ PART_ENTRIES = 2**20
 call negligible.
 """
 _SHORT, _FEW, _SAMPLE = 8, 8, 256
-"""For `_skips`: rows of fewer than _SHORT entries on average are never skipped; at most one coefficient in _FEW being
-nonzero counts as few; _SAMPLE is about how many coefficients are looked at.
+"""Constants of `_skips`. If rows have fewer than _SHORT entries on average, no row is skipped. Few coefficients are
+nonzero if at most one in _FEW is. About _SAMPLE coefficients are examined.
 """
 _SORTED = 2**10
 """Number of blocks that are sorted at a time."""
 
 
 def index_dtype(nnz: int, p: int) -> Any:
-    """Return int32 if it can count the local entries and the columns, else int64; SciPy wants one type for both."""
+    """Return int32 if it can count the local entries and the columns, else int64. SciPy needs one type for both."""
     return np.int32 if max(nnz, p) <= np.iinfo(np.int32).max else np.int64
 
 
@@ -47,16 +47,15 @@ def unsigned(largest: int) -> Any:
 
 
 def length_dtype(longest: int) -> Any:
-    """Return the smallest unsigned type for the numbers of entries of rows; it mostly has 8 bits."""
+    """Return the smallest unsigned type for the numbers of entries of rows, which is usually uint8."""
     return np.uint8 if longest < 2**8 else unsigned(longest)
 
 
 class SparseRows(LocalRows):
     """Local rows in compressed form. Products cost O(nnz k).
 
-    Where the arrays may be changed, rows are stored in the order of their lengths inside blocks of up to 256 rows. What
-    callers give and get is always in the original order of the rows. Consecutive rows of one length, inside a block,
-    form a run.
+    With `sort`, rows are stored in the order of their lengths inside blocks of up to 256 rows. All vectors that callers
+    give and get are in the original order of the rows. Consecutive rows of equal length inside a block form a run.
 
     Parameters
     ----------

@@ -218,8 +218,9 @@ def world() -> Communicator:
     Raises
     ------
     LaunchError
-        If the launcher started several processes but MPI sees each as "rank 0 of 1". Two MPI libraries are mixed then,
-        and without this check, each of 32 processes would do the whole job and overwrite the others' files.
+        If the launcher started several processes but MPI sees each as "rank 0 of 1". The launcher and mpi4py then use
+        different MPI libraries. Without this check, each process would do the whole job and overwrite the files of the
+        others.
     """
     launched = launched_size()
     if not _launched():
@@ -228,7 +229,10 @@ def world() -> Communicator:
         from mpi4py import MPI
     except ImportError as error:
         if launched > 1:
-            raise LaunchError(f"started as {launched} processes, but mpi4py cannot be imported: {error}") from error
+            raise LaunchError(
+                f"started as {launched} processes, but mpi4py cannot be imported: {error}. Install mpi4py, or start a "
+                "single process"
+            ) from error
         return Communicator()
     size = MPI.COMM_WORLD.Get_size()
     if size == 1 and launched > 1:

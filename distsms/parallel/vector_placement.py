@@ -178,7 +178,7 @@ def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple
     Returns
     -------
     step, why : str
-        "root" or "spread", and the reason, for people.
+        "root" or "spread", and the reason in words.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The solver's vectors of length p, and the operations on them: what all places where they may be held have in common.
 
-A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions, so they
-decide by numbers that are the same to the bit on each of them: sums over ranks (an Allreduce gives every rank the same)
-or the root's numbers (`root_values`). `distsms.parallel.vector_placement` has the two places.
+A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions. So
+they decide only by numbers that are identical on all of them: sums over ranks, since an Allreduce gives the same number
+to every rank, or the root's numbers (`root_values`). `distsms.parallel.vector_placement` has the two placements.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Vectors(ABC):
         slices : (k, length) float64
             This rank's slice of each sum. Meaningless on ranks that do not run the solver.
         flag : bool
-            Whether any rank's flag was not 0; likewise.
+            Whether any rank's flag was not 0. Meaningless on ranks that do not run the solver.
         """
 
     @abstractmethod
@@ -269,9 +269,9 @@ class Vectors(ABC):
     def choose_collective(self) -> None:
         """Time the ways to sum X'c for this p and these ranks, and use the fastest from now on. **Collective.**
 
-        Each way is run five times, or as often as a run begins within a second, but at least twice. The first run does
-        not count, since it touches memory for the first time. A run takes as long as the slowest rank; the way's best
-        run counts.
+        Each way is run at least twice, and then again, up to five times, until a second has passed. The first run does
+        not count, since memory is slow when it is used for the first time. The time of a run is that of the slowest
+        rank, and the time of a way is that of its fastest run.
         """
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
@@ -289,7 +289,7 @@ class Vectors(ABC):
         self._sum = self._ways()[self.inward]
 
     def describe(self) -> str:
-        """Describe for people how w and X'c travel."""
+        """Return words that say by which collectives w and X'c are sent, and how long each of these takes."""
         times = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.measured.items())
         return f"{self.outward} and {self.inward}" + (f", the fastest of {times}" if times else "")
 

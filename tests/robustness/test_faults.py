@@ -50,7 +50,7 @@ class TestInput:
     def test_truncated_shard(self, data, ranks):
         shard = data / "shard-00001.h5"
         os.truncate(shard, shard.stat().st_size // 2)
-        self.refuse(data, ranks, "shard-00001.h5", "bytes where manifest.json says")
+        self.refuse(data, ranks, "shard-00001.h5", "bytes, but manifest.json says")
 
     def test_missing_shard(self, data, ranks):
         (data / "shard-00000.h5").unlink()

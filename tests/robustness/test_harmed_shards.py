@@ -168,7 +168,7 @@ def flat_matrix(path):
     ("harm", "message"),
     [
         (Path.unlink, "missing"),
-        (cut, "bytes where"),
+        (cut, "bytes, but manifest.json says"),
         (cut_unnoticed, "HDF5"),
         (garbage, "HDF5"),
         (incomplete, "not written to its end"),
@@ -176,7 +176,7 @@ def flat_matrix(path):
         (without_labels, "no dataset 'y'"),
         (other_type, "'y' is int64"),
         (other_shape, r"shape \[20 13\]"),
-        (link_elsewhere, "no dataset 'y' of its own"),
+        (link_elsewhere, "no dataset 'y', or its data are in another file"),
         (flat_matrix, "no dataset 'X/indptr'"),
     ],
 )
@@ -283,5 +283,5 @@ def test_shards_of_two_data_sets_mixed(own_dir):
     assert len(problems) == 1 and "shard-00001.h5: its content is not what was written" in problems[0]
     write_data(own_dir / "c", *draw(41), 2)
     shutil.copy(own_dir / "c" / "shard-00001.h5", own_dir / "a" / "shard-00001.h5")
-    with pytest.raises(InputError, match=r"shard-00001\.h5: has \d+ bytes where manifest\.json says"):
+    with pytest.raises(InputError, match=r"shard-00001\.h5: has \d+ bytes, but manifest\.json says"):
         load(own_dir / "a", ALONE)
