@@ -41,7 +41,7 @@ An interval says how the method, trained on new rows, would do on new rows: the 
 what other training rows would change (Nadeau and Bengio). The other folds also choose which of the other linear
 methods is the best one. With fewer than 10 rows of a class there is no verdict.
 
-Fits are dealt out to the ranks. Each rank holds all rows, since the other libraries need them in one process; take a
+The ranks share the fits. Each rank holds all rows, since the other libraries need them in one process; take a
 sample of larger data. The command needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
 
 The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. The same command line again
@@ -148,7 +148,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         by = identity["folds_by"]
         keys = folds.read_fold_keys(manifest, by, 0, manifest.n)[counted]
         options = identity["folds"], identity["seed"], competitors.ALONE
-        rows = baseline.FoldedRows(X, y, folds.dealt(by, keys, y, np.ones(len(y), bool), *options), by, keys)
+        rows = baseline.FoldedRows(X, y, folds.make_folds(by, keys, y, np.ones(len(y), bool), *options), by, keys)
     end = time.monotonic() + args.time_limit
 
     def stop_wanted() -> bool:

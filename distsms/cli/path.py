@@ -171,7 +171,6 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
-    starts: list[Any] = [None] * (args.folds + 1)
     with comm.fail_together():  # everything that can be refused before the data are read
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
@@ -186,13 +185,14 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             held.enter_context(files.exclusive(folder.path))
             folder.open(identity)
             done = [point for point in folder.points() if finished(point, problem.settings)]
-            known = {(point.lam, point.lane) for point in done if point.lam in problem.lambdas}
-            for lane in range(args.folds + 1):
-                todo = [lam for lam in problem.lambdas if (lam, lane) not in known]
-                starts[lane] = folder.start(lane, todo[0], done) if todo else None
+            known = {(point.lam, point.fold) for point in done if point.lam in problem.lambdas}
     known = comm.bcast(known)
     warnings = _warnings(problem, manifest)
-    for line in [*_heading(args, problem, manifest), *(f"warning   {one}" for one in warnings), *plan.describe()]:
+    for line in [
+        *_heading(args, problem, manifest),
+        *(f"warning   {warning}" for warning in warnings),
+        *plan.describe(),
+    ]:
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
@@ -200,19 +200,19 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say(rows_held(block, comm, args.memory))
     with comm.fail_together():
         last = block.first_row + len(block.labels)
-        belonging = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
+        fold_keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
-    keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
+    keep = PointRecorder(args, problem, manifest, folder, comm.size, len(known), say)
     begun = time.monotonic()
     found = path.run(
         block,
         problem,
         comm,
         keep,
-        lambda lam, lane: (lam, lane) in known,
-        starts.__getitem__,
+        lambda lam, fold: (lam, fold) in known,
+        folder.start,
         lambda: signals.wanted() or time.monotonic() > end,
-        belonging=belonging,
+        fold_keys=fold_keys,
     )
     code = 0
     with comm.fail_together():
@@ -240,7 +240,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once, folds_by=by)
 
 
-class Keeper:
+class PointRecorder:
     """Keeps points and prints a line for each. Called on the root."""
 
     def __init__(
@@ -290,25 +290,26 @@ def _conclude(
 
     from distsms.inference import model
     from distsms.optim.result import Status
-    from distsms.selection import folds, path, path_text
+    from distsms.selection import choice as choosing
+    from distsms.selection import folds, path_text
     from distsms.selection.path_store import MODEL
     from distsms.utils import formatting
 
     points = folder.points()
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
-    curve = path.means(points, args.measure)
-    faults = path.faults(points)
-    chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
+    curve = choosing.means(points, args.measure)
+    faults = choosing.faults(points)
+    chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
     say(formatting.format_table(*path_text.table(points, args.measure, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
-    results: dict[str, Any] = {"points": [point._asdict() for point in points], "warnings": warnings}
+    results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}
     if chosen:
         results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule}
         results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}
         results["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
-        if interval := path.expected(points, args.measure, args.rule):
+        if interval := choosing.expected(points, args.measure, args.rule):
             results |= {"interval": interval.as_json()}
         best = folder.model(chosen.chosen.lam)
         origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}

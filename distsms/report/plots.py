@@ -162,7 +162,7 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
     figure, (axes,) = mpl.blank(WIDE)
     name, lams = SHOWN[measure], [mean.lam for mean in curve]
     on_folds = [(point.lam, point.held_out[measure]) for point in points if point.held_out and point.lam in lams]
-    trained = [(point.lam, point.training[measure]) for point in points if not point.lane and point.lam in lams]
+    trained = [(point.lam, point.training[measure]) for point in points if not point.fold and point.lam in lams]
     axes.plot(*zip(*on_folds, strict=True), color="grey", linestyle="", marker=".", markersize=4, label="each fold")
     axes.plot(*zip(*trained, strict=True), color=VERMILION, linestyle="--", linewidth=1.2, label="training rows")
     errors = [mean.error for mean in curve]

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from distsms.measures import SHOWN
 from distsms.metrics.confidence import LEVEL
-from distsms.selection.path import Choice, Mean, Point, expected, faults, means
+from distsms.selection.choice import Choice, Mean, expected, faults, means
+from distsms.selection.path import Point
 
 
 def line(point: Point, measure: str) -> str:
     """Return a line on how a point ended."""
-    result, rows = point.result, f"fold {point.lane}" if point.lane else "all rows"
+    result, rows = point.result, f"fold {point.fold}" if point.fold else "all rows"
     on, values = ("training", point.training) if point.held_out is None else ("held out", point.held_out)
     return (
         f"lambda {point.lam:<8g} {rows:8s} {result['status']:8s} J {_number(result['J'], '.8f')}"
@@ -30,7 +31,7 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
     unusable = faults(points)
     for lam in dict.fromkeys(point.lam for point in points):
         here = [point for point in points if point.lam == lam]
-        own, mean = next((point for point in here if not point.lane), None), curve.get(lam)
+        own, mean = next((point for point in here if not point.fold), None), curve.get(lam)
         result = own.result if own else {}
         rows.append(
             [
@@ -38,7 +39,7 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
                 _number(result.get("J"), ".8f"),
                 _number(result.get("gap"), ".2g"),
                 _number(result.get("evaluations"), "d"),
-                str(sum(point.result["evaluations"] for point in here if point.lane)),
+                str(sum(point.result["evaluations"] for point in here if point.fold)),
                 _number(own and own.training[measure], ".6f"),
                 _number(mean and mean.mean, ".6f"),
                 _number(mean and mean.error, ".6f"),
@@ -59,7 +60,7 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     curve : sequence of Mean
         The means that the choice was made from.
     points : sequence of Point
-        All points, for the interval and for the reasons not to choose a lambda (`path.faults`).
+        All points, for the interval and for the reasons not to choose a lambda (`choice.faults`).
     rule : {"best", "one-se"}
         The rule of the choice.
     """
@@ -97,7 +98,7 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
 
 def nothing(measure: str, points: Sequence[Point]) -> str:
     """Return a warning, with advice, if no lambda gives a model that is better than w = 0, or else an empty string."""
-    if not all(point.result["vacuous"] for point in points if not point.lane):
+    if not all(point.result["vacuous"] for point in points if not point.fold):
         return ""
     advice = "use --measure rocarea, and its model as it is" if measure == "prbep" else "smaller lambdas may do better"
     return f"  warning   none of these lambdas gives a model that is better than w = 0; {advice}"

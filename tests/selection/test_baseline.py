@@ -22,7 +22,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection import baseline_text, trees
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows, first_round, run, second_round
 from distsms.selection.competitors import METHODS, OURS, Fitted, Task, require
-from distsms.selection.folds import Folds, deal_rows, dealt
+from distsms.selection.folds import Folds, deal_rows, make_folds
 from distsms.selection.method_results import BEST, MethodResult, choose, complete, evaluate_methods
 from tests.support import program
 from tests.support.problems import data
@@ -211,7 +211,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
 def test_rows_that_are_never_judged(folder):
     """By time, each fit is trained on the earlier rows only; the first block is in no score and no interval."""
     X, y = data(160)
-    these = FoldedRows(X, y, dealt("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
+    these = FoldedRows(X, y, make_folds("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
     run(these, first_round([OURS, "logistic"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
     for one in evaluate_methods(folder, folder.fits(), these, "rocarea"):
         if one.method == BEST:

@@ -1,0 +1,135 @@
+"""Choose a lambda from the points of a path: means over the folds, rules, intervals, and where to extend the grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms.metrics import confidence
+from distsms.metrics.confidence import Interval, MeanEstimate
+from distsms.selection.folds import best_on_other_folds
+from distsms.selection.path import Point
+
+
+class Mean(NamedTuple):
+    """The mean of the measure over the held-out folds at a lambda, and its standard error."""
+
+    lam: float
+    mean: float
+    error: float
+
+
+class Choice(NamedTuple):
+    """The lambda that was chosen, and how flat the measure is around the best one.
+
+    Attributes
+    ----------
+    best : Mean
+        The best mean among the usable lambdas (see `faults`).
+    chosen : Mean
+        What the rule chooses.
+    low, high : Mean
+        The smallest and the largest lambda of the run around the best one in which all means are within one standard
+        error of the best mean.
+    instead_of : Mean or None
+        What the rule would choose if all lambdas were usable, where that is not `chosen`.
+    """
+
+    best: Mean
+    chosen: Mean
+    low: Mean
+    high: Mean
+    instead_of: Mean | None = None
+
+
+def means(points: Sequence[Point], measure: str) -> list[Mean]:
+    """Return the means over the folds, by falling lambda, for each lambda that has a point of every fold.
+
+    The standard error of a mean is s / sqrt(folds), where s is the sample standard deviation of the folds' measures.
+    """
+    folds = max((point.fold for point in points), default=0)
+    curve = []
+    for lam in sorted({point.lam for point in points}, reverse=True):
+        here = [point.held_out for point in points if point.lam == lam and point.held_out is not None]
+        values: list[Any] = [held_out.get(measure) for held_out in here]
+        if folds and len(values) == folds and None not in values:
+            curve.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
+    return curve
+
+
+def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
+    """Estimate the measure that this way of choosing lambda reaches, with its interval.
+
+    It is the mean over the folds, where each fold is evaluated at the lambda that the rule chooses by the other folds,
+    so that no fold is evaluated by a choice that it took part in. The result is None if no lambda has a point of every
+    fold, or if the points were written by a version that did not keep `squares`.
+    """
+    held = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
+    lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held})
+    if not lams or any("squares" not in held_out for held_out in held.values()):
+        return None
+    values = np.array([[held[lam, fold][measure] for fold in folds] for lam in lams])
+    if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
+        at = [lams[k] for k in best_on_other_folds(values)]
+    else:
+        at, unusable = [], faults(points)
+        for k in range(len(folds)):
+            others = np.delete(values, k, axis=1)
+            errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
+            curve = [Mean(*mean) for mean in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
+            at.append(choose(curve, rule, unusable).chosen.lam)
+    chosen = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
+    pooled = confidence.pool_folds(
+        [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in chosen]
+    )
+    if measure == "rocarea":
+        return confidence.rocarea_interval(pooled, confidence.LEVEL)
+    return confidence.prbep_interval(pooled, np.empty(0), confidence.LEVEL)
+
+
+def faults(points: Sequence[Point]) -> dict[float, str]:
+    """Return the lambdas whose models are not usable, and why.
+
+    The model of all rows is hardly better than w = 0, or the mean ROCArea of the held-out folds is not more than one
+    standard error above that of chance, 0.5.
+    """
+    reasons = {}
+    for point in points:
+        if not point.fold and (point.result["vacuous"] or point.result.get("idle")):
+            reasons[point.lam] = "no better than w = 0"
+    for mean in means(points, "rocarea"):
+        if mean.mean - mean.error <= 0.5:
+            reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")
+    return reasons
+
+
+def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) -> Choice:
+    """Choose a lambda.
+
+    Parameters
+    ----------
+    curve : sequence of Mean
+        The means, at least one, by falling lambda.
+    rule : {"best", "one-se"}
+        Take the lambda of the best mean (the largest one if several are equal), or the largest lambda of the run around
+        it in which all means are within one standard error of the best one.
+    without : collection of float
+        Lambdas that are not chosen as long as there are others; see `faults`.
+
+    References
+    ----------
+    Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
+    """
+    usable = [i for i, mean in enumerate(curve) if mean.lam not in without] or range(len(curve))
+    at = max(usable, key=lambda i: curve[i].mean)
+    least, first, last = curve[at].mean - curve[at].error, at, at
+    while first - 1 in usable and curve[first - 1].mean >= least:
+        first -= 1
+    while last + 1 in usable and curve[last + 1].mean >= least:
+        last += 1
+    chosen = curve[first if rule == "one-se" else at]
+    alone = choose(curve, rule).chosen if without else chosen
+    return Choice(curve[at], chosen, curve[last], curve[first], None if alone == chosen else alone)
