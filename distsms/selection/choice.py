@@ -13,6 +13,12 @@ from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.selection.folds import best_on_other_folds
 from distsms.selection.path import Point
 
+DECADES = 4
+"""How many powers of ten a grid is extended by, at most, at either end."""
+FLAT = 0.1
+"""The number of standard errors by which a step of the grid changes the mean, if it makes a difference."""
+_FURTHEST = 10**DECADES * (1 + 1e-6)
+
 
 class Mean(NamedTuple):
     """The mean of the measure over the held-out folds at a lambda, and its standard error."""
@@ -93,17 +99,72 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
 def faults(points: Sequence[Point]) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
-    The model of all rows is hardly better than w = 0, or the mean ROCArea of the held-out folds is not more than one
-    standard error above that of chance, 0.5.
+    The model of all rows (or, without one, the model of each fold) is hardly better than w = 0, or the mean ROCArea of
+    the held-out folds is not more than one standard error above that of chance, 0.5.
     """
     reasons = {}
+    with_all = any(not point.fold for point in points)
+    idle: dict[float, list[bool]] = {}
     for point in points:
-        if not point.fold and (point.result["vacuous"] or point.result.get("idle")):
-            reasons[point.lam] = "no better than w = 0"
+        if not (with_all and point.fold):
+            idle.setdefault(point.lam, []).append(bool(point.result["vacuous"] or point.result.get("idle")))
+    for lam, of_models in idle.items():
+        if all(of_models):
+            reasons[lam] = "no better than w = 0"
     for mean in means(points, "rocarea"):
         if mean.mean - mean.error <= 0.5:
             reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")
     return reasons
+
+
+def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule: str = "best") -> float | None:
+    """Return a lambda to try beyond the lambdas so far, or None if the best one is inside.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        All points so far.
+    measure : str
+        The measure that chooses.
+    grid : sequence of float
+        The lambdas that were asked for; the extension ends `DECADES` powers of ten beyond them.
+    rule : {"best", "one-se"}
+        The rule of the choice.
+
+    Notes
+    -----
+    The grid grows by a factor of 10 at the end where the best lambda is, or the one that the rule takes. It stops
+    growing where the last step made no difference, of more than `FLAT` standard errors of the mean; and upwards where
+    the models are not usable (see `faults`), since still larger lambdas are not either. Where no model is usable, it
+    grows downwards.
+    """
+    curve, unusable = means(points, measure), faults(points)
+    if not curve:
+        return None
+    found = choose(curve, rule, unusable)
+    first, last = curve[0], curve[-1]
+
+    def flat(end: Mean, inner: Mean) -> bool:
+        return end is not inner and abs(end.mean - inner.mean) <= FLAT * end.error
+
+    if (
+        first in (found.best, found.chosen)
+        and first.lam not in unusable
+        and not flat(first, curve[min(1, len(curve) - 1)])
+    ):
+        larger = _rounded(10 * first.lam)
+        if larger <= max(grid) * _FURTHEST:
+            return larger
+    none_usable = len(unusable) == len(curve)
+    if none_usable or (found.best == last and not flat(last, curve[max(-2, -len(curve))])):
+        smaller = _rounded(last.lam / 10)
+        if smaller >= min(grid) / _FURTHEST:
+            return smaller
+    return None
+
+
+def _rounded(lam: float) -> float:
+    return float(f"{lam:.6g}")
 
 
 def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) -> Choice:
