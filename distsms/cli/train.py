@@ -80,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="lam",
         type=lambda_or_auto,
         help="The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it before the training, by a quick"
-        " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet; 1e-4"
-        " for others, and with --resume).",
+        " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet;"
+        " 1e-4 for others, and with --resume).",
     )
     parser.add_argument(
         "--bias",
@@ -260,8 +260,8 @@ def choose_lambda_for(
     manifest = task.manifest
     assert manifest is not None
     budget = None if memory is None else MemoryBudget(int(memory / 2))
-    how = {"ordering": task.ordering, "step": task.step, "stop_wanted": stop_wanted, "budget": budget}
-    chosen = choose_lambda(manifest, task.measure, comm, task.settings, task.bias, **how)
+    how = task.settings, task.bias, task.ordering, task.step
+    chosen = choose_lambda(manifest, task.measure, comm, *how, stop_wanted=stop_wanted, budget=budget)
     say(f"lambda    {chosen.lam:g}, chosen automatically in {chosen.seconds:.1f} s: {chosen.reason}")
     return chosen
 
