@@ -70,8 +70,9 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
     """Estimate the measure that this way of choosing lambda reaches, with its interval.
 
     It is the mean over the folds, where each fold is evaluated at the lambda that the rule chooses by the other folds,
-    so that no fold is evaluated by a choice that it took part in. The result is None if no lambda has a point of every
-    fold, or if the points were written by a version that did not keep `squares`.
+    so that no fold is evaluated by a choice that it took part in. The interval comes from the rows where the points
+    have `squares` of this measure, and otherwise from the spread of the folds. The result is None if no lambda has a
+    point of every fold, or if the points were written by a version that did not keep `squares`.
     """
     held = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
     lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held})
@@ -88,12 +89,23 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
             curve = [Mean(*mean) for mean in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
             at.append(choose(curve, rule, unusable).chosen.lam)
     chosen = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
+    if any(fold.get("squares_of", measure) != measure for fold in chosen):
+        return confidence.folds_interval([fold[measure] for fold in chosen], confidence.LEVEL)
     pooled = confidence.pool_folds(
         [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in chosen]
     )
     if measure == "rocarea":
         return confidence.rocarea_interval(pooled, confidence.LEVEL)
     return confidence.prbep_interval(pooled, np.empty(0), confidence.LEVEL)
+
+
+def chooser(trained: str, select: str | None) -> str:
+    """Return the measure of held-out rows that chooses, for a path that trains for `trained`.
+
+    It is `select`, if that is given. A path for the error rate chooses by accuracy, which is larger where models are
+    better.
+    """
+    return select or ("accuracy" if trained == "error-rate" else trained)
 
 
 def faults(points: Sequence[Point]) -> dict[float, str]:

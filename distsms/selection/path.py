@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
-from distsms.measures import Measure
+from distsms.measures import RANKING, Measure
 from distsms.metrics import confidence
-from distsms.metrics.headline import decision_threshold, headline_measures
+from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
@@ -70,6 +70,7 @@ class Problem:
     at_once: int = 2**30  # how many trainings share a pass
     folds_by: str = "rows"  # see `distsms.selection.folds`
     all_rows: bool = True  # whether there are models of all rows, besides those of the folds
+    select: str | None = None  # the measure of held-out rows that chooses, if not `measure`
 
 
 class Run(NamedTuple):
@@ -157,6 +158,8 @@ class FoldsObjective(Objective):
     ----------
     measure : Measure
         The measure that is trained for.
+    select : str or None
+        Another measure of the held-out rows that is wanted.
     labels : ndarray of shape (n_local,)
         The labels of this rank's rows.
     folds : Folds
@@ -166,6 +169,7 @@ class FoldsObjective(Objective):
     """
 
     measure: Measure
+    select: str | None
     labels: Labels
     folds: Folds
     numbers: Sequence[int]
@@ -178,13 +182,20 @@ class FoldsObjective(Objective):
         labels, comm, fold = self.labels, self.comm, self.numbers[loss]
         own = self.folds.training(fold)
         threshold = decision_threshold(self.losses[loss].calls_positive, scores[own], labels[own], comm)
-        training = headline_measures(self.measure, scores[own], labels[own], threshold, comm)
+        training = self._measures(scores[own], labels[own], threshold)
         if not fold:
             return threshold, training, None
         out = self.folds.judged(fold)
-        spread = confidence.measure_estimate(self.measure.name, scores[out], labels[out], comm)
-        parts = {"squares": list(spread.squares), "counts": list(spread.counts)}
-        return threshold, training, headline_measures(self.measure, scores[out], labels[out], threshold, comm) | parts
+        spread_of = self.select if self.select in RANKING else self.measure.name
+        spread = confidence.measure_estimate(spread_of, scores[out], labels[out], comm)
+        parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
+        return threshold, training, self._measures(scores[out], labels[out], threshold) | parts
+
+    def _measures(self, scores: Floats, labels: Labels, threshold: float) -> dict[str, Any]:
+        found = headline_measures(self.measure, scores, labels, threshold, self.comm)
+        if self.select and self.select not in found:
+            found[self.select] = chooser_value(self.select, scores, labels, threshold, self.comm)
+        return found
 
 
 class CrossValidation:
@@ -213,6 +224,7 @@ class CrossValidation:
         self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.folds, self.objective.numbers = self.folds, self.numbers
+        self.objective.select = problem.select
         self._scale = scale_of(self.objective, replace(problem.settings, lam=problem.lambdas[0]))
 
     def run(

@@ -102,10 +102,15 @@ class PathStore(ResumableStore):
         return self.path / self.parts / f"{lam!r}_{_rows(fold)}.{suffix}"
 
 
-def finished(point: Point, settings: Settings) -> bool:
-    """Whether a point is final: no limit ended it, or these settings have no larger limit of evaluations."""
+def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
+    """Return whether a point need not be made again.
+
+    It must be that no limit ended it, or that these settings have no larger limit of evaluations; and that the measure
+    `select` of its held-out rows is known, if one is given.
+    """
     cut_short = point.result["status"] == Status.LIMIT.name.lower()
-    return not (cut_short and point.result["evaluations"] < settings.max_evaluations)
+    measured = select is None or point.held_out is None or select in point.held_out
+    return measured and not (cut_short and point.result["evaluations"] < settings.max_evaluations)
 
 
 def _rows(fold: int) -> str:

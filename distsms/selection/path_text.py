@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distsms.measures import SHOWN
+from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL
 from distsms.selection.choice import Choice, Mean, expected, faults, means
 from distsms.selection.path import Point
@@ -17,7 +17,7 @@ def line(point: Point, measure: str) -> str:
     return (
         f"lambda {point.lam:<8g} {rows:8s} {result['status']:8s} J {_number(result['J'], '.8f')}"
         f"  gap {_number(result['gap'], '.2g'):>8s}  {result['evaluations']:5d} evaluations"
-        f"  {on} {SHOWN[measure]} {_number(values[measure], '.6f')}"
+        f"  {on} {display_name(measure)} {_number(values.get(measure), '.6f')}"
     )
 
 
@@ -27,7 +27,7 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
     A row has J, gap, evaluations and training measure of the model of all rows; the evaluations of the folds' models,
     and the mean and standard error of the measure on the held-out folds; and a remark.
     """
-    name, curve, rows = SHOWN[measure], {mean.lam: mean for mean in means(points, measure)}, []
+    name, curve, rows = display_name(measure), {mean.lam: mean for mean in means(points, measure)}, []
     unusable = faults(points)
     for lam in dict.fromkeys(point.lam for point in points):
         here = [point for point in points if point.lam == lam]
@@ -40,7 +40,7 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
                 _number(result.get("gap"), ".2g"),
                 _number(result.get("evaluations"), "d"),
                 str(sum(point.result["evaluations"] for point in here if point.fold)),
-                _number(own and own.training[measure], ".6f"),
+                _number(own and own.training.get(measure), ".6f"),
                 _number(mean and mean.mean, ".6f"),
                 _number(mean and mean.error, ".6f"),
                 _remark(own, mean, chosen, unusable.get(lam)),
@@ -55,7 +55,8 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
 
     Parameters
     ----------
-    measure : {"rocarea", "prbep"}
+    measure : str
+        The measure that chooses.
     found : Choice
     curve : sequence of Mean
         The means that the choice was made from.
@@ -65,7 +66,7 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
         The rule of the choice.
     """
     best, chosen, unusable = found.best, found.chosen, faults(points)
-    text = f"\nchosen    lambda {chosen.lam:g}: held-out {SHOWN[measure]} {chosen.mean:.6f}"
+    text = f"\nchosen    lambda {chosen.lam:g}: held-out {display_name(measure)} {chosen.mean:.6f}"
     text += f", standard error {chosen.error:.6f}"
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
@@ -92,7 +93,7 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     elif len(curve) > 1 and best in (curve[0], curve[-1]):
         end, other = ("largest", "larger") if best == curve[0] else ("smallest", "smaller")
         text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
-        text += "\n            add some with --lambdas"
+        text += "\n            add some with --lambdas, or let --extend try further ones"
     return text
 
 
