@@ -12,7 +12,7 @@ from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
@@ -191,6 +191,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
+    done: list[Point] = []
     with comm.fail_together():  # everything that can be refused before the data are read
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
@@ -216,24 +217,31 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root))
+    share_folds = args.memory is None and path.shares_folds(manifest.n, manifest.nnz, comm)
+    if share_folds:
+        say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
+    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root), share=(0, 1) if share_folds else None)
     say(rows_held(block, comm, args.memory))
     with comm.fail_together():
         last = block.first_row + len(block.labels)
         fold_keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
-    expected = {(lam, fold) for lam in problem.lambdas for fold in range(args.folds + 1)}
-    keep = PointRecorder(args, problem, manifest, folder, comm.size, (len(known & expected), len(expected)), say)
+    own = range(args.folds + 1)[comm.rank :: comm.size] if share_folds else range(args.folds + 1)
+    expected = {(lam, fold) for lam in problem.lambdas for fold in own}
+    ranks = 1 if share_folds else comm.size
+    keep = PointRecorder(
+        args, problem, manifest, folder, ranks, share_folds, (len(known & expected), len(expected)), say
+    )
     by = choosing.chooser(args.measure, args.select)
 
-    def extend() -> float | None:
-        """Return the lambda that the grid grows by; None to end. On the root."""
+    def extend(points: Sequence[Point]) -> float | None:
+        """Return the lambda that the grid grows by after these points of the run; None to end. On the root."""
         if not (args.folds and (args.lambdas is None if args.extend is None else args.extend)):
             return None
-        lam = choosing.extension(folder.points(), by, problem.lambdas, args.rule)
+        lam = choosing.extension([*done, *points], by, problem.lambdas, args.rule)
         if lam is not None:
             say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
-            keep.expect(args.folds + 1)
+            keep.expect(len(own))
         return lam
 
     begun = time.monotonic()
@@ -247,6 +255,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         lambda: signals.wanted() or time.monotonic() > end,
         fold_keys=fold_keys,
         extend=extend,
+        share_folds=share_folds,
     )
     code = 0
     with comm.fail_together():
@@ -285,6 +294,7 @@ class PointRecorder:
         manifest: Manifest,
         folder: PathStore,
         ranks: int,
+        share_folds: bool,
         counts: tuple[int, int],
         say: Callable[[str], None],
     ) -> None:
@@ -292,6 +302,7 @@ class PointRecorder:
 
         self._problem, self._manifest, self._folder, self._say = problem, manifest, folder, say
         self._by = problem.select or problem.measure
+        self._whose = " of this rank" if share_folds else ""
         self._data = describe_data_set(manifest, args.data)
         self._distribution = Distribution(problem.ordering, problem.step, ranks)
         self._count, self._of = counts  # the points that are there, and all
@@ -313,7 +324,7 @@ class PointRecorder:
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
         self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
-        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, self._by)}")
+        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}{self._whose}] {path_text.line(point, self._by)}")
 
 
 def _conclude(

@@ -19,13 +19,13 @@ from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.streaming import MemoryBudget
 from distsms.errors import InputError
 from distsms.matrix.augmented import WithBias
-from distsms.measures import SHOWN, Measure
+from distsms.measures import Measure, display_name
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import choice, folds
 from distsms.selection.choice import Mean
-from distsms.selection.path import Point, Problem, run
+from distsms.selection.path import ALONE, Point, Problem, run, shares_folds
 from distsms.selection.sample import Sample, Shares, in_sample, load_sample
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.utils.typing import Floats
@@ -127,8 +127,14 @@ def choose_lambda(
     begun, measure = time.perf_counter(), Measure.parse(measure)
     if settings is None:
         settings = settings_for(measure, choose_solver(None, measure, comm)[0], lam=DEFAULT)
-    sample, by, keys = _sample(data, measure, comm, seed, budget)
-    block, counts = sample.block, _class_counts(sample.block, comm)
+    share_folds, readers = False, comm
+    if isinstance(data, Manifest):
+        shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
+        of_all = (shares.positive * data.n_pos + shares.negative * data.n_neg) / data.n
+        share_folds = shares_folds(data.n, 0, comm) and shares_folds(0, int(of_all * (data.n + data.nnz)), comm)
+        readers = ALONE if share_folds else comm  # each rank reads the whole sample, or its own part
+    sample, by, keys = _sample(data, measure, readers, seed, budget)
+    block, counts = sample.block, _class_counts(sample.block, readers)
     rows = sum(counts)
     n_folds = min(FOLDS, *counts)
 
@@ -150,32 +156,31 @@ def choose_lambda(
         checkpoint_every=None,
     )
     step = "root" if step == "auto" else step
-    problem = Problem(measure.name, GRID, n_folds, seed, loose, ordering, step, folds_by=by, all_rows=False)
-    starts, points = _Starts(), list[Point]()
-
-    def keep(point: Point, result: Result) -> None:
-        starts.add(point, result)
-        points.append(point)
-
+    by_measure = choice.chooser(measure.name, None)
+    problem = Problem(
+        measure.name, GRID, n_folds, seed, loose, ordering, step, folds_by=by, all_rows=False, select=by_measure
+    )
+    starts = _Starts()
     try:
         found = run(
             block,
             problem,
             comm,
-            keep,
+            starts.add,
             start=starts.nearest,
             stop_wanted=stop_wanted,
             fold_keys=keys,
-            extend=lambda: choice.extension(points, measure.name, GRID),
+            extend=lambda points: choice.extension(points, by_measure, GRID),
+            share_folds=share_folds,
         )
     except InputError as error:
         if not error.everywhere:
             raise
         return chosen(DEFAULT, [], f"the default, since lambdas cannot be compared on these rows: {error}")
-    means = choice.means(found.points, measure.name)
+    means = choice.means(found.points, by_measure)
     if not means:
         return chosen(DEFAULT, [], "the default, since the choice was stopped" if found.stopped else too_few)
-    unusable, name = choice.faults(found.points), SHOWN.get(measure.name, measure.name)
+    unusable, name = choice.faults(found.points), display_name(by_measure)
     tried = f"{len(means)} lambdas from {means[-1].lam:g} to {means[0].lam:g}"
     if len(unusable) == len(means):
         return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that is better than w = 0")

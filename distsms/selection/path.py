@@ -33,6 +33,9 @@ from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Labels
 
 RULES = ("best", "one-se")
+ALONE = Communicator()
+SMALL = 2**21
+"""Up to so many rows and entries, messages between ranks cost more than evaluations."""
 
 
 class Point(NamedTuple):
@@ -92,7 +95,8 @@ def run(
     stop_wanted: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
     fold_keys: NDArray[Any] | None = None,
-    extend: Callable[[], float | None] = lambda: None,
+    extend: Callable[[Sequence[Point]], float | None] = lambda points: None,
+    share_folds: bool = False,
 ) -> Run:
     """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.**
 
@@ -118,7 +122,12 @@ def run(
     fold_keys : ndarray of shape (n_local,), optional
         `folds.read_fold_keys` of this rank's rows; folds by rows need none.
     extend : callable
-        Called on the root when all lambdas so far are solved; returns another one to solve, or None to end.
+        Called on the root with the points of this call when all lambdas so far are solved; returns another lambda to
+        solve, or None to end.
+    share_folds : bool
+        The ranks share the folds and not the rows: every rank has all rows in `block`, and trains the models of some
+        folds alone. `keep` and `start` are called on that rank then. For small data, where messages cost more than
+        evaluations.
 
     Returns
     -------
@@ -134,21 +143,35 @@ def run(
     -----
     The trainings of each fold need the memory of a training besides the data, and a few bytes for each row.
     """
-    models, lambdas = CrossValidation(block, problem, comm, stop_wanted, clock, fold_keys), problem.lambdas
-    found = Run([], False, 0, 0)
+    folds = range(0 if problem.all_rows else 1, problem.folds + 1)
+    own = folds[comm.rank :: comm.size] if share_folds else folds
+    inner = ALONE if share_folds else comm
+    models = CrossValidation(block, problem, inner, stop_wanted, clock, fold_keys, own)
+    lambdas, found = problem.lambdas, Run([], False, 0, 0)
     while True:
-        further = models.run(keep, [[lam for lam in lambdas if not done(lam, fold)] for fold in models.numbers], start)
-        found = further._replace(points=found.points + further.points, passes=found.passes + further.passes)
+        further = models.run(keep, [[lam for lam in lambdas if not done(lam, fold)] for fold in own], start)
+        every = comm.allgather(further) if share_folds else [further]
+        found = Run(
+            found.points + [point for run in every for point in run.points],
+            any(run.stopped for run in every),
+            found.passes + sum(run.passes for run in every),
+            sum(run.evaluations for run in every),
+        )
         if found.stopped:
             break
         with comm.fail_together():
-            another = extend() if comm.is_root else None
+            another = extend(found.points) if comm.is_root else None
         another = comm.bcast(another)
         if another is None:
             break
         lambdas = [another]
     models.vectors.close()
     return found
+
+
+def shares_folds(n: int, nnz: int, comm: Communicator) -> bool:
+    """Return whether `run` shall share the folds of so many rows and entries, and not the rows. Local."""
+    return comm.size > 1 and n + nnz <= SMALL
 
 
 class FoldsObjective(Objective):
@@ -199,7 +222,10 @@ class FoldsObjective(Objective):
 
 
 class CrossValidation:
-    """The trainings of all folds of a problem, on this rank's rows. Creating it is **collective.**"""
+    """The trainings of some folds of a problem (by default of all), on this rank's rows. Creating it is **collective.**
+
+    The parameters are those of `run`, and `numbers` has the folds.
+    """
 
     def __init__(
         self,
@@ -209,9 +235,10 @@ class CrossValidation:
         stop_wanted: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
         fold_keys: NDArray[Any] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         self.block, self.problem, self.comm = block, problem, comm
-        self.numbers = range(0 if problem.all_rows else 1, problem.folds + 1)
+        self.numbers = range(problem.folds + 1) if numbers is None else numbers
         counted = block.counted
         self.folds = Folds(np.zeros(len(counted), np.int16), counted)
         if problem.folds:
@@ -225,7 +252,8 @@ class CrossValidation:
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.folds, self.objective.numbers = self.folds, self.numbers
         self.objective.select = problem.select
-        self._scale = scale_of(self.objective, replace(problem.settings, lam=problem.lambdas[0]))
+        first = replace(problem.settings, lam=problem.lambdas[0])
+        self._scale = scale_of(self.objective, first) if losses else None
 
     def run(
         self,
@@ -255,6 +283,8 @@ class CrossValidation:
                 if whole is not None:
                     keep(points[-1], replace(result, w=whole))
 
+        if not self.numbers:
+            return Run([], False, 0, 0)
         solves = [lambda solve, k=k: solve_fold(solve, k) for k in range(len(self.numbers))]
         passes = solve_batched(self.objective, solves, self.problem.at_once)
         points, passes = comm.bcast((points, passes))

@@ -57,7 +57,8 @@ def main() -> None:
     for named in args.sets:
         name, _, file = named.partition("=")
         with tempfile.TemporaryDirectory() as folder:
-            parts = _read(*file.partition(",")[::2], Path(folder))
+            path, _, label = file.partition(",")
+            parts = _read(path, label, Path(folder))
         for how in args.normalizations:
             train, test = _normalized(parts, how)
             if how != args.normalizations[0] and _equal(train[0], _normalized(parts, args.normalizations[0])[0][0]):
@@ -154,7 +155,7 @@ def _by_path(block: DataBlock, measure: str, settings: Settings) -> float:
         problem,
         ALONE,
         lambda point, result: points.append(point),
-        extend=lambda: choice.extension(points, measure, GRID),
+        extend=lambda found: choice.extension(found, measure, GRID),
     )
     return choice.choose(choice.means(points, measure), "best", choice.faults(points)).chosen.lam
 
