@@ -26,6 +26,7 @@ class PathResult(NamedTuple):
     points: Sequence[Point]
     rule: str  # by which lambda was chosen, one of `path.RULES`
     warnings: Sequence[str] = ()
+    select: str | None = None  # the measure that chose lambda; None: the one that was trained for
 
 
 class BaselineResult(NamedTuple):
@@ -56,7 +57,11 @@ def read_path(folder: Path, fingerprint: str | None) -> PathResult:
     _require_same_data(folder, content["problem"], fingerprint)
     warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
     return PathResult(
-        content["problem"], store.points(), str(content.get("rule", "best")), [str(warning) for warning in warnings]
+        content["problem"],
+        store.points(),
+        str(content.get("rule", "best")),
+        [str(warning) for warning in warnings],
+        content.get("select"),
     )
 
 
@@ -85,7 +90,7 @@ def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:
     """
     if result is None:
         return ""
-    measure = result.problem["measure"]
+    measure = result.select or result.problem["measure"]
     curve = means(result.points, measure)
     choice = choose(curve, result.rule, faults(result.points)) if curve else None
     header, rows = path_text.table(result.points, measure, choice)

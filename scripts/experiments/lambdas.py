@@ -43,7 +43,7 @@ from scripts.records import Record
 ALONE = Communicator()
 GRID = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5]
 NORMALIZATIONS = ("standard", "numbers", "none")
-MOST_EVALUATIONS = 2000
+MOST_EVALUATIONS = 500
 
 
 def main() -> None:
@@ -126,7 +126,7 @@ def _block(X: Any, y: np.ndarray[Any, Any]) -> DataBlock:
 def _compare(train: Rows, test: Rows, measure: str, record: Record) -> list[Record]:
     """Return the record of all ways to choose lambda for a measure."""
     solver = choose_solver(None, measure, ALONE)[0]
-    settings = settings_for(measure, solver, lam=1e-4, max_evaluations=MOST_EVALUATIONS)
+    settings = settings_for(measure, solver, 1e-3, 0.01, lam=1e-4, max_evaluations=MOST_EVALUATIONS)
     block, seconds = _block(*train), {}
     begun = time.perf_counter()
     by_path = _by_path(block, measure, settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -144,7 +145,7 @@ def test_no_fold_helps_to_choose_its_own_setting(table, fold, other):
         }
         del fits[min(fits)]  # a setting that one fold lacks is no choice
         fits |= {(7.0, f): Fit("svm", 7.0, f, 1.0, 0.1, 0.0, "") for f in (1, 2, 3)}
-        return [one.setting for one in choose(complete([*fits.values()], "svm", 3), "rocarea")]
+        return [one.setting for one in choose(complete([*fits.values()], "svm", 3), attrgetter("rocarea"))]
 
     before = choices()
     others = [sum(line) - line[fold] for line in table[:-1]]
@@ -167,7 +168,7 @@ def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
             for one, line in table.items()
             for fold, value in enumerate(line)
         }
-        return [(fit.method, fit.setting) for fit in choose(these, "prbep")]
+        return [(fit.method, fit.setting) for fit in choose(these, attrgetter("prbep"))]
 
     before, fold = choices(), data.draw(st.integers(0, 2))
     others = {one: sum(line) - line[fold] for one, line in table.items()}
