@@ -192,6 +192,19 @@ def prbep_estimate(share: Floats, labels: NDArray[np.int8], comm: Communicator) 
     return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
 
 
+def top_k_estimates(
+    share: Floats, labels: NDArray[np.int8], k: int, comm: Communicator
+) -> tuple[MeanEstimate, MeanEstimate]:
+    """Estimate precision@k, as a mean over k rows, and recall@k, as one over the positives. **Collective.**
+
+    The parameters are those of `prbep_estimate`, for the k highest scores.
+    """
+    recall = prbep_estimate(share, labels, comm)
+    n_pos, n_neg = recall.counts
+    precision = recall.value * n_pos / k if n_pos else 0.0
+    return MeanEstimate(precision, (k * precision * (1 - precision),), (k, n_pos + n_neg - k)), recall
+
+
 def measure_estimate(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
     """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores and labels. **Collective.**"""
     if measure == "rocarea":
