@@ -57,8 +57,15 @@ def describe_chance(why: str, measure: Measure, lam: float, bias: float | None, 
     elif below < lam / 100:
         said.append(f"By the proof, no lambda above {below:.1g} helps.")
     if measure.family in ("error-rate", "f-beta") and not bias:
-        said.append("Without --bias, a row is called positive from the score 0 on.")
+        said.append("Without a bias, a row is called positive from the score 0 on.")
     return " ".join(said)
+
+
+def describe_idleness(result: Result) -> str:
+    """Say that a run that is not proved has hardly begun, if that is so; else an empty string. Local."""
+    if result.status is Status.PROVED or not result.idle:
+        return ""
+    return "This model is no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda."
 
 
 def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
@@ -80,7 +87,7 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
     """
     contest = None if check is None else check.contest
     if check is None or contest is None:
-        return "Use --measure rocarea instead." if chance and asked.family != "rocarea" else ""
+        return "Use the measure rocarea instead." if chance and asked.family != "rocarea" else ""
     if chance and not contest.useful:
         return (
             "A quick ROCArea model ranks no better than chance either (ROCArea "
@@ -98,7 +105,7 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
         if chance or not worse
         else "This model ranks clearly worse than a quick ROCArea model, which has"
     )
-    instead = f"Use --measure rocarea --lambda {check.lam:g} instead."
+    instead = f"Use the measure rocarea with lambda {check.lam:g} instead."
     return f"{begin} {' and '.join(found)}, on {contest.on}. {instead}"
 
 

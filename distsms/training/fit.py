@@ -33,7 +33,7 @@ from distsms.optim.result import Result, State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors, choose_step, make_vectors
-from distsms.training.advice import advise, describe_chance
+from distsms.training.advice import advise, describe_chance, describe_idleness
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows, model_info, provenance
@@ -245,14 +245,14 @@ class TrainedModel:
         task, result = self.task, self.result
         advice = advise(self.check, task.measure, self.vacuous)
         if not self.vacuous:
-            return [advice] if advice else []
+            return [text for text in (describe_idleness(result), advice) if text]
         n_pos = 0 if self.data is None else self.data["n_pos"]
         said = describe_chance(self.chance, task.measure, task.settings.lam, task.bias, result, n_pos)
         return [f"{said} {advice}".rstrip()]
 
     def findings(self) -> dict[str, Any]:
         """Return what a model file says of whether the model is of use."""
-        found: dict[str, Any] = {"vacuous": self.vacuous, "warnings": self.warnings()}
+        found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
         return found | ({"rocarea_check": self.check.as_json()} if self.check else {})
 
     def rocarea_model(self, own: Model) -> Model | None:

@@ -44,8 +44,10 @@ from distsms.utils.hashing import row_keys
 from distsms.utils.typing import Floats, Labels
 
 SHARE, LEAST_SECONDS = 0.1, 1.0
-MOST_ROWS, LEAST_BYTES = 10**6, 2**26
-"""The most rows of a sample, and the bytes that it may take on a rank however few the rows of the rank take."""
+LEAST_ROWS, MOST_ROWS = 2000, 10**6
+"""How many rows of the data a sample has, on average; at least so many even where time is short."""
+LEAST_BYTES = 2**26
+"""The bytes that a sample may take on a rank, however few all rows take."""
 EVALUATIONS = 100
 """About how many evaluations the ROCArea models of a check take, for choosing the size of the sample."""
 TENTHS, PATIENCE = 10, 2
@@ -86,7 +88,13 @@ class Contest:
 
     def as_json(self) -> dict[str, Any]:
         """Return the attributes, ready for JSON."""
-        return vars(self) | {"gains": {name: interval.as_json() for name, interval in self.gains.items()}}
+        gains = {name: finite(interval.as_json()) for name, interval in self.gains.items()}
+        return vars(self) | {"ours": finite(self.ours), "theirs": finite(self.theirs), "gains": gains}
+
+
+def finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with None for numbers that are not finite, as JSON has none. Local."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
 @dataclass(frozen=True)
@@ -196,7 +204,7 @@ class Checker:
         room = memory / 10 * comm.size if memory else max(held / 10, LEAST_BYTES * comm.size)
         an_evaluation = result.seconds / max(result.evaluations, 1) / max(n, 1)
         by_time = seconds / max(an_evaluation * (EVALUATIONS + result.evaluations), 1e-300)
-        self._n, wanted = n, min(MOST_ROWS, by_time, room / (40 * nnz / max(rows, 1) + 100))
+        self._n, wanted = n, min(MOST_ROWS, max(by_time, LEAST_ROWS), room / (40 * nnz / max(rows, 1) + 100))
         number = block.first_row + np.arange(len(counted))
         drawn = counted & (row_keys(number, _DRAW) / 2.0**64 < wanted / max(n, 1))
         with comm.fail_together():
