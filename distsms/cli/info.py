@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         models = [_model(path) for path in paths]
         print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
-    found = (
+    found: dict[str, Any] = (
         versions(load_mpi=True)
         if not paths
         else _data(paths[0], args.json)

@@ -115,8 +115,9 @@ def describe_warnings(warnings: list[str]) -> list[str]:
     """Return lines on what people must know before they use the model."""
     if not warnings:
         return []
-    wrap = {"width": min(shutil.get_terminal_size().columns, 120), "subsequent_indent": 12 * " "}
-    return ["", *(textwrap.fill(f"  warning   {warning}", **wrap, break_on_hyphens=False) for warning in warnings)]
+    wrapper = textwrap.TextWrapper(min(shutil.get_terminal_size().columns, 120), subsequent_indent=12 * " ")
+    wrapper.break_on_hyphens = False
+    return ["", *(wrapper.fill(f"  warning   {warning}") for warning in warnings)]
 
 
 def describe_measures(measures: dict[str, float]) -> str:

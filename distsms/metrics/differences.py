@@ -68,16 +68,22 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
             return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
         scale = n_pos / measure.k if measure.family == "precision@k" else 1.0
         half = -float(special.ndtri(0.5 - LEVEL / 2)) * less.error
-        limits = (scale * value for value in (less.value, less.error, less.value - half, less.value + half))
-        return Interval(*limits, "paired shares", confidence.too_few((n_pos, n_neg)))
+        found = less.value, less.error, less.value - half, less.value + half
+        return _interval("paired shares", *(scale * value for value in found), counts=(n_pos, n_neg))
     values = [measure_value(measure, *at, comm) for at in _models(judged)]
-    drawn = _replicates(measure, judged, comm)
-    drawn = drawn[np.isfinite(drawn)]
-    ends = np.quantile(drawn, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)).tolist() if len(drawn) else (math.nan, math.nan)
-    sign = -1 if measure.family == "error-rate" else 1
-    error = float(np.std(drawn)) if len(drawn) else math.nan
-    why = confidence.too_few((n_pos, n_neg))
-    return Interval(sign * (values[0] - values[1]), error, *ends, "bootstrap, paired", why)
+    replicates = _replicates(measure, judged, comm)
+    replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])
+    low, high = np.quantile(replicates, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)).tolist()
+    value = (values[0] - values[1]) * (-1 if measure.family == "error-rate" else 1)
+    return _interval("bootstrap, paired", value, float(np.std(replicates)), low, high, counts=(n_pos, n_neg))
+
+
+def _interval(method: str, *found: float, counts: tuple[int, int]) -> Interval:
+    """Return an interval, or with too few rows the reason for none; `found` are value, error, low and high."""
+    value, error, low, high = found
+    if why := confidence.too_few(counts):
+        low = high = math.nan
+    return Interval(value, error, low, high, method, why)
 
 
 def _models(judged: JudgedRows) -> Sequence[tuple[Floats, Labels, float]]:

@@ -89,8 +89,8 @@ def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
     return html.tiles(tiles)
 
 
-def _notices(data: ReportData, drawings: list[Drawing]) -> str:
-    return "".join(html.notice(warning) for warning in data.info.get("warnings") or [])
+def _notices(data: ReportData, drawings: list[Drawing]) -> Html:
+    return Html("".join(html.notice(warning) for warning in data.info.get("warnings") or []))
 
 
 def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
