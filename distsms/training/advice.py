@@ -90,9 +90,8 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
         return "Use the measure rocarea instead." if chance and asked.family != "rocarea" else ""
     if chance and not contest.useful:
         return (
-            "A quick ROCArea model ranks no better than chance either (ROCArea "
-            f"{contest.theirs['rocarea']:.3f} on {contest.on}). Other columns may help, or standardized ones, or more "
-            "rows."
+            f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "
+            f"{contest.on}. Other columns may help, or standardized ones, or more rows."
         )
     better = contest.gains["measure"].low > 0
     worse = contest.gains["rocarea"].low > 0 and contest.gains["rocarea"].value >= CLEARLY_WORSE
