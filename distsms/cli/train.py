@@ -41,7 +41,8 @@ then no other model can be better by more than that.
 
 exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
-  6 NaN or infinity in the objective   75 stopped by a signal or --time-limit   130 interrupted twice
+  6 NaN or infinity in the objective   8 proved, but the model ranks no better than chance
+  75 stopped by a signal or --time-limit   130 interrupted twice
   137 a rank was killed, or has stopped answering (--stall-timeout)
 
 The best model so far is written with its proved gap, unless the exit code is 1, 2, 130 or 137.
@@ -152,7 +153,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Leave out those columns of --test that the model lacks, instead of refusing them.",
     )
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="Do not compare the model with a quick ROCArea model. After a training for another measure than rocarea,"
+        " such a model is trained on a sample of the rows, in at most a tenth of the run's time or a second, and a"
+        " warning says if it is clearly better on rows that trained neither: those of --test, or a part of the sample.",
+    )
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
     parser.set_defaults(check=_check)
 
 
@@ -185,7 +193,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     if args.lam == "auto":
         chosen = choose_lambda_for(task, args.memory, comm, signals.wanted, say)
         task = replace(task, settings=replace(task.settings, lam=chosen.lam))
-    options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted)
+    checked = {"check": not args.no_check, "hold_out": not args.test}
+    options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
     observer.close()
@@ -201,21 +210,31 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     if args.test:
         gc.collect()  # the memory of the training rows is needed for the test rows
         with trained.clock.phase("test"):
+            quick = trained.rocarea_model(saved)
             with trained.reading:
-                test = scoring.score([saved], args.test, comm, inputs.InputOptions(args.ignore_new_features))
+                judged = [saved, *([quick] if quick else [])]
+                test = scoring.score(judged, args.test, comm, inputs.InputOptions(args.ignore_new_features))
             on_test = headline_measures(task.measure, *test.counted_scores(), trained.threshold, comm)
+            if quick:
+                trained.compare(test, args.test, comm)
+                saved.info.update(trained.findings())
         saved.info["test"] = on_test
         say(f"  test      {text.describe_measures(on_test)}   ({args.test})")
+    for line in text.describe_warnings(trained.warnings()):
+        say(line)
     usage = trained.usage(comm)
     saved.info["usage"] = trained.usage_info(usage)
     with comm.fail_together():
         if comm.is_root:
             model.save_or_rescue(args.output, saved)
     say(text.describe_usage(usage, result.starts, trained.vectors))
-    if args.quiet and comm.is_root and result.status.exit_code:
-        print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
+    if args.quiet and comm.is_root:
+        if result.status.exit_code:
+            print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
+        for warning in trained.warnings():
+            print(f"distsms train: warning: {warning}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
-    return result.status.exit_code
+    return trained.exit_code
 
 
 def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
