@@ -146,21 +146,21 @@ def choose_lambda(
         return chosen(DEFAULT, [], too_few)
     if bias:
         block = replace(block, features=WithBias(block.features, bias))  # type: ignore[arg-type]
-    loose = replace(
-        settings,
-        lam=GRID[0],
-        epsilon=EPSILON,
-        relative=RELATIVE,
-        max_evaluations=MOST_EVALUATIONS,
-        time_limit=float("inf"),
-        checkpoint_every=None,
-    )
     step = "root" if step == "auto" else step
     by_measure = choice.chooser(measure.name, None)
     problem = Problem(
-        measure.name, GRID, n_folds, seed, loose, ordering, step, folds_by=by, all_rows=False, select=by_measure
+        measure.name,
+        GRID,
+        n_folds,
+        seed,
+        loosened(settings),
+        ordering,
+        step,
+        folds_by=by,
+        all_rows=False,
+        select=by_measure,
     )
-    starts = _Starts()
+    starts = Starts()
     try:
         found = run(
             block,
@@ -187,6 +187,19 @@ def choose_lambda(
     best = choice.choose(means, "best", unusable).chosen
     where = f"on {n_folds} held-out folds of {rows} rows"
     return chosen(best.lam, means, f"the best mean {name} of {tried} {where}: {best.mean:.4f}")
+
+
+def loosened(settings: Settings) -> Settings:
+    """Return the settings of quick trainings: those of a training, but with a loose target and other limits."""
+    return replace(
+        settings,
+        lam=GRID[0],
+        epsilon=EPSILON,
+        relative=RELATIVE,
+        max_evaluations=MOST_EVALUATIONS,
+        time_limit=float("inf"),
+        checkpoint_every=None,
+    )
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
@@ -245,7 +258,7 @@ def _nnz(block: DataBlock) -> int:
     return int(getattr(block.features, "nnz", block.features.shape[0] * block.p))
 
 
-class _Starts:
+class Starts:
     """The models so far of each fold, on the root: the next training of a fold starts from the nearest one."""
 
     def __init__(self) -> None:

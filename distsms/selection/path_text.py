@@ -97,6 +97,12 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     return text
 
 
+def why_chance(points: Sequence[Point], found: Choice) -> str:
+    """Return why the chosen model of all rows ranks no better than chance; an empty string if it ranks better."""
+    own = [point.result for point in points if not point.fold and point.lam == found.chosen.lam]
+    return str(own[0].get("chance") or "") if own else ""
+
+
 def nothing(measure: str, points: Sequence[Point]) -> str:
     """Return a warning, with advice, if no lambda gives a model that is better than w = 0, or else an empty string."""
     if not all(point.result["vacuous"] for point in points if not point.fold):
