@@ -172,24 +172,27 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
         return None
     found = choose(curve, rule, unusable)
     first, last = curve[0], curve[-1]
-
-    def flat(end: Mean, inner: Mean) -> bool:
-        return end is not inner and abs(end.mean - inner.mean) <= FLAT * end.error
-
-    if (
-        first in (found.best, found.chosen)
-        and first.lam not in unusable
-        and not flat(first, curve[min(1, len(curve) - 1)])
-    ):
+    if first in (found.best, found.chosen) and first.lam not in unusable and not _is_flat(curve[:2]):
         larger = _rounded(10 * first.lam)
         if larger <= max(grid) * _FURTHEST:
             return larger
     none_usable = len(unusable) == len(curve)
-    if none_usable or (found.best == last and not flat(last, curve[max(-2, -len(curve))])):
+    if none_usable or (found.best == last and not _is_flat(curve[:-3:-1])):
         smaller = _rounded(last.lam / 10)
         if smaller >= min(grid) / _FURTHEST:
             return smaller
     return None
+
+
+def ends_at(curve: Sequence[Mean], best: Mean) -> str:
+    """Return "largest" or "smallest" if the best lambda is that one of those tried and the curve is not flat there."""
+    ends = (("largest", curve[0], curve[:2]), ("smallest", curve[-1], curve[:-3:-1]))
+    return next((name for name, end, last_two in ends if best == end and len(curve) > 1 and not _is_flat(last_two)), "")
+
+
+def _is_flat(last_two: Sequence[Mean]) -> bool:
+    """Return whether the last step to an end of the grid, which comes first, made no difference."""
+    return len(last_two) == 2 and abs(last_two[0].mean - last_two[1].mean) <= FLAT * last_two[0].error
 
 
 def _rounded(lam: float) -> float:

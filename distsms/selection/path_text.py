@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL
-from distsms.selection.choice import Choice, Mean, expected, faults, means
+from distsms.selection.choice import Choice, Mean, ends_at, expected, faults, means
 from distsms.selection.path import Point
 
 
@@ -90,8 +90,8 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     if chosen.lam in unusable:
         text += f"\n  warning   {unusable[chosen.lam]}: at this lambda the training finds next to nothing in these data"
         text += ";\n            no other lambda that was tried can be used either"
-    elif len(curve) > 1 and best in (curve[0], curve[-1]):
-        end, other = ("largest", "larger") if best == curve[0] else ("smallest", "smaller")
+    elif end := ends_at(curve, best):
+        other = end.replace("est", "er")
         text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
         text += "\n            add some with --lambdas, or let --extend try further ones"
     return text
