@@ -1,4 +1,4 @@
-"""What logs and model files say of a model: ROCArea, PRBEP, and the measure that it was trained for, each once."""
+"""The measures of a model that logs and model files show, and those that choose among models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics
 
 from distsms.measures import Measure
-from distsms.metrics.headline import decision_threshold, headline_measures
+from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
 from tests.metrics.test_confidence import drawn
 from tests.support.problems import local_part
 
@@ -25,3 +25,25 @@ def test_ranking_measures_and_the_trained_one(measure, comm):
     expected |= {"precision@50": {"precision@50": np.mean(labels[called] > 0)}}.get(measure, {})
     found = headline_measures(Measure.parse(measure), *mine, threshold, comm)
     assert found == pytest.approx(expected)
+
+
+def test_measures_that_choose_are_those_of_scikit_learn(comm):
+    rng = np.random.default_rng(3)
+    y = np.where(rng.random(80) < 0.3, 1, -1).astype(np.int8)
+    scores, threshold = rng.normal(size=80) + (y > 0), 0.6
+    called = np.where(scores >= threshold, 1, -1)
+    head = y[np.argsort(-scores)[:7]]
+    wanted = {
+        "rocarea": metrics.roc_auc_score(y, scores),
+        "average-precision": metrics.average_precision_score(y, scores),
+        "accuracy": metrics.accuracy_score(y, called),
+        "precision": metrics.precision_score(y, called),
+        "recall": metrics.recall_score(y, called),
+        "f2": metrics.fbeta_score(y, called, beta=2),
+        "precision@7": np.mean(head > 0),
+        "recall@7": np.sum(head > 0) / np.sum(y > 0),
+        "precision@1000": np.mean(y > 0),  # there are only 80 rows
+    }
+    for name, value in wanted.items():
+        rows = local_part(scores, comm), local_part(y, comm)
+        assert chooser_value(name, *rows, threshold, comm) == pytest.approx(value), name
