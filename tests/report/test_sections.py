@@ -124,14 +124,14 @@ def test_a_useless_model_has_a_notice_at_the_top_and_its_gap_is_no_headline():
 @pytest.mark.serial
 @pytest.mark.parametrize("folds", [0, 3])
 def test_path_and_baseline(folds):
-    def value(lam, lane):
-        return {"rocarea": 0.9 - 0.1 * abs(np.log10(lam) + 2) + 0.01 * lane, "prbep": None}
+    def value(lam, fold):
+        return {"rocarea": 0.9 - 0.1 * abs(np.log10(lam) + 2) + 0.01 * fold, "prbep": None}
 
     result = {"status": "proved", "J": 0.1, "gap": 0.01, "evaluations": 9, "vacuous": False}
     points = [
-        Point(lam, lane, result, 0.0, value(lam, 0), value(lam, lane) if lane else None)
+        Point(lam, fold, result, 0.0, value(lam, 0), value(lam, fold) if fold else None)
         for lam in (0.1, 0.01, 0.001)
-        for lane in range(folds + 1)
+        for fold in range(folds + 1)
     ]
     problem = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
     many = confidence.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))
