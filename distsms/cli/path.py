@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import BY, chooser, count, positive, whole
-from distsms.errors import EXIT_REQUEUE
+from distsms.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.path import Point, Problem, Run
+    from distsms.selection.path_check import Findings
     from distsms.selection.path_store import PathStore
 
 NAME = "path"
@@ -43,7 +46,8 @@ each lambda. The same command line again keeps what is finished and makes the re
 
 exit codes:
   0 all points are proved   1 error   2 usage   4, 5, 6 some are not, with the meaning of `distsms train`
-  75 stopped by a signal or --time-limit; the same command line goes on
+  8 all are proved, and the chosen model ranks no better than chance   75 stopped by a signal or --time-limit; the same
+  command line goes on
 
 examples:
   distsms path data/train --measure rocarea
@@ -164,7 +168,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="Do not compare the chosen model with a quick ROCArea model on a fold, see `distsms train --help`.",
+    )
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -183,7 +192,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.selection import choice as choosing
-    from distsms.selection import folds, path
+    from distsms.selection import folds, path, path_check
     from distsms.selection.path_store import finished
     from distsms.training.plan import make_plan
     from distsms.utils import files
@@ -257,10 +266,21 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         extend=extend,
         share_folds=share_folds,
     )
-    code = 0
+    seconds, code = time.monotonic() - begun, 0
+    points: list[Point] = []
+    with comm.fail_together():
+        if comm.is_root and not found.stopped:
+            points = folder.points()
+    points = comm.bcast(points)
+    point = path_check.chosen_point(points, by, args.rule)
+    findings, judges = path_check.Findings(), path.ALONE if share_folds else comm
+    if point is not None and (comm.is_root or not share_folds):
+        rows = block, fold_keys, manifest.n_pos, judges
+        how = not args.no_check, args.memory, signals.wanted
+        findings = path_check.check_point(point, points, seconds, problem, *rows, *how)
     with comm.fail_together():
         if comm.is_root:
-            code = _conclude(args, identity, folder, found, time.monotonic() - begun, warnings, say)
+            code = _conclude(args, identity, folder, found, seconds, warnings, findings, say)
     code = comm.bcast(code)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
@@ -334,6 +354,7 @@ def _conclude(
     found: Run,
     seconds: float,
     warnings: list[str],
+    findings: Findings,
     say: Callable[[str], None],
 ) -> int:
     """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
@@ -365,18 +386,24 @@ def _conclude(
         best = folder.model(chosen.chosen.lam)
         origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
         origin |= {"rule": args.rule, "select": by, "held_out": chosen.chosen._asdict()}
-        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": origin}))
+        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": origin} | findings.as_info()))
         say(path_text.choice(by, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
     for warning in warnings:
         say(f"  warning   {warning}")
-    if warning := path_text.nothing(args.measure, points):
+    for warning in findings.warnings:
+        if args.quiet:
+            print(f"distsms path: warning: {warning}", file=sys.stderr)
+        say(textwrap.fill(f"  warning   {warning}", 100, subsequent_indent=12 * " ", break_on_hyphens=False))
+    if not findings.warnings and (warning := path_text.nothing(args.measure, points)):
         say(warning)
     folder.describe(identity, **results)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
-    return max(Status[point.result["status"].upper()].exit_code for point in points)
+    code = max(Status[point.result["status"].upper()].exit_code for point in points)
+    useless = findings.vacuous if chosen else all(point.result["vacuous"] for point in points)
+    return code or (EXIT_VACUOUS if useless else EXIT_OK)
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import make_vectors
 from distsms.selection.folds import Folds, make_folds
 from distsms.training.objectives import make_losses
+from distsms.training.verdict import why_chance
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Labels
 
@@ -197,8 +198,10 @@ class FoldsObjective(Objective):
     folds: Folds
     numbers: Sequence[int]
 
-    def assess(self, scores: Floats, loss: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
-        """Return the threshold of a model and its measures on training and held-out rows. **Collective.**
+    def assess(self, scores: Floats, loss: int) -> tuple[bool, float, Mapping[str, float], Mapping[str, Any] | None]:
+        """Return whether a model ranks no better than chance on its training rows, its threshold, and its measures.
+
+        **Collective.** The measures are those on training and on held-out rows.
 
         The models of fold 0 are trained on all rows, so their held-out measures are None.
         """
@@ -206,13 +209,14 @@ class FoldsObjective(Objective):
         own = self.folds.training(fold)
         threshold = decision_threshold(self.losses[loss].calls_positive, scores[own], labels[own], comm)
         training = self._measures(scores[own], labels[own], threshold)
+        chance = bool(why_chance(scores[own], labels[own], training["rocarea"], comm))
         if not fold:
-            return threshold, training, None
+            return chance, threshold, training, None
         out = self.folds.judged(fold)
         spread_of = self.select if self.select in RANKING else self.measure.name
         spread = confidence.measure_estimate(spread_of, scores[out], labels[out], comm)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
-        return threshold, training, self._measures(scores[out], labels[out], threshold) | parts
+        return chance, threshold, training, self._measures(scores[out], labels[out], threshold) | parts
 
     def _measures(self, scores: Floats, labels: Labels, threshold: float) -> dict[str, Any]:
         found = headline_measures(self.measure, scores, labels, threshold, self.comm)
@@ -277,8 +281,9 @@ class CrossValidation:
                 if result.status is Status.STOPPED:
                     return
                 w = result.w
-                numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
-                points.append(Point(lam, self.numbers[k], numbers, *solve.assessment(w)))
+                chance, *measured = solve.assessment(w)
+                numbers = result.numbers() | {"vacuous": chance, "idle": result.idle}
+                points.append(Point(lam, self.numbers[k], numbers, *measured))
                 whole = vectors.gather(w)
                 if whole is not None:
                     keep(points[-1], replace(result, w=whole))

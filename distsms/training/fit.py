@@ -373,8 +373,9 @@ def fit(
     check = None
     if options.check and task.measure.family != "rocarea" and result.status not in UNFINISHED:
         with clock.phase("check"):
-            task_of_check = block, task.measure, settings, task.bias, result
-            check = Checker(*task_of_check, comm, options.memory, options.stop_wanted).run(options.hold_out)
+            ended = result.seconds, result.evaluations, result.w
+            what = block, task.measure, settings, task.bias, *ended, comm
+            check = Checker(*what, memory=options.memory, stop_wanted=options.stop_wanted).run(options.hold_out)
     w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data

@@ -172,10 +172,16 @@ class Checker:
         Of the run.
     bias : float or None
         The constant feature of the run.
-    result : Result
-        How the run ended.
+    seconds, evaluations : float, int
+        Of the run, which consists of so many `trainings`.
+    w : ndarray of shape (p,), optional
+        What the run found, with a bias (p + 1,).
     comm : Communicator
         The ranks.
+    held_out : ndarray of bool, shape (n_local,), optional
+        The rows to hold out; by default a third of the sample.
+    trainings : int
+        How many trainings the run consists of; more than one for a path.
     memory : float, optional
         The most bytes that a rank may take for everything; a sample takes a tenth of it.
     stop_wanted : callable
@@ -188,22 +194,26 @@ class Checker:
         measure: Measure,
         settings: Settings,
         bias: float | None,
-        result: Result,
+        seconds: float,
+        evaluations: int,
+        w: Floats | None,
         comm: Communicator,
+        held_out: NDArray[np.bool_] | None = None,
+        trainings: int = 1,
         memory: float | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._measure, self._bias, self._result, self._comm = measure, bias, result, comm
+        self._measure, self._bias, self._w, self._comm = measure, bias, w, comm
         self._settings = replace(settings, checkpoint_every=None, time_limit=math.inf)
         self._begun = time.monotonic()
-        seconds = max(LEAST_SECONDS, SHARE * result.seconds)
-        self._late = lambda: stop_wanted() or time.monotonic() > self._begun + seconds
+        end = self._begun + max(LEAST_SECONDS, SHARE * seconds)
+        self._late = lambda: stop_wanted() or time.monotonic() > end
         counted = block.counted
         counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
         n, nnz, rows, held = map(int, comm.sum(np.array(counts)))
         room = memory / 10 * comm.size if memory else max(held / 10, LEAST_BYTES * comm.size)
-        an_evaluation = result.seconds / max(result.evaluations, 1) / max(n, 1)
-        by_time = seconds / max(an_evaluation * (EVALUATIONS + result.evaluations), 1e-300)
+        an_evaluation = seconds / max(evaluations, 1) / max(n, 1)
+        by_time = (end - self._begun) / max(an_evaluation * (EVALUATIONS + evaluations / trainings), 1e-300)
         self._n, wanted = n, min(MOST_ROWS, max(by_time, LEAST_ROWS), room / (40 * nnz / max(rows, 1) + 100))
         number = block.first_row + np.arange(len(counted))
         drawn = counted & (row_keys(number, _DRAW) / 2.0**64 < wanted / max(n, 1))
@@ -212,6 +222,7 @@ class Checker:
         self._rows = number[drawn]
         self._block = replace(block, features=features, labels=block.labels[drawn], weights=None)
         self._part = row_keys(self._rows, _DIVIDE) % np.uint64(6)
+        self._held_out = self._part < HELD_OUT if held_out is None else held_out[drawn]
 
     def run(self, hold_out: bool) -> QuickCheck:
         """Train the ROCArea model and, with `hold_out`, compare it on held-out rows. **Collective.**"""
@@ -223,8 +234,9 @@ class Checker:
 
     def _run(self, hold_out: bool) -> QuickCheck:
         labels, comm, features = self._block.labels, self._comm, self._block.features
-        out = (self._part < HELD_OUT) & hold_out
-        choosing, training = self._part == CHOOSING, ~out
+        out = self._held_out & hold_out
+        training = ~out
+        choosing = (self._part == CHOOSING) & training
         if not min(
             self._count(part & (labels == sign)) for part in (choosing, training & ~choosing) for sign in (1, -1)
         ):
@@ -240,7 +252,9 @@ class Checker:
             return found
         own, on = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
         if own is None:
-            own, on = self._result.w, "trained this one, but not the ROCArea model"
+            if self._w is None:
+                return replace(found, why="the training of the measure itself did not end in its time")
+            own, on = self._w, "trained this one, but not the ROCArea model"
         both = scores[out], self._with_bias().margins(own)[out]
         judged = JudgedRows(labels[out], self._rows[out], both, (found.threshold, 0.0))
         n_out = self._count(out)
@@ -278,7 +292,7 @@ class Checker:
             found = self._solve(self._at(n), self._settings, training, None)
         except (_OutOfTime, InputError):
             return None
-        return found.w if found.status is self._result.status else None
+        return found.w if found.status is Status.PROVED else None
 
     def _solve(self, measure: Measure, settings: Settings, training: NDArray[np.bool_], start: Floats | None) -> Result:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""
