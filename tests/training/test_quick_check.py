@@ -110,7 +110,6 @@ def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
     X, y = rare(n=4000)
     rows = block(ALONE, as_csr(X), y)
     task = TrainingTask.of_rows(rows.features, y, "precision@100", settings_for("precision@100", "bmrm", lam=1e-2))
-    trained = fit(task, ALONE)
     monkeypatch.setattr(quick_check, "MOST_ROWS", 1000)
     found = Checker(rows, task.measure, task.settings, None, 0.1, 10, None, ALONE).run(hold_out=True)
     n_out = int(found.contest.on.split()[0])
