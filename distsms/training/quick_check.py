@@ -48,6 +48,8 @@ LEAST_ROWS, MOST_ROWS = 2000, 10**6
 """How many rows of the data a sample has, on average; at least so many even where time is short."""
 LEAST_BYTES = 2**26
 """The bytes that a sample may take on a rank, however few all rows take."""
+LIBRARIES = 16 * 2**20
+"""What a check takes besides its sample, measured: compiled code, SciPy's L-BFGS."""
 EVALUATIONS = 100
 """About how many evaluations the ROCArea models of a check take, for choosing the size of the sample."""
 TENTHS, PATIENCE = 10, 2
@@ -155,6 +157,11 @@ def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> 
     return Contest(on, measure.name, ours, theirs, gains, useful)
 
 
+def reserve(memory: float) -> float:
+    """Return the bytes to keep for a check of the most that a rank may take for everything. Local."""
+    return LIBRARIES + memory / 20
+
+
 class _OutOfTime(Exception):
     """The check has no time left for its ROCArea model."""
 
@@ -183,7 +190,7 @@ class Checker:
     trainings : int
         How many trainings the run consists of; more than one for a path.
     memory : float, optional
-        The most bytes that a rank may take for everything; a sample takes a tenth of it.
+        The bytes that a rank has for the check, as `reserve` returned them.
     stop_wanted : callable
         As for `Objective`; it ends the check.
     """
@@ -211,7 +218,7 @@ class Checker:
         counted = block.counted
         counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
         n, nnz, rows, held = map(int, comm.sum(np.array(counts)))
-        room = memory / 10 * comm.size if memory else max(held / 10, LEAST_BYTES * comm.size)
+        room = (memory - LIBRARIES) * comm.size if memory else max(held / 10, LEAST_BYTES * comm.size)
         an_evaluation = seconds / max(evaluations, 1) / max(n, 1)
         by_time = (end - self._begun) / max(an_evaluation * (EVALUATIONS + evaluations / trainings), 1e-300)
         self._n, wanted = n, min(MOST_ROWS, max(by_time, LEAST_ROWS), room / (40 * nnz / max(rows, 1) + 100))
