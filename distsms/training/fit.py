@@ -168,10 +168,9 @@ class RunOptions:
     measure_rows : bool
         Whether to compute the measures on the training rows, which sorts the scores.
     check : bool
-        Whether to compare the model with a quick ROCArea model (`distsms.training.quick_check`), if the measure is
-        another one.
+        Whether to compare a model for another measure with a ROCArea model (`distsms.training.quick_check`).
     hold_out : bool
-        Whether this check holds out training rows; otherwise the caller compares the models on test rows.
+        Whether this holds out training rows; otherwise the caller compares the models on test rows.
     """
 
     memory: float | None = None
@@ -347,9 +346,8 @@ def fit(
             observer.planned(plan, recorder.notes)
         reserved = None
         if checked and plan is not None and options.memory is not None:
-            reserved = reserve(options.memory)
-            if plan.needs.least(comm.size, root=True) + reserved > options.memory:  # there is no room for a check
-                checked, reserved = False, None
+            reserved = reserve(options.memory, plan.needs.least(comm.size, root=True))
+            checked = reserved is not None
         block = (
             task.data
             if isinstance(task.data, DataBlock)

@@ -157,9 +157,13 @@ def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> 
     return Contest(on, measure.name, ours, theirs, gains, useful)
 
 
-def reserve(memory: float) -> float:
-    """Return the bytes to keep for a check of the most that a rank may take for everything. Local."""
-    return LIBRARIES + memory / 20
+def reserve(memory: float, least: float) -> float | None:
+    """Return the bytes to keep for a check of those that a rank may take, or None if they do not suffice. Local.
+
+    `least` is what a rank takes without a check, at the least.
+    """
+    wanted = LIBRARIES + memory / 20
+    return wanted if least + wanted <= memory else None
 
 
 class _OutOfTime(Exception):

@@ -156,6 +156,19 @@ def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
     )
 
 
+@pytest.mark.serial
+def test_a_check_keeps_within_the_memory_and_is_left_out_where_it_has_no_room(tmp_path):
+    from distsms.data.shards.dataset import write_data
+    from distsms.training.plan import make_plan
+
+    manifest = write_data(tmp_path / "train", *rare())
+    settings = settings_for("prbep", "lbfgs", lam=1e-2)
+    task = TrainingTask(manifest, Measure.parse("prbep"), settings)
+    least = make_plan(manifest, "prbep", settings, 1, [0], memory=2**40).needs.least(1, root=True)
+    assert fit(task, ALONE, RunOptions(memory=1.2 * least, check=True)).check.contest is not None
+    assert fit(task, ALONE, RunOptions(memory=1.02 * least, check=True)).check is None
+
+
 def as_csr(X):
     from scipy import sparse
 
