@@ -44,7 +44,7 @@ class Point(NamedTuple):
 
     lam: float
     fold: int  # 0: trained on all rows
-    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous` and `idle`
+    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous`, `idle`, and `chance` from `why_chance`
     threshold: float
     training: Mapping[str, float]  # on the rows that it was trained on
     held_out: Mapping[str, Any] | None  # on the fold's rows, with `MeanEstimate.squares`, `counts`; None for fold 0
@@ -198,25 +198,24 @@ class FoldsObjective(Objective):
     folds: Folds
     numbers: Sequence[int]
 
-    def assess(self, scores: Floats, loss: int) -> tuple[bool, float, Mapping[str, float], Mapping[str, Any] | None]:
-        """Return whether a model ranks no better than chance on its training rows, its threshold, and its measures.
+    def assess(self, scores: Floats, loss: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None, str]:
+        """Return the threshold of a model, its measures on training and held-out rows, and `chance`. **Collective.**
 
-        **Collective.** The measures are those on training and on held-out rows.
-
-        The models of fold 0 are trained on all rows, so their held-out measures are None.
+        The models of fold 0 are trained on all rows, so their held-out measures are None. `chance` says why the model
+        ranks its training rows no better than chance; it is empty if it ranks them better.
         """
         labels, comm, fold = self.labels, self.comm, self.numbers[loss]
         own = self.folds.training(fold)
         threshold = decision_threshold(self.losses[loss].calls_positive, scores[own], labels[own], comm)
         training = self._measures(scores[own], labels[own], threshold)
-        chance = bool(why_chance(scores[own], labels[own], training["rocarea"], comm))
+        chance = why_chance(scores[own], labels[own], training["rocarea"], comm)
         if not fold:
-            return chance, threshold, training, None
+            return threshold, training, None, chance
         out = self.folds.judged(fold)
         spread_of = self.select if self.select in RANKING else self.measure.name
         spread = confidence.measure_estimate(spread_of, scores[out], labels[out], comm)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
-        return chance, threshold, training, self._measures(scores[out], labels[out], threshold) | parts
+        return threshold, training, self._measures(scores[out], labels[out], threshold) | parts, chance
 
     def _measures(self, scores: Floats, labels: Labels, threshold: float) -> dict[str, Any]:
         found = headline_measures(self.measure, scores, labels, threshold, self.comm)
@@ -281,8 +280,8 @@ class CrossValidation:
                 if result.status is Status.STOPPED:
                     return
                 w = result.w
-                chance, *measured = solve.assessment(w)
-                numbers = result.numbers() | {"vacuous": chance, "idle": result.idle}
+                *measured, chance = solve.assessment(w)
+                numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle, "chance": chance}
                 points.append(Point(lam, self.numbers[k], numbers, *measured))
                 whole = vectors.gather(w)
                 if whole is not None:

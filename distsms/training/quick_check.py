@@ -184,15 +184,11 @@ class Checker:
     bias : float or None
         The constant feature of the run.
     seconds, evaluations : float, int
-        Of the run, which consists of so many `trainings`.
-    w : ndarray of shape (p,), optional
+        Of the run.
+    w : ndarray of shape (p,)
         What the run found, with a bias (p + 1,).
     comm : Communicator
         The ranks.
-    held_out : ndarray of bool, shape (n_local,), optional
-        The rows to hold out; by default a third of the sample.
-    trainings : int
-        How many trainings the run consists of; more than one for a path.
     memory : float, optional
         The bytes that a rank has for the check, as `reserve` returned them.
     stop_wanted : callable
@@ -207,10 +203,8 @@ class Checker:
         bias: float | None,
         seconds: float,
         evaluations: int,
-        w: Floats | None,
+        w: Floats,
         comm: Communicator,
-        held_out: NDArray[np.bool_] | None = None,
-        trainings: int = 1,
         memory: float | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -224,7 +218,7 @@ class Checker:
         n, nnz, rows, held = map(int, comm.sum(np.array(counts)))
         room = (memory - LIBRARIES) * comm.size if memory else max(held / 10, LEAST_BYTES * comm.size)
         an_evaluation = seconds / max(evaluations, 1) / max(n, 1)
-        by_time = (end - self._begun) / max(an_evaluation * (EVALUATIONS + evaluations / trainings), 1e-300)
+        by_time = (end - self._begun) / max(an_evaluation * (EVALUATIONS + evaluations), 1e-300)
         self._n, wanted = n, min(MOST_ROWS, max(by_time, LEAST_ROWS), room / (40 * nnz / max(rows, 1) + 100))
         number = block.first_row + np.arange(len(counted))
         drawn = counted & (row_keys(number, _DRAW) / 2.0**64 < wanted / max(n, 1))
@@ -233,7 +227,6 @@ class Checker:
         self._rows = number[drawn]
         self._block = replace(block, features=features, labels=block.labels[drawn], weights=None)
         self._part = row_keys(self._rows, _DIVIDE) % np.uint64(6)
-        self._held_out = self._part < HELD_OUT if held_out is None else held_out[drawn]
 
     def run(self, hold_out: bool) -> QuickCheck:
         """Train the ROCArea model and, with `hold_out`, compare it on held-out rows. **Collective.**"""
@@ -245,7 +238,7 @@ class Checker:
 
     def _run(self, hold_out: bool) -> QuickCheck:
         labels, comm, features = self._block.labels, self._comm, self._block.features
-        out = self._held_out & hold_out
+        out = (self._part < HELD_OUT) & hold_out
         training = ~out
         choosing = (self._part == CHOOSING) & training
         if not min(
@@ -263,8 +256,6 @@ class Checker:
             return found
         own, on = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
         if own is None:
-            if self._w is None:
-                return replace(found, why="the training of the measure itself did not end in its time")
             own, on = self._w, "trained this one, but not the ROCArea model"
         both = scores[out], self._with_bias().margins(own)[out]
         judged = JudgedRows(labels[out], self._rows[out], both, (found.threshold, 0.0))

@@ -392,7 +392,7 @@ def test_words_on_the_choice():
 @pytest.mark.serial
 def test_words_on_a_choice_that_says_nothing():
     """Where no w beats w = 0, larger lambdas than the largest are no advice."""
-    some = curve(0.5, 0.5)
+    some = curve(0.6, 0.5)
     for vacuous in (True, False):
         points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
         text = path_text.choice("prbep", choose(some, "best"), some, points)

@@ -111,7 +111,7 @@ def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
     rows = block(ALONE, as_csr(X), y)
     task = TrainingTask.of_rows(rows.features, y, "precision@100", settings_for("precision@100", "bmrm", lam=1e-2))
     monkeypatch.setattr(quick_check, "MOST_ROWS", 1000)
-    found = Checker(rows, task.measure, task.settings, None, 0.1, 10, None, ALONE).run(hold_out=True)
+    found = Checker(rows, task.measure, task.settings, None, 0.1, 10, np.zeros(3), ALONE).run(hold_out=True)
     n_out = int(found.contest.on.split()[0])
     assert 800 < found.rows + n_out < 1200 and 0.25 < n_out / (found.rows + n_out) < 0.42
     assert found.contest.measure == f"precision@{round(100 * n_out / 4000)}"
@@ -122,7 +122,7 @@ def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
 def test_the_threshold_is_the_best_one(measure):
     X, y = rare(n=300)
     settings = settings_for(measure, "bmrm", lam=1e-2)
-    checker = Checker(block(ALONE, as_csr(X), y), Measure.parse(measure), settings, None, 0.1, 10, None, ALONE)
+    checker = Checker(block(ALONE, as_csr(X), y), Measure.parse(measure), settings, None, 0.1, 10, np.zeros(3), ALONE)
     scores = np.round(X[:, 0], 1)
     best = checker._best_threshold(scores, y)
 
