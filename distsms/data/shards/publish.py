@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from distsms._version import __version__
+from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import (
     FORMAT,
@@ -71,6 +72,7 @@ def publish(
     normalization: Normalization = NOT_NORMALIZED,
     split: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Mapping[str, Any]] | None = None,
+    columns: Sequence[ColumnReport] | None = None,
 ) -> Manifest:
     """Make a data set of finished shards. Local: one rank (the root), after all ranks have finished theirs.
 
@@ -84,6 +86,8 @@ def publish(
         See `Manifest`.
     statistics : mapping, optional
         What the manifest says about groups, times and equal rows, from `groupby.group_statistics`.
+    columns : sequence of ColumnReport, optional
+        What the columns of a table were taken for.
 
     Returns
     -------
@@ -106,7 +110,8 @@ def publish(
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
     if not record["n"]:
         raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
-    record |= {} if table is None else {"table": table.as_json()}
+    record |= {} if table is None else {"version": VERSION, "table": table.as_json()}
+    record |= {} if columns is None else {"columns": [asdict(report) for report in columns]}
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}
     record |= {name: dict(value) for name, value in more.items() if value is not None}
@@ -161,7 +166,7 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the manifest's record of the shards: their entries, the sums, and what they have in common."""
     if len({entry["staged"] for entry in entries}) < len(entries):
         raise ValueError("two shards are one file")
-    record: dict[str, Any] = {"format": FORMAT, "version": VERSION, "creator": f"distsms {__version__}"}
+    record: dict[str, Any] = {"format": FORMAT, "version": 1, "creator": f"distsms {__version__}"}
     record["n"] = sum(entry["rows"] for entry in entries)
     record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
     for name in ("p", "layout", "dtype", "weights", *_DEFAULTS):
