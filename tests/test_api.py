@@ -179,8 +179,8 @@ def test_models_of_the_library_and_of_the_program_say_the_same(tmp_path):
 @pytest.mark.parametrize(
     "spoil, told",
     [
-        (lambda X, y: (X, y * 2), r"y has shape .*\+1 or -1"),
-        (lambda X, y: (X, y[:-1]), "labels, .* are wanted"),
+        (lambda X, y: (X, y * 2), r"y: found the labels .*-2 \(.*wanted are \+1 and -1, 0 and 1.*y == POSITIVE"),
+        (lambda X, y: (X, y[:-1]), r"y has shape \(19,\), but X has 20 rows"),
         (lambda X, y: (np.zeros(3), y), "1 dimensions"),
         (lambda X, y: (X[:, :3], y), "3 to 12 columns"),
     ],

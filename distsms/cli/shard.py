@@ -27,9 +27,9 @@ missing number counts as the mean, and a missing value has a feature of its own.
 in the model, which reads later tables by it.
 
 The labels +1/-1, 1/0, 1/2, true/false, yes/no, y/n and positive/negative are understood; +1, 1, true, yes, y and
-positive are positive. For other labels --positive says which one is positive, and all others are negative. Text counts columns from 1 unless --zero-based is given. A
-compressed text file is read by one rank. A fault in the input stops the conversion with a message that names file and
-line (or row), and no data set is left behind.
+positive are positive. For other labels --positive says which one is positive, and all others are negative. Text counts
+columns from 1 unless --zero-based is given. A compressed text file is read by one rank. A fault in the input stops the
+conversion with a message that names file and line (or row), and no data set is left behind.
 
 examples:
   distsms shard train.svm data/train

@@ -268,7 +268,7 @@ class ParquetFiles:
 
 
 class FrameFile:
-    """Rows in memory, a pyarrow Table or a pandas DataFrame, that are read like a file. Each rank has rows of its own."""
+    """Rows in memory, a pyarrow Table or a pandas DataFrame, that are read like a file. Each rank has its own."""
 
     compressed = False
 

@@ -114,11 +114,14 @@ class TableReader:
             whole.texts |= self._surveyed(again, {name: () for name in again}, [], comm)[0].texts
         with comm.fail_together():
             self.label_map = self._meaning(classes.texts[options.label])
-            found = [decide(name, whole, options.columns, files) for name in names]
+            found = [decide(name, whole, options.columns, files, name in options.keep) for name in names]
             self.reports = [report for _, report in found]
             encoded = tuple(column for column, _ in found if column is not None)
             if not encoded:
-                raise InputError(f"{files.paths[0]}: has no columns but those of labels and ids; no feature is left")
+                out = "".join(f"; {report.name}: {report.notes[-1]}" for report in self.reports)
+                raise InputError(
+                    f"{files.paths[0]}: has no columns but those of labels and ids; no feature is left{out}"
+                )
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
         dropped += [report.name for column, report in found if column is None]

@@ -107,7 +107,7 @@ def test_what_is_kept_of_a_table(tmp_path):
     assert whole.as_json()["dropped"] == ["w", "note"] and Table.from_json(whole.as_json()) == whole
     plain = convert([tmp_path / "a.csv"], tmp_path / "e", ALONE, label="y").table
     assert plain.describe() == "1 of numbers, 2 of categories: w (2), note (3); 2 for missing values" and plain.p == 8
-    assert set(plain.as_json()) == {"columns", "label", "id"} and Table.from_json(plain.as_json()) == plain
+    assert set(plain.as_json()) == {"version", "columns", "label", "id"} and Table.from_json(plain.as_json()) == plain
 
 
 def test_files_of_one_table_have_the_same_columns(comm, shared_dir):
