@@ -102,7 +102,11 @@ class CsvFiles:
         with text_files.open_text(path) as stream:
             first = stream.readline().removeprefix(text_files.BYTE_ORDER_MARK).decode("utf-8", "replace")
         try:
-            by = "\t" if _ending(path) == ".tsv" else max(SEPARATORS, key=lambda mark: _n_fields(first, mark) > 1)
+            by = (
+                "\t"
+                if _ending(path) == ".tsv"
+                else next((mark for mark in SEPARATORS if _n_fields(first, mark) > 1), ",")
+            )
             names = [name.strip() for name in next(csv.reader([first], delimiter=by), [])]
         except csv.Error as error:
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error

@@ -35,6 +35,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.files import LOCK, atomic_write, exclusive, sync
 
 PARTIAL = ".partial"
+WIDE = 1000
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
 _DEFAULTS = {"ids": False, "compression": "none"}  # values that the manifest does not mention
 
@@ -125,7 +126,8 @@ def publish(
             path.unlink()
     sync(directory)
     with atomic_write(manifest.path) as partial:
-        partial.write_bytes(json.dumps(record, indent=1).encode())
+        # Only without an indent it is written fast, which matters where a table has very many columns.
+        partial.write_bytes(json.dumps(record, indent=1 if len(columns or ()) < WIDE else None).encode())
     return manifest
 
 
