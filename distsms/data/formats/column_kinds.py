@@ -165,7 +165,9 @@ def _category(
         position, row, value = text.first
         if text.rows_with_numbers >= text.rows_with_strings:
             where = f"{value!r:.30} at {files.where(position, row)}"
-            report.notes.append(f"mostly numbers, but {text.rows_with_strings} values are none, the first {where}")
+            report.notes.append(
+                f"mostly numbers; rows with something else: {text.rows_with_strings}, the first {where}"
+            )
     alike = Counter(category.lower() for category in rows)
     if twice := sum(times > 1 for times in alike.values()):
         report.notes.append(f"{twice} categories are also written with other capital letters")
