@@ -69,9 +69,8 @@ def encode(
 
 def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> Entries:
     """Encode all columns of numbers together, since there may be very many."""
-    numeric = [(column, start) for column, start in zip(table.columns, table.feature_starts, strict=False)]
-    numeric = [(column, start) for column, start in numeric if column.kind == NUMBER]
-    names = [column.name for column, _ in numeric]
+    numeric, starts, fills = table.numbers
+    names = [column.name for column in numeric]
     values, missing, which = columns.numbers(cells, names)
     if len(which) < len(names):
         name = names[min(set(range(len(names))) - set(which.tolist()))]
@@ -82,13 +81,11 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> En
     if (wrong := np.isinf(values)).any():
         row, k = (int(place) for place in np.argwhere(wrong)[0])
         fail(names[k], row, "the value is not finite; expected a decimal number")
-    starts = np.array([start for _, start in numeric], np.int64)
-    values = np.where(missing, np.array([column.fill for column, _ in numeric]), values)
+    values = np.where(missing, fills, values)
     rows, places = np.nonzero(values)
     found = [(rows, starts[places], values[rows, places])]
     for gap in missing.any(axis=0).nonzero()[0].tolist():
-        column, start = numeric[gap]
-        found.append(_gaps(column, start, missing[:, gap], warn))
+        found.append(_gaps(numeric[gap], int(starts[gap]), missing[:, gap], warn))
     rows, features, amounts = (np.concatenate(part) for part in zip(*found, strict=True))
     return rows, features, amounts
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -127,22 +127,18 @@ class Column:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record: name, kind, categories, missing, and the other fields that are not their defaults."""
-        record = {field.name: getattr(self, field.name) for field in fields(self)}
-        always = ("name", "categories", "missing", "kind")
-        return {
-            field.name: record[field.name]
-            for field in fields(self)
-            if field.name in always or record[field.name] != field.default
-        }
+        always, defaults = ("name", "categories", "missing", "kind"), _defaults()
+        return {name: value for name, value in vars(self).items() if name in always or value != defaults[name]}
 
     @classmethod
     def from_json(cls, record: Any) -> Column:
         """Return the column of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
         if not isinstance(record, dict):
             raise TypeError("the record of a column must be an object")
-        known = {field.name: record[field.name] for field in fields(cls) if field.name in record}
-        if set(record) - set(known):
-            raise ValueError(f"this distsms does not know the field {min(set(record) - set(known))!r:.60} of a column")
+        known = dict(record)
+        if set(known) - set(_defaults()):
+            later = min(set(known) - set(_defaults()))
+            raise ValueError(f"this distsms does not know the field {later!r:.60} of a column")
         categories = record["categories"]
         known |= {"name": str(record["name"]), "categories": None if categories is None else tuple(categories)}
         for name in ("missing", "other", "numeric", "hours", "tokens"):
@@ -153,6 +149,11 @@ class Column:
         if any(not isinstance(category, str) for category in known["categories"] or ()):
             raise TypeError("categories must be strings")
         return cls(**{**known, "fill": float(known.get("fill", 0.0)), "bits": int(known.get("bits", 0))})
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return {field.name: field.default for field in fields(Column)}
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,13 @@ class Table:
     def feature_starts(self) -> list[int]:
         """The number of the first feature of each column, followed by p."""
         return list(accumulate((column.n_features for column in self.columns), initial=0))
+
+    @cached_property
+    def numbers(self) -> tuple[list[Column], NDArray[np.int64], NDArray[np.float64]]:
+        """The columns of numbers, and of each its feature and what missing values count as, (m,)."""
+        found = [pair for pair in zip(self.columns, self.feature_starts, strict=False) if pair[0].kind == NUMBER]
+        numbers = [column for column, _ in found]
+        return numbers, np.array([start for _, start in found], np.int64), np.array([one.fill for one in numbers])
 
     @property
     def p(self) -> int:

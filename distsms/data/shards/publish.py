@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def publish(
     if not record["n"]:
         raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
     record |= {} if table is None else {"version": VERSION, "table": table.as_json()}
-    record |= {} if columns is None else {"columns": [asdict(report) for report in columns]}
+    record |= {} if columns is None else {"columns": [dict(vars(report)) for report in columns]}
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}
     record |= {name: dict(value) for name, value in more.items() if value is not None}
