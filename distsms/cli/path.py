@@ -14,6 +14,7 @@ from distsms.optim.solvers.base import SOLVERS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from distsms.cli.progress import Progress
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
     from distsms.parallel.communicator import Communicator
@@ -145,6 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
+    parser.add_argument("--usage", action="store_true", help="Show the reasons of the plan, and what each rank holds.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
@@ -161,6 +163,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from dataclasses import replace
 
     from distsms.cli.options import rows_held, solver_for, speaker
+    from distsms.cli.progress import Progress
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.selection import folds, path
@@ -169,6 +172,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
+    held.callback(say.close)
+    progress = Progress.on_root("training", "models", comm.is_root and not args.quiet)
+    held.callback(progress.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
     starts: list[Any] = [None] * (args.folds + 1)
@@ -192,17 +198,22 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
                 starts[lane] = folder.start(lane, todo[0], done) if todo else None
     known = comm.bcast(known)
     warnings = _warnings(problem, manifest)
-    for line in [*_heading(args, problem, manifest), *(f"warning   {one}" for one in warnings), *plan.describe()]:
+    for line in [
+        *_heading(args, problem, manifest),
+        *(f"warning   {one}" for one in warnings),
+        *plan.describe(args.usage),
+    ]:
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
     block = dataset.load(manifest, comm, budget=plan.room(comm.is_root))
-    say(rows_held(block, comm, args.memory))
+    for line in rows_held(block, comm, args.memory, args.usage):
+        say(line)
     with comm.fail_together():
         last = block.first_row + len(block.labels)
         belonging = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
-    keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
+    keep = Keeper(args, problem, manifest, folder, comm.size, len(known), progress)
     begun = time.monotonic()
     found = path.run(
         block,
@@ -214,11 +225,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         lambda: signals.wanted() or time.monotonic() > end,
         belonging=belonging,
     )
+    progress.close()
     code = 0
     with comm.fail_together():
         if comm.is_root:
             code = _conclude(args, identity, folder, found, time.monotonic() - begun, warnings, say)
     code = comm.bcast(code)
+    say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
@@ -241,7 +254,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
 
 
 class Keeper:
-    """Keeps points and prints a line for each. Called on the root."""
+    """Keeps points and shows how many there are. Called on the root."""
 
     def __init__(
         self,
@@ -251,11 +264,11 @@ class Keeper:
         folder: PathStore,
         ranks: int,
         known: int,
-        say: Callable[[str], None],
+        progress: Progress,
     ) -> None:
         from distsms.training.provenance import Distribution, describe_data_set
 
-        self._problem, self._manifest, self._folder, self._say = problem, manifest, folder, say
+        self._problem, self._manifest, self._folder, self._progress = problem, manifest, folder, progress
         self._data = describe_data_set(manifest, args.data)
         self._distribution = Distribution(problem.ordering, problem.step, ranks)
         self._count, self._of = known, len(problem.lambdas) * (problem.folds + 1)
@@ -273,7 +286,7 @@ class Keeper:
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
         self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
-        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, self._problem.measure)}")
+        self._progress(self._count, self._of, path_text.line(point, self._problem.measure))
 
 
 def _conclude(
@@ -318,8 +331,6 @@ def _conclude(
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
-    for warning in warnings:
-        say(f"  warning   {warning}")
     if warning := path_text.nothing(args.measure, points):
         say(warning)
     folder.describe(identity, **results)

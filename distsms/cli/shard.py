@@ -147,7 +147,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
     from pathlib import Path
 
-    from distsms.cli.progress import shard_counter
+    from distsms.cli.progress import Progress
     from distsms.data.convert import convert
     from distsms.data.shards.dataset import read_manifest
     from distsms.data.splits import Splitter
@@ -155,6 +155,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
+    progress = Progress.on_root("writing", "shards", verbose)
     if args.split_by and args.split is None:
         raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
     split_by = args.split_by or ("groups" if args.group else "rows")
@@ -169,7 +170,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.n_features,
         args.dtype,
         args.overwrite,
-        shard_counter(verbose),
+        progress,
         args.normalize,
         args.like,
         split,
@@ -181,6 +182,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         time=args.time,
         keep=tuple(args.keep),
     )
+    progress.close()
     if verbose:
         seconds = time.perf_counter() - start
         n_bytes = sum(file["bytes"] for file in manifest.source)

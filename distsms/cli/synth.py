@@ -103,11 +103,12 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write the data set, and print what was written. **Collective.**"""
     import time
 
-    from distsms.cli.progress import shard_counter
+    from distsms.cli.progress import Progress
     from distsms.data.synthetic.write import write
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
+    progress = Progress.on_root("writing", "shards", verbose)
 
     with comm.fail_together():
         options = _options(args)
@@ -115,8 +116,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     given = [f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items()]
     command = " ".join(["distsms synth", args.kind, *given])
     dtype = options.get("dtype", "float64")
-    layout = args.shards, dtype, args.overwrite, command, shard_counter(verbose), args.compression
+    layout = args.shards, dtype, args.overwrite, command, progress, args.compression
     manifest = write(source, args.output, comm, *layout)
+    progress.close()
     bound = None if args.kind in ("sparse", "dense") else source
     with comm.fail_together():
         if comm.is_root and bound is not None:

@@ -23,6 +23,8 @@ from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.training.fit import TrainingTask
@@ -141,6 +143,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Leave out those columns of --test that the model lacks, instead of refusing them.",
     )
+    parser.add_argument(
+        "--usage",
+        action="store_true",
+        help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
+    )
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
     parser.set_defaults(check=_check)
 
@@ -154,17 +161,18 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load, train, write, evaluate. Collective."""
-    with long_run(args, comm) as (signals, _):
-        return _run(args, comm, signals)
+    with long_run(args, comm) as (signals, held):
+        return _run(args, comm, signals, held)
 
 
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
     from distsms.cli import train_text as text
     from distsms.inference import inputs, model, scoring
     from distsms.metrics.headline import headline_measures
     from distsms.training.fit import RunOptions, fit
 
     say = speaker(comm.is_root and not args.quiet)
+    held.callback(say.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
     with comm.fail_together():  # what can be refused before the data are read; `fit` refuses the rest
         task = _task(args, solver)
@@ -194,7 +202,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     with comm.fail_together():
         if comm.is_root:
             model.save_or_rescue(args.output, saved)
-    say(text.describe_usage(usage, result.starts, trained.vectors))
+    say(text.describe_usage(usage, result.starts, trained.vectors, args.usage))
+    say.close()
     if args.quiet and comm.is_root and result.status.exit_code:
         print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0

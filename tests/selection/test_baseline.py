@@ -390,7 +390,7 @@ def test_the_program(tmp_path):
     out = program.run(*those, "--time-limit", "1e-6s", ranks=2, code=75)
     assert "same line again goes on" in out
     out = program.run(*those, ranks=2)
-    assert "of this rank" in out and "Direct optimization" in out
+    assert "Direct optimization" in out
     whole = json.loads((tmp_path / "out" / "baseline.json").read_text())
     assert [one["method"] for one in whole["methods"]] == ["distsms", "logistic", BEST]
     assert "12, of which 12 are there" in program.run(*those)
@@ -411,7 +411,7 @@ def test_the_program(tmp_path):
     assert "folds: there 3, now 4" in program.run(*words, "--folds", 4, "--methods", "distsms", code=1)
     pytest.importorskip("xgboost")
     out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
-    assert "try 0 " in out and "inner rows' ROCArea" in out and "best of 2 " in out and "Trees (" in out
+    assert "Trees (" in out
     out = program.run_module("scripts.experiments.on_test_rows", tmp_path / "out", tmp_path / "data")
     assert "200 rows, of which 200 occur among the training rows" in out and "2 settings tried" in out
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["distsms", "logistic", "trees"]

@@ -51,7 +51,7 @@ def test_folds_by_what_belongs_together(visits):
     words = ("baseline", visits / "data", "--path", visits / "groups", "--methods", "distsms", "logistic")
     assert "is a path with folds_by groups" in run(*words, "--folds-by", "time", code=1)
     out = run(*words, "--output", visits / "beside")
-    assert "3 folds by groups" in out and "Warning: " in out and "intervals treat rows as independent" in out
+    assert "3 folds by groups" in out and "\nwarning   " in out and "intervals treat rows as independent" in out
     found = json.loads((visits / "beside" / "baseline.json").read_text())
     assert found["problem"]["folds_by"] == "groups" and "exact double" in found["sentences"][-1]
     assert found["methods"][0]["sure"]["rocarea"]["value"] == pytest.approx(means["groups"], abs=1e-3)
