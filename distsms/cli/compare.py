@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import positive
+from distsms.cli.types import add_old_names, positive
 from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measures import RANKING
 from distsms.optim.solvers.base import SOLVERS
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     parser.add_argument(
         "--test",
-        metavar="DATA2",
+        metavar="DATA",
         help="Measure the models on this data set, or on this file of a format that `distsms shard` reads.",
     )
     parser.add_argument(
@@ -104,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="Begin anew in a folder that holds a comparison.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    add_old_names(parser, **{"lambda": "lambdas", "measure": "measures", "solver": "solvers"})
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

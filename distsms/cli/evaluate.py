@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_threads, count, finite, share, whole
+from distsms.cli.types import add_old_names, add_threads, count, finite, share, whole
 from distsms.errors import EXIT_OK
 from distsms.measures import SHOWN
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 NAME = "evaluate"
-USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --on DATA|FILE [options]"
+USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
 EPILOG = """\
 All measures are exact over all rows of all ranks. ROCArea counts a tied pair as one half. PRBEP is the precision among
 the n+ highest scores; where scores tie there, it is the expected value. Average precision is that of scikit-learn. A
@@ -32,7 +32,7 @@ difference. With fewer than 10 rows of a class there is no verdict.
 examples:
   distsms evaluate model.h5 data/test
   mpirun -n 8 distsms evaluate model.h5 data/test --json
-  distsms evaluate a.h5 b.h5 --on data/test
+  distsms evaluate a.h5 b.h5 --test data/test
 """
 
 
@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="MODEL",
-        help="Models written by `distsms train`; without --on the last word is the data.",
+        help="Models written by `distsms train`; without --test the last word is the data.",
     )
     parser.add_argument(
-        "--on",
+        "--test",
         metavar="DATA",
         help="A data set made by `distsms shard`, or a file of a format that it reads.",
     )
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading(parser)
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     add_threads(parser)
+    add_old_names(parser, on="test")
     parser.set_defaults(check=_check)
 
 
@@ -109,11 +110,11 @@ def reading(args: argparse.Namespace) -> inputs.InputOptions:
 
 
 def _check(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with the arguments, or None. Without --on, the last argument becomes the data."""
-    if args.on is None and len(args.paths) != 2:
-        return "give MODEL DATA, or any number of models and --on DATA"
-    if args.on is None:
-        args.on = args.paths.pop()
+    """Return what is wrong with the arguments, or None. Without --test, the last argument becomes the data."""
+    if args.test is None and len(args.paths) != 2:
+        return "give MODEL DATA, or any number of models and --test DATA"
+    if args.test is None:
+        args.test = args.paths.pop()
     return None
 
 
@@ -123,15 +124,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.utils import formatting
 
     options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
-    _, evaluations, pairs = evaluation.evaluate(args.paths, args.on, options, comm, reading(args))
+    _, evaluations, pairs = evaluation.evaluate(args.paths, args.test, options, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
     if args.json:
-        each = [evaluated.as_json(args.on, args.level) for evaluated in evaluations]
-        several = {"data": args.on, "models": each, "pairs": [pair.as_json() for pair in pairs]}
+        each = [evaluated.as_json(args.test, args.level) for evaluated in evaluations]
+        several = {"data": args.test, "models": each, "pairs": [pair.as_json() for pair in pairs]}
         print(formatting.to_json(several if pairs else each[0]))
     elif pairs:
-        _print_several(args.on, evaluations, pairs, args.level)
+        _print_several(args.test, evaluations, pairs, args.level)
     else:
         _print_one(args, evaluations[0], options)
     return EXIT_OK
@@ -145,8 +146,8 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     from distsms.utils import formatting
 
     found, info = evaluated.measures, evaluated.model.info
-    print(f"{evaluated.path} on {_describe_rows(args.on, found)}")
-    if not os.path.isdir(args.on) and format_of(args.on) == "text":
+    print(f"{evaluated.path} on {_describe_rows(args.test, found)}")
+    if not os.path.isdir(args.test) and format_of(args.test) == "text":
         zero_based = info["zero_based"] if args.zero_based is None else args.zero_based
         print(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
     for line in _warnings(evaluated):

@@ -25,9 +25,9 @@ examples:
 
 FOLDERS = {
     "path.json": "a path of `distsms path`. Give one of its models, {0}/model.h5 or {0}/points/*.h5; `distsms report"
-    " {0}/model.h5 --on DATA` shows the whole path",
-    "baseline.json": "a baseline of `distsms baseline`. `distsms report MODEL --on DATA --baseline {0}` shows it beside"
-    " a model, and the same line of `distsms baseline` prints its table again",
+    " {0}/model.h5 --test DATA` shows the whole path",
+    "baseline.json": "a baseline of `distsms baseline`. `distsms report MODEL --test DATA --baseline {0}` shows it"
+    " beside a model, and the same line of `distsms baseline` prints its table again",
     "comparison.json": "a comparison of `distsms compare`. Its tables are {0}/table.md and {0}/table.csv",
 }
 """The file that identifies a folder -> what the folder is, and which command reads it."""

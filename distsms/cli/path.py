@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import BY, count, positive, whole
+from distsms.cli.types import BY, add_old_names, count, positive, whole
 from distsms.errors import EXIT_REQUEUE
 from distsms.measures import RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
@@ -116,6 +116,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
     )
+    add_old_names(parser, **{"lambda": "lambdas"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

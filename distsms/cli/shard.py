@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.types import BY, add_compress, count, shares, whole
+from distsms.cli.types import BY, add_compress, add_old_names, add_output_folder, count, shares, whole
 from distsms.errors import EXIT_OK, InputError
 
 if TYPE_CHECKING:
@@ -43,11 +43,12 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms shard`."""
     parser.add_argument(
-        "input", nargs="+", metavar="INPUT", help="Files of one format; their rows are taken in this order."
+        "input",
+        nargs="+",
+        metavar="INPUT",
+        help="Files of one format; their rows are taken in this order.",
     )
-    parser.add_argument(
-        "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
-    )
+    add_output_folder(parser)
     parser.add_argument(
         "--label",
         metavar="COLUMN",
@@ -122,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zero-based", action="store_true", help="The svmlight text counts columns from 0, not from 1."
     )
     parser.add_argument(
-        "--n-features", type=count, metavar="P", help="The number of columns, if there are more than the text uses."
+        "--columns", type=count, metavar="P", help="The number of columns, if there are more than the text uses."
     )
     parser.add_argument(
         "--shards",
@@ -140,6 +141,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
+    add_old_names(parser, n_features="columns")
+    parser.set_defaults(check=_check)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """With --output, all other words are inputs."""
+    if args.folder is not None:
+        args.input += [] if args.output is None else [args.output]
+        args.output = args.folder
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -167,7 +177,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.shards,
         args.positive,
         args.zero_based,
-        args.n_features,
+        args.columns,
         args.dtype,
         args.overwrite,
         progress,

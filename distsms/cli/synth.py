@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_compress, count
+from distsms.cli.types import add_compress, add_output_folder, count
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     They have no defaults here, so that `_options` sees which of them were given and can refuse those of another kind.
     """
     parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"The kind of data: {', '.join(OPTIONS)}.")
-    parser.add_argument(
-        "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
-    )
+    add_output_folder(parser)
     random = parser.add_argument_group("sparse and dense")
     random.add_argument("--rows", type=count, metavar="N", help="The number of rows (default: 100000).")
     random.add_argument(
@@ -97,6 +95,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
+    parser.set_defaults(check=_check)
+
+
+def _check(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with the arguments, or None."""
+    if args.output is not None and args.folder is not None:
+        return f"OUTDIR is given twice: {args.output} and --output {args.folder}"
+    args.output = args.output or args.folder
+    return None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--test",
-        metavar="DATA2",
+        metavar="DATA",
         help="Evaluate the model at the end on this data set, or on this file of a format that `distsms shard` reads.",
     )
     parser.add_argument(

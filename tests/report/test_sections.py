@@ -213,7 +213,7 @@ def trained(tmp_path_factory):
 def test_a_report_from_the_command_line(trained, tmp_path):
     out, names = tmp_path / "<b>.html", tmp_path / "names.txt"
     names.write_text("".join(f"feature number {k}\n" for k in range(10)))
-    words = ["report", trained / "a.h5", "--on", trained / "test.svm", "--out", out, "--feature-names", names]
+    words = ["report", trained / "a.h5", "--test", trained / "test.svm", "--output", out, "--feature-names", names]
     told = run(*words, "--figures", tmp_path / "figures", ranks=2)
     assert "10 files" in told
     kinds = ("roc", "precision_recall", "scores", "convergence_seconds", "convergence_evaluations")
@@ -232,8 +232,12 @@ def test_a_report_from_the_command_line(trained, tmp_path):
         assert word in shown
     assert len(page.of("svg")) == 5
     run(*words)  # a report is replaced, anything else is not
-    assert "is not a report" in run("report", trained / "a.h5", "--on", trained / "test.svm", "--out", names, code=1)
-    assert "in use" in run("report", trained / "a.h5", "--on", trained / "test.svm", "--out", trained / "a.h5", code=1)
+    assert "is not a report" in run(
+        "report", trained / "a.h5", "--test", trained / "test.svm", "--output", names, code=1
+    )
+    assert "in use" in run(
+        "report", trained / "a.h5", "--test", trained / "test.svm", "--output", trained / "a.h5", code=1
+    )
     names.write_text("one\n")
     assert "has 1 lines, but the model has 10 columns" in run(*words, code=1)
 
@@ -269,9 +273,9 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
 @pytest.mark.e2e
 def test_models_are_compared_on_the_same_rows(trained):
     models = [trained / "a.h5", trained / "b.h5"]
-    told = run("evaluate", *models, "--on", trained / "test.svm")
+    told = run("evaluate", *models, "--test", trained / "test.svm")
     assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told and confidence.MODEL in told
-    alone, found = (run_json("evaluate", *models, "--on", trained / "test.svm", ranks=ranks) for ranks in (None, 3))
+    alone, found = (run_json("evaluate", *models, "--test", trained / "test.svm", ranks=ranks) for ranks in (None, 3))
     assert json.dumps(found["pairs"][0]["prbep"]) == json.dumps(alone["pairs"][0]["prbep"])
     for name in ("low", "high", "p"):
         assert found["pairs"][0]["rocarea"][name] == pytest.approx(alone["pairs"][0]["rocarea"][name], rel=1e-9)
@@ -292,6 +296,6 @@ def test_models_that_disagree_on_who_is_positive_are_refused(tmp_path):
     for name, meaning in (("a", {"+1": 1.0, "-1": -1.0}), ("b", {"+1": -1.0, "-1": 1.0})):
         info = {"measure": "rocarea", "threshold": 0.0, "label_map": meaning, "zero_based": False}
         model.save(tmp_path / f"{name}.h5", model.Model(np.arange(4.0), info))
-    told = run("evaluate", tmp_path / "a.h5", tmp_path / "b.h5", "--on", tmp_path / "text.svm", code=1)
+    told = run("evaluate", tmp_path / "a.h5", tmp_path / "b.h5", "--test", tmp_path / "text.svm", code=1)
     assert "do not agree on which label is positive" in told
     run("evaluate", tmp_path / "a.h5", code=2)

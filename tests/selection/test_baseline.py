@@ -417,6 +417,6 @@ def test_the_program(tmp_path):
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["distsms", "logistic", "trees"]
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"
-    rest = ("--on", tmp_path / "data", "--out", page, "--bootstrap", 0)
+    rest = ("--test", tmp_path / "data", "--output", page, "--bootstrap", 0)
     program.run("report", tmp_path / "path" / "model.h5", *rest, "--baseline", tmp_path / "out")
     assert "Path of lambdas, 3 folds" in page.read_text() and "Beside other methods" in page.read_text()
