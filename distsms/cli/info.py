@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     else:
         width = max(len(name) for name in found)
         for name, value in found.items():
-            print(f"{name:<{width}}  {_shown(name, value)}")
+            print(formatting.wrap(f"{name:<{width}}  {_shown(name, value)}", formatting.terminal_width()))
     if not args.verify:
         return EXIT_OK
     from distsms.data.shards.dataset import verify
@@ -155,7 +155,7 @@ def _results(models: list[dict[str, Any]]) -> str:
     from distsms.utils.formatting import format_table
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
-    numbers = ("J", "gap", "evaluations", "seconds")
+    numbers = {"J": 6, "gap": 3, "evaluations": 6, "seconds": 3}  # with so many digits
     sets = [name for name in ("training", "test") if any(model.get(name) for model in models)]
     columns = [(name, measure) for name in sets for measure in ("rocarea", "prbep")]
     rows = []
@@ -168,7 +168,7 @@ def _results(models: list[dict[str, Any]]) -> str:
                 f"{model.get('lambda', float('nan')):g}",
                 _status(model),
             ]
-            + [_number(model.get(name), 6) for name in numbers]
+            + [_number(model.get(name), digits) for name, digits in numbers.items()]
             + [_number(value, 5) for value in measured]
         )
     return format_table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)

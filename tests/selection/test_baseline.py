@@ -334,7 +334,8 @@ def method_result(method, value, less=None, **more):
             "is ahead of the best of the other linear models, chosen for each fold by the other folds",
         ),
         ((-0.02, -0.03, -0.01), "does not pay here: it is behind the best of the other linear models"),
-        ((0.02, -0.01, 0.05), "makes no difference"),
+        ((0.02, -0.01, 0.05), "is ahead of the best of the other linear models"),
+        ((-0.02, -0.05, 0.01), "is behind the best of the other linear models"),
     ],
 )
 def test_what_is_said_is_what_the_interval_says(less, word):
@@ -345,13 +346,17 @@ def test_what_is_said_is_what_the_interval_says(less, word):
     ]
     best = method_result(BEST, 0.88, less, notes="logistic (regression) in 2, svm (hinge) in 1")
     first, known, *_ = baseline_text.sentences([*found, best], "rocarea")
-    assert word in first and best.notes in first and "2.000 points" in first
+    assert word in first and best.notes in first and "by 2.000 points" in first
+    assert ("Take either" in first) == (less[1] < 0 < less[2])
     assert "is itself a ranking SVM" in known
     assert "is itself a linear SVM, with hinge loss" in baseline_text.sentences([*found, best], "prbep")[1]
     tuned = method_result("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, chosen=[20.0] * 3)
     said = " ".join(baseline_text.sentences([*found, tuned, best], "rocarea"))
-    assert "the best of 20 settings" in said and "are ahead by 5.000 points" in said
+    assert "the best of 20 settings" in said and "are ahead of distsms, by 5.000 points" in said
+    assert "(interval +4.000 to +6.000)" in said and "--measure prbep compares" in said
     assert "trees: 2 fits odd." in said and "end of the grid" in said and confidence.METHOD in said
+    assert "--methods with trees" not in said
+    assert "--methods with trees" in " ".join(baseline_text.sentences([*found, best], "rocarea"))
     assert "irect" not in " ".join(baseline_text.sentences(found[1:2], "rocarea"))
     assert "0.1" in baseline_text.table([*found, best], "rocarea")
 
