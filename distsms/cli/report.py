@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.evaluate import add_intervals, add_reading, reading
 from distsms.cli.types import add_old_names, add_threads
 from distsms.errors import EXIT_OK, InputError
+from distsms.measures import Measure
 
 if TYPE_CHECKING:
+    from distsms.inference.evaluation import ModelEvaluation
     from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
 
+SHARES = (0.001, 0.01, 0.05, 0.1, 0.2)
+"""Of the rows, for which precision, lift and recall among the highest scores are shown."""
 NAME = "report"
 USAGE = "MODEL --test DATA|FILE [options]"
 EPILOG = """\
@@ -81,13 +85,23 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     exact_at = [score for score in (threshold, prbep_threshold) if score == score]  # NaN where there is none
     curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at)
     histogram = curves.histogram(evaluated.scores, rows.labels, curve, comm)
+    heads = [(k, top_k(evaluated.scores, rows.labels, k, comm)) for k in _heads(evaluated)]
     with comm.fail_together():
         if comm.is_root:
             from distsms.report import sections
 
-            data = sections.ReportData(evaluated, args.test, args.level, curve, histogram, *more)
+            trace, note, names, *selection = more
+            about = trace, note, names, heads, *selection
+            data = sections.ReportData(evaluated, args.test, args.level, curve, histogram, *about)
             _write(args, *sections.compose(data))
     return EXIT_OK
+
+
+def _heads(evaluated: ModelEvaluation) -> list[int]:
+    """Return the K for which precision, lift and recall are shown: shares of the rows, n+, and the model's own K."""
+    n, n_pos = evaluated.measures["n"], evaluated.measures["n_pos"]
+    own = Measure.parse(evaluated.model.info.get("measure", "rocarea")).k or n_pos
+    return sorted({max(1, round(share * n)) for share in SHARES} | {k for k in (own, n_pos) if 1 <= k <= n})
 
 
 def _write(args: argparse.Namespace, text: str, drawings: list[Any]) -> None:

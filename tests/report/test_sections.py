@@ -17,7 +17,7 @@ from distsms.cli.report import _trace
 from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.inference import evaluation, model
-from distsms.metrics import confidence, curves
+from distsms.metrics import confidence, curves, ranking
 from distsms.parallel.communicator import Communicator
 from distsms.report import sections, selection_sections
 from distsms.selection.method_results import MethodResult
@@ -106,6 +106,20 @@ def test_the_page_is_valid_and_fetches_nothing():
     assert len(page.of("caption")) == len(page.of("table")) > 4
     assert all("scope" in one for one in page.of("th"))
     assert not re.search(r"#000000|#0072b2;|#d55e00;", text.split("</style>", 1)[1].lower())  # all follow the scheme
+
+
+@pytest.mark.serial
+def test_the_highest_scores_and_code():
+    data = report_data([-1, -1, 1, -1, 1, 1])
+    heads = [(k, ranking.top_k(data.evaluation.scores, np.array([-1, -1, 1, -1, 1, 1]), k, ALONE)) for k in (2, 4)]
+    text, _ = sections.compose(replace(data, heads=heads, trace_note="Give `--trace FILE`, not <x>."))
+    page = Reader(text)
+    cells = [word.strip() for word in page.words if word.strip()]
+    at = cells.index("recall at K")
+    assert cells[at + 1 : at + 11] == ["2", "33.3 %", "1.0000", "2", "0.6667", "4", "66.7 %", "0.7500", "1.5", "1.0000"]
+    assert "<p>Give <code>--trace FILE</code>, not &lt;x&gt;.</p>" in text
+    assert {"class": "wide"} in page.of("table")  # its rows are folded on a narrow page, with the columns' names
+    assert {"data-label": "lift"} in page.of("td")
 
 
 @pytest.mark.serial
