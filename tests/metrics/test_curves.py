@@ -97,8 +97,8 @@ def test_precision_and_recall_of_any_number_of_highest_scores_lie_on_the_curve(t
     scores = np.repeat(np.arange(120 // ties), ties).astype(float)
     labels = np.where(rng.random(len(scores)) < 0.2 + 0.5 * scores / scores.max(initial=1), 1, -1).astype(np.int8)
     recall, precision = curves.curve(scores, labels, alone).precision_recall()
-    assert len(recall) > 50 and (np.diff(recall) >= 0).all()
+    assert len(recall) >= 50 and (np.diff(recall) >= 0).all()
     for k in range(1, len(scores), 7):
         head = ranking.top_k(scores, labels, k, alone)
         nearest = np.hypot(recall - head.recall, precision - head.precision).min()
-        assert nearest < 0.01 if ties > 1 else nearest < 1e-12
+        assert nearest < 0.02 if ties > 1 else nearest < 1e-12
