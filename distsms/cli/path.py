@@ -174,8 +174,6 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     held.callback(say.close)
-    progress = Progress.on_root("training", "models", comm.is_root and not args.quiet)
-    held.callback(progress.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
     starts: list[Any] = [None] * (args.folds + 1)
@@ -214,6 +212,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         last = block.first_row + len(block.labels)
         belonging = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
+    progress = Progress.on_root("training", "models", comm.is_root and not args.quiet, len(known))
+    held.callback(progress.close)
     keep = Keeper(args, problem, manifest, folder, comm.size, len(known), progress)
     begun = time.monotonic()
     found = path.run(

@@ -96,17 +96,19 @@ class Progress:
         Where to write; None writes nothing.
     live : bool
         Whether the stream is a terminal that a person watches.
+    known : float
+        How many units were done before, in an earlier start.
     """
 
-    def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False) -> None:
-        self._name, self._unit, self._stream, self._live = name, unit, stream, live
+    def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False, known: float = 0) -> None:
+        self._name, self._unit, self._stream, self._live, self._known = name, unit, stream, live, known
         self._start = self._last_time = time.monotonic()
         self._shown = ""
 
     @classmethod
-    def on_root(cls, name: str, unit: str, speaks: bool) -> Progress:
+    def on_root(cls, name: str, unit: str, speaks: bool, known: float = 0) -> Progress:
         """Return what shows the progress on standard output, if `speaks`; that is so on the root, without --quiet."""
-        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout))
+        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout), known)
 
     def __call__(self, done: float, of: float, note: str = "") -> None:
         """Show that `done` of `of` units are done, if a line is due. `note` says more of the last one."""
@@ -118,7 +120,8 @@ class Progress:
         if now - self._last_time < interval and not (self._live and not self._shown):
             return
         self._last_time = now
-        left = f", about {format_duration(elapsed * (of - done) / done)} left" if 0 < done < of else ""
+        here = done - self._known
+        left = f", about {format_duration(elapsed * (of - done) / here)} left" if here > 0 and done < of else ""
         line = f"{self._name}  {100 * done / max(of, 1):.0f} %  {done:,.0f} of {of:,.0f} {self._unit}"
         self._print(f"{line}, {format_duration(elapsed)}{left}{'  ' + note if note else ''}")
 
