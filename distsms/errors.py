@@ -13,6 +13,7 @@ EXIT_LIMIT = 4  # train: --max-evaluations was reached first
 EXIT_STALLED = 5  # train: the line search failed and a restart did not help
 EXIT_NONFINITE = 6  # train: the objective became NaN or infinite
 EXIT_DISAGREE = 7  # compare: what one run proved is contradicted by another
+EXIT_VACUOUS = 8  # train, path: the gap is proved, and the model ranks no better than chance
 EXIT_REQUEUE = 75  # train: stopped by a signal or --time-limit; run again to go on
 EXIT_INTERRUPTED = 130  # Ctrl-C; in train, Ctrl-C twice
 
@@ -35,6 +36,10 @@ class DistsmsError(Exception):
 
 class InputError(DistsmsError):
     """A file or an argument cannot be used. The message names the file (and line, row or column) and the remedy."""
+
+
+class ModelWarning(UserWarning):
+    """A model was trained as asked for, and is of little or no use. The message says what to use instead."""
 
 
 class LaunchError(DistsmsError):

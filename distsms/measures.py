@@ -19,6 +19,11 @@ SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 RANKING = ("rocarea", "prbep")
 """The two measures of the paper. `path`, `baseline` and `compare` work with these."""
 
+CHOOSERS = (
+    "rocarea, prbep, average-precision, precision@K, recall@K, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
+)
+"""The measures of held-out rows that can choose a lambda, whatever is trained; see `check_chooser`."""
+
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 """How these two are written in reports."""
 
@@ -80,7 +85,32 @@ class Measure:
     @property
     def display_name(self) -> str:
         """The name as it is written in reports."""
-        return SHOWN.get(self.name, self.name)
+        return display_name(self.name)
 
     def __str__(self) -> str:
         return self.name
+
+
+def display_name(name: str) -> str:
+    """Return a measure's name as it is written in reports."""
+    return SHOWN.get(name, name)
+
+
+def check_chooser(name: str) -> str:
+    """Return the name if held-out rows can be measured by it, so that it can choose a lambda.
+
+    Raises
+    ------
+    InputError
+        If it is not one of `CHOOSERS`.
+    """
+    if name == "error-rate":
+        raise InputError(
+            "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
+        )
+    if name not in ("average-precision", "accuracy", "precision", "recall"):
+        try:
+            Measure.parse(name)
+        except InputError:
+            raise InputError(f"no measure called {name!r} can choose; there are {CHOOSERS}") from None
+    return name

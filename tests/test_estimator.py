@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distsms import SMSClassifier, estimator
+from distsms.errors import ModelWarning
 from distsms.matrix.augmented import RepeatedRows
 from distsms.matrix.local import as_features
 from tests.support.problems import data
@@ -163,8 +164,8 @@ def test_what_is_proved_is_on_record_and_what_is_not_warns():
     assert np.sum(model.predict(X) == 1) == np.sum(y == 1)  # PRBEP's own decision
     with pytest.warns(ConvergenceWarning, match=r"limit reached.*gap"):
         SMSClassifier(max_evaluations=1, epsilon=1e-9).fit(X, y)
-    with pytest.warns(ConvergenceWarning, match="smaller lam"):
-        SMSClassifier("prbep", lam=1e4).fit(X, y)
+    with pytest.warns(ModelWarning, match="ranks no better than chance: all scores are equal"):
+        SMSClassifier("prbep", lam=1e6).fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import BY, add_old_names, count, positive, whole
+from distsms.cli.types import BY, add_old_names, chooser, count, positive, whole
 from distsms.errors import EXIT_REQUEUE
-from distsms.measures import RANKING, Measure
+from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from distsms.cli.progress import Progress
     from distsms.data.shards.manifest import Manifest
@@ -52,6 +52,8 @@ examples:
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
 
+USUAL = "1:1e-5"
+"""The lambdas that are tried where none are given. `path` extends them."""
 WIDE = 2**17
 """From this many columns on, models are trained one by one: their vectors would drive each other out of the caches."""
 
@@ -74,6 +76,11 @@ def lambdas(text: str) -> list[float]:
     return [float(f"{10 ** (first + (last - first) * i / steps):.6g}") for i in range(number)]
 
 
+def grid(args: argparse.Namespace) -> list[float]:
+    """Return the lambdas of `add_grid`, falling: those that were given, or else the usual ones."""
+    return sorted({lam for given in args.lambdas or [lambdas(USUAL)] for lam in given}, reverse=True)
+
+
 def folds(text: str) -> int:
     """Parse a whole number of at least 2, or 0."""
     number = whole(text)
@@ -88,16 +95,22 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         "--lambdas",
         nargs="+",
         type=lambdas,
-        default=[lambdas("1e-1:1e-7")],
         metavar="LAMBDA",
         help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
-        " FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: 1e-1:1e-7).",
+        f" FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: {USUAL}).",
     )
     parser.add_argument(
         "--measure",
         choices=RANKING,
         default="rocarea",
         help="What to optimize, and what chooses lambda (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--select",
+        type=chooser,
+        metavar="MEASURE",
+        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS}. K counts the rows of a fold"
+        " (default: the measure that is optimized).",
     )
     parser.add_argument(
         "--folds",
@@ -128,6 +141,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best", "one-se"),
         default="best",
         help="Take the lambda of the best mean, or the largest one within its standard error (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--extend",
+        action=argparse.BooleanOptionalAction,
+        help="Try further lambdas, by powers of ten, as long as the best one is at an end of those tried, at most four"
+        " beyond each end (default: yes, unless --lambdas is given).",
     )
     parser.add_argument(
         "--output",
@@ -167,6 +186,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.cli.progress import Progress
     from distsms.data.shards import dataset
     from distsms.inference import inputs
+    from distsms.selection import choice as choosing
     from distsms.selection import folds, path
     from distsms.selection.path_store import finished
     from distsms.training.plan import make_plan
@@ -176,7 +196,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     held.callback(say.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
-    starts: list[Any] = [None] * (args.folds + 1)
+    done: list[Point] = []
     with comm.fail_together():  # everything that can be refused before the data are read
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
@@ -190,41 +210,60 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.check()
             held.enter_context(files.exclusive(folder.path))
             folder.open(identity)
-            done = [point for point in folder.points() if finished(point, problem.settings)]
-            known = {(point.lam, point.lane) for point in done if point.lam in problem.lambdas}
-            for lane in range(args.folds + 1):
-                todo = [lam for lam in problem.lambdas if (lam, lane) not in known]
-                starts[lane] = folder.start(lane, todo[0], done) if todo else None
+            done = [point for point in folder.points() if finished(point, problem.settings, problem.select)]
+            known = {(point.lam, point.fold) for point in done}
     known = comm.bcast(known)
     warnings = _warnings(problem, manifest)
     for line in [
         *_heading(args, problem, manifest),
-        *(f"warning   {one}" for one in warnings),
+        *(f"warning   {warning}" for warning in warnings),
         *plan.describe(args.usage),
     ]:
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root))
+    share_folds = args.memory is None and path.shares_folds(manifest.n, manifest.nnz, comm)
+    if share_folds and args.usage:
+        say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
+    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root), share=(0, 1) if share_folds else None)
     for line in rows_held(block, comm, args.memory, args.usage):
         say(line)
     with comm.fail_together():
         last = block.first_row + len(block.labels)
-        belonging = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
+        fold_keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
-    progress = Progress.on_root("training", "models", comm.is_root and not args.quiet, len(known))
+    own = range(args.folds + 1)[comm.rank :: comm.size] if share_folds else range(args.folds + 1)
+    expected = {(lam, fold) for lam in problem.lambdas for fold in own}
+    ranks, number = 1 if share_folds else comm.size, (len(known & expected), len(expected))
+    unit = "models of this rank" if share_folds else "models"
+    progress = Progress.on_root("training", unit, comm.is_root and not args.quiet, number[0])
     held.callback(progress.close)
-    keep = Keeper(args, problem, manifest, folder, comm.size, len(known), progress)
+    keep = PointRecorder(args, problem, manifest, folder, ranks, number, progress)
+    by = choosing.chooser(args.measure, args.select)
+
+    def extend(points: Sequence[Point]) -> float | None:
+        """Return the lambda that the grid grows by after these points of the run; None to end. On the root."""
+        if not (args.folds and (args.lambdas is None if args.extend is None else args.extend)):
+            return None
+        lam = choosing.extension([*done, *points], by, problem.lambdas, args.rule)
+        if lam is not None:
+            progress.close()
+            say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
+            keep.expect(len(own))
+        return lam
+
     begun = time.monotonic()
     found = path.run(
         block,
         problem,
         comm,
         keep,
-        lambda lam, lane: (lam, lane) in known,
-        starts.__getitem__,
+        lambda lam, fold: (lam, fold) in known,
+        folder.start,
         lambda: signals.wanted() or time.monotonic() > end,
-        belonging=belonging,
+        fold_keys=fold_keys,
+        extend=extend,
+        share_folds=share_folds,
     )
     progress.close()
     code = 0
@@ -245,16 +284,17 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     from distsms.selection import folds
     from distsms.selection.path import Problem
 
-    falling = sorted({lam for grid in args.lambdas for lam in grid}, reverse=True)
+    falling = grid(args)
     settings = settings_from(args, args.measure, solver, lam=falling[0])
     at_once = min(args.folds + 1, args.at_once or (1 if manifest.p >= WIDE else args.folds + 1))
     # The limits of time and memory are for all points together.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     by = folds.choose_folds_by(args.folds_by, manifest)
-    return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once, folds_by=by)
+    shared = {"at_once": at_once, "folds_by": by, "select": args.select}
+    return Problem(args.measure, falling, args.folds, args.seed, settings, **shared)
 
 
-class Keeper:
+class PointRecorder:
     """Keeps points and shows how many there are. Called on the root."""
 
     def __init__(
@@ -264,15 +304,20 @@ class Keeper:
         manifest: Manifest,
         folder: PathStore,
         ranks: int,
-        known: int,
+        counts: tuple[int, int],
         progress: Progress,
     ) -> None:
         from distsms.training.provenance import Distribution, describe_data_set
 
         self._problem, self._manifest, self._folder, self._progress = problem, manifest, folder, progress
+        self._by = problem.select or problem.measure
         self._data = describe_data_set(manifest, args.data)
         self._distribution = Distribution(problem.ordering, problem.step, ranks)
-        self._count, self._of = known, len(problem.lambdas) * (problem.folds + 1)
+        self._count, self._of = counts  # the points that are there, and all
+
+    def expect(self, points: int) -> None:
+        """Count on further points."""
+        self._of += points
 
     def __call__(self, point: Point, result: Result) -> None:
         """See `path.run`."""
@@ -287,7 +332,7 @@ class Keeper:
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
         self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
-        self._progress(self._count, self._of, path_text.line(point, self._problem.measure))
+        self._progress(self._count, self._of, path_text.line(point, self._by))
 
 
 def _conclude(
@@ -304,31 +349,32 @@ def _conclude(
 
     from distsms.inference import model
     from distsms.optim.result import Status
-    from distsms.selection import folds, path, path_text
+    from distsms.selection import choice as choosing
+    from distsms.selection import folds, path_text
     from distsms.selection.path_store import MODEL
     from distsms.utils import formatting
 
-    points = folder.points()
+    points, by = folder.points(), choosing.chooser(args.measure, args.select)
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
-    curve = path.means(points, args.measure)
-    faults = path.faults(points)
-    chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
-    say(formatting.format_table(*path_text.table(points, args.measure, chosen)))
+    curve = choosing.means(points, by)
+    faults = choosing.faults(points)
+    chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
+    say(formatting.format_table(*path_text.table(points, by, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
-    results: dict[str, Any] = {"points": [point._asdict() for point in points], "warnings": warnings}
+    results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}
     if chosen:
-        results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule}
+        results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule, "select": by}
         results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}
         results["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
-        if interval := path.expected(points, args.measure, args.rule):
+        if interval := choosing.expected(points, by, args.rule):
             results |= {"interval": interval.as_json()}
         best = folder.model(chosen.chosen.lam)
         origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
-        origin |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
+        origin |= {"rule": args.rule, "select": by, "held_out": chosen.chosen._asdict()}
         model.save(folder.path / MODEL, replace(best, info=best.info | {"path": origin}))
-        say(path_text.choice(args.measure, chosen, curve, points, args.rule))
+        say(path_text.choice(by, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")

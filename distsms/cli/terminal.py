@@ -43,7 +43,7 @@ class Speaker:
 
     def __init__(self, speaks: bool) -> None:
         self._speaks = speaks
-        self._warnings: dict[str, None] = {}
+        self._warnings: dict[str, str] = {}  # with their colours
 
     def __call__(self, text: str, end: str = "\n") -> None:
         """Print a text; its warnings are kept for the end."""
@@ -56,15 +56,15 @@ class Speaker:
         if lines:
             self._print(wrap("\n".join(lines), terminal_width()) + end)
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, colour: str = "yellow") -> None:
         """Keep a warning for the end."""
-        self._warnings[text] = None
+        self._warnings[text] = colour
 
     def close(self) -> None:
         """Print the warnings."""
-        for number, text in enumerate(self._warnings):
+        for number, (text, colour) in enumerate(self._warnings.items()):
             self._print(
-                "\n" * (not number) + paint(wrap(f"warning   {text}", terminal_width()), "yellow", sys.stdout) + "\n"
+                "\n" * (not number) + paint(wrap(f"warning   {text}", terminal_width()), colour, sys.stdout) + "\n"
             )
         self._warnings.clear()
 

@@ -111,18 +111,6 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
     if result.status.exit_code == EXIT_REQUEUE:
         how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
         lines.append(f"  go on     {how}")
-    if result.vacuous:
-        advice = "A smaller lambda may do better"
-        if task.measure.family == "prbep":
-            advice = "Use a model of --measure rocarea, as it is; a smaller lambda may do better, or not"
-        lines.append(
-            f"  warning   {result.against_zero}: at this lambda the convex risk sees next to nothing in these data."
-            f" {advice}"
-        )
-    elif result.idle:
-        lines.append(
-            "  warning   no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda"
-        )
     return lines
 
 

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms.matrix.normalization import Normalization, inverse
 from distsms.utils.typing import Floats
@@ -30,6 +31,7 @@ Vectors = Floats | Sequence[Floats]
 Entries = tuple[Any, ...]
 """The arrays that hold entries: (columns, values or None) of sparse rows, or (the rows themselves,) of dense ones."""
 T = TypeVar("T")
+Rows = TypeVar("Rows", bound="LocalRows")
 
 
 def thread_count() -> int:
@@ -149,6 +151,12 @@ class LocalRows(ABC):
             self.column_factors = np.append(scale, np.ones(missing)) if missing else scale[:p]
         if normalization.kind == "l2":
             self.row_factors = inverse(self.lengths())
+
+    def _normalized(self, taken: Rows, rows: NDArray[np.bool_]) -> Rows:
+        """Give the same factors to rows that were taken from these, (n_local,) bool."""
+        taken.column_factors = self.column_factors
+        taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
+        return taken
 
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""

@@ -152,6 +152,24 @@ class SparseRows(LocalRows):
         columns, held = (None if array is None else array[part.start : part.stop] for array in into)
         kernel.arrange_rows(given, values, self._runs, part, begin, columns, held)
 
+    def take(self, rows: NDArray[np.bool_]) -> SparseRows:
+        """Return a copy of those rows, normalized in the same way; see `DenseRows.take`."""
+        lengths, counts, order, block = self._runs
+        lengths = np.repeat(lengths, counts.astype(np.intp) + 1)  # of the rows as they are stored
+        place = np.arange(len(rows))
+        place = place if order is None else (place & -block) + order
+        chosen, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
+        for part, (given, held) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
+            here = slice(part.first, part.last)
+            wanted = part.start + np.flatnonzero(np.repeat(chosen[here], lengths[here]))
+            columns.append(given[wanted].astype(int))
+            values.append(np.ones(len(wanted), np.float32) if held is None else held[wanted])
+        indptr = np.append(0, np.cumsum(lengths[chosen], dtype=np.int64))
+        X = sparse.csr_matrix(
+            (np.concatenate(values), np.concatenate(columns), indptr), (len(indptr) - 1, self.shape[1])
+        )
+        return self._normalized(SparseRows.of(X[np.argsort(place[chosen])]), rows)
+
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         kernel.dot_rows(*entries, self._runs, part, w, out)
 
@@ -232,6 +250,19 @@ class DenseRows(LocalRows):
     def nnz(self) -> int:
         """The number of entries, n_local p."""
         return self.shape[0] * self.shape[1]
+
+    def take(self, rows: NDArray[np.bool_]) -> DenseRows:
+        """Return a copy of those rows, normalized in the same way. Local, one pass over the entries.
+
+        Parameters
+        ----------
+        rows : (n_local,) bool
+            Which rows to take.
+        """
+        taken = [np.empty((0, self.shape[1]), self._entries[0].dtype)]
+        for part, (array,) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
+            taken.append(array[part.start : part.stop][rows[part.first : part.last]])
+        return self._normalized(DenseRows(np.concatenate(taken)), rows)
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         kernel.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])

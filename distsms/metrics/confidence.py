@@ -192,6 +192,19 @@ def prbep_estimate(share: Floats, labels: NDArray[np.int8], comm: Communicator) 
     return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
 
 
+def top_k_estimates(
+    share: Floats, labels: NDArray[np.int8], k: int, comm: Communicator
+) -> tuple[MeanEstimate, MeanEstimate]:
+    """Estimate precision@k, as a mean over k rows, and recall@k, as one over the positives. **Collective.**
+
+    The parameters are those of `prbep_estimate`, for the k highest scores.
+    """
+    recall = prbep_estimate(share, labels, comm)
+    n_pos, n_neg = recall.counts
+    precision = recall.value * n_pos / k if n_pos else 0.0
+    return MeanEstimate(precision, (k * precision * (1 - precision),), (k, n_pos + n_neg - k)), recall
+
+
 def measure_estimate(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
     """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores and labels. **Collective.**"""
     if measure == "rocarea":
@@ -305,6 +318,18 @@ def _enlarged(found: MeanEstimate, replicates: Floats) -> Floats:
 
 def _quantile(drawn: Floats, level: float, side: int) -> float:
     return float(np.quantile(drawn, (0.5 - level / 2, 0.5 + level / 2)[side]))
+
+
+def folds_interval(values: Sequence[float], level: float) -> Interval:
+    """Return the interval of the mean of a measure over folds, from the spread of the folds alone. Local.
+
+    This is Student's t with the variance that Nadeau & Bengio (2003) enlarge for folds that share training rows. It
+    holds for any measure, and is wide for few folds.
+    """
+    k, mean = len(values), float(np.mean(values))
+    error = float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))
+    half = float(special.stdtrit(k - 1, 0.5 + level / 2)) * error
+    return Interval(mean, error, mean - half, mean + half, "Student's t over the folds", of=METHOD)
 
 
 def too_few(counts: Sequence[int]) -> str:

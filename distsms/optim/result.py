@@ -89,11 +89,6 @@ class Result:
         """
         return bool(self.J_at_zero - max(min(self.gap, 1e-2 * self.J_at_zero), 1e-3 * self.J_at_zero) <= self.J)
 
-    @property
-    def against_zero(self) -> str:
-        """How w compares with w = 0 if it is idle, for people."""
-        return f"{'no' if self.J_at_zero <= self.J else 'hardly'} better than w = 0"
-
     def numbers(self) -> dict[str, Any]:
         """Return everything but w, ready for JSON; numbers that are not finite become None."""
         known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}

@@ -218,7 +218,7 @@ class Folds(NamedTuple):
                     kept[lam, f] = scores, w = X[inside, half] @ w, w
                     found = ranking.ranking(scores, labels[inside], ALONE)
                     fits[lam, f] = baseline.Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
-            chosen = method_results.choose(fits, "rocarea")
+            chosen = method_results.choose(fits, lambda fit: fit.rocarea)
             these = [kept[one.setting, one.fold] for one in chosen]
             results.append([sampled(s, labels[fold == f], seed[-1] + f) for f, (s, _) in enumerate(these, 1)])
             distances = [float(w @ means[half]) / float(np.linalg.norm(w)) for _, w in these]

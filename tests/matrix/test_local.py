@@ -12,6 +12,7 @@ from scipy import sparse
 from distsms.matrix import local
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.local import DenseRows, SparseRows, index_dtype, length_dtype, unsigned
+from distsms.matrix.normalization import Normalization
 
 KINDS = ("sparse", "sorted", "pattern", "sorted pattern", "dense")
 EPS = np.finfo(float).eps
@@ -64,6 +65,19 @@ def test_products_and_the_dot_test(case, k):
     assert np.vdot(margins, C) == pytest.approx(np.vdot(W, gradients), rel=1e-10, abs=1e-10)
     for product in (margins, gradients):
         assert product.dtype == np.float64 and product.flags.c_contiguous
+
+
+@given(cases, st.sampled_from(["none", "standard", "l2"]))
+def test_taken_rows_are_those_rows(case, kind):
+    rows, array, rng = build(case)
+    n_local, p = rows.shape
+    scale = rng.uniform(0.5, 2, p)
+    rows.normalize(Normalization(kind, scale if kind == "standard" else None))
+    chosen, w = rng.random(n_local) < 0.4, rng.normal(size=p)
+    taken = rows.take(chosen)
+    assert taken.shape == (np.count_nonzero(chosen), p)
+    np.testing.assert_allclose(taken.margins(w), rows.margins(w)[chosen], rtol=1e-12, atol=1e-12)
+    assert taken.nnz == (taken.shape[0] * p if case[0] == "dense" else np.count_nonzero(array[chosen]))
 
 
 @given(cases)
