@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import BY, add_old_names, chooser, count, positive, whole
-from distsms.errors import EXIT_REQUEUE
+from distsms.errors import EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from distsms.cli.progress import Progress
+    from distsms.cli.terminal import Speaker
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.path import Point, Problem, Run
     from distsms.selection.path_store import PathStore
+    from distsms.selection.quick_rocarea import Comparison
 
 NAME = "path"
 USAGE = "DATA [options]"
@@ -44,6 +47,7 @@ each lambda. The same command line again keeps what is finished and makes the re
 
 exit codes:
   0 all points are proved   1 error   2 usage   4, 5, 6 some are not, with the meaning of `distsms train`
+  8 all are proved, but the chosen model ranks no better than chance
   75 stopped by a signal or --time-limit; the same command line goes on
 
 examples:
@@ -52,6 +56,8 @@ examples:
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
 
+LEAST_CHECK = 2.0
+"""The seconds that the comparison with quick ROCArea models may take, where a tenth of the run's are fewer."""
 USUAL = "1:1e-5"
 """The lambdas that are tried where none are given. `path` extends them."""
 WIDE = 2**17
@@ -166,8 +172,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="Do not compare the models with quick ROCArea models on the same folds, as is done where another measure"
+        " is optimized or chooses.",
+    )
     parser.add_argument("--usage", action="store_true", help="Show the reasons of the plan, and what each rank holds.")
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -189,6 +201,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.selection import choice as choosing
     from distsms.selection import folds, path
     from distsms.selection.path_store import finished
+    from distsms.selection.quick_rocarea import compare_on_folds
     from distsms.training.plan import make_plan
     from distsms.utils import files
 
@@ -266,10 +279,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         share_folds=share_folds,
     )
     progress.close()
+    seconds, compared = time.monotonic() - begun, None
+    if args.folds and not (found.stopped or args.no_check or args.measure == by == "rocarea"):
+        until = time.monotonic() + max(LEAST_CHECK, seconds / 10)
+        how = fold_keys, share_folds, lambda: signals.wanted() or time.monotonic() > until, args.rule
+        compared = compare_on_folds(block, problem, [*done, *found.points], comm, *how)
     code = 0
     with comm.fail_together():
         if comm.is_root:
-            code = _conclude(args, identity, folder, found, time.monotonic() - begun, warnings, say)
+            code = _conclude(args, identity, folder, found, seconds, warnings, compared, say)
     code = comm.bcast(code)
     say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
@@ -342,7 +360,8 @@ def _conclude(
     found: Run,
     seconds: float,
     warnings: list[str],
-    say: Callable[[str], None],
+    compared: Comparison | None,
+    say: Speaker,
 ) -> int:
     """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
     from dataclasses import replace
@@ -363,6 +382,7 @@ def _conclude(
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
+    codes = [Status[point.result["status"].upper()].exit_code for point in points]
     results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}
     if chosen:
         results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule, "select": by}
@@ -373,16 +393,29 @@ def _conclude(
         best = folder.model(chosen.chosen.lam)
         origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
         origin |= {"rule": args.rule, "select": by, "held_out": chosen.chosen._asdict()}
-        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": origin}))
         say(path_text.choice(by, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
+        on_model = list[str]()
+        if chance := path_text.why_chance(points, chosen):
+            codes.append(EXIT_VACUOUS)
+            on_model.append(f"This model ranks no better than chance: {chance}.")
+        if compared and (better := compared.warning(by, bool(chance))):
+            on_model.append(better)
+        found_of_it = {"path": origin, "vacuous": bool(chance), "warnings": on_model}
+        model.save(folder.path / MODEL, replace(best, info=best.info | found_of_it))
+        warnings += on_model
+        for warning in on_model:
+            say.warn(warning, "red" if chance else "yellow")
+        for warning in on_model if args.quiet else []:
+            print(f"distsms path: warning: {warning}", file=sys.stderr)
+        results |= {"chance": chance, "quick_rocarea": compared and compared.as_json()}
     if warning := path_text.nothing(args.measure, points):
         say(warning)
     folder.describe(identity, **results)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
-    return max(Status[point.result["status"].upper()].exit_code for point in points)
+    return max(codes, key=lambda code: (code != EXIT_VACUOUS, code) if code else (False, 0))
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:

@@ -7,7 +7,7 @@ data. It depends on the data alone, and so does the choice: it is the same on an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -34,7 +34,10 @@ DEFAULT = 1e-4
 """The lambda of runs that do not choose one, and where the data have too few rows to choose by."""
 GRID = (1.0, 1e-1, 1e-2, 1e-3)
 """The lambdas that are tried first. More are tried beyond an end of the grid while the best one is there."""
-FOLDS = 3
+MODERATE = 1e-2
+"""Of lambdas that the folds cannot tell from the best one, the nearest to this is taken."""
+FOLDS, FOLDS_OF_FEW = 3, 5
+"""The number of folds; the second one for samples of at most FEWEST_ROWS rows."""
 MOST_ROWS, FEWEST_ROWS, PART_OF_ROWS = 10**6, 20_000, 8
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
 MOST_ENTRIES = 50_000_000
@@ -136,7 +139,7 @@ def choose_lambda(
     sample, by, keys = _sample(data, measure, readers, seed, budget)
     block, counts = sample.block, _class_counts(sample.block, readers)
     rows = sum(counts)
-    n_folds = min(FOLDS, *counts)
+    n_folds = min(FOLDS_OF_FEW if rows <= FEWEST_ROWS else FOLDS, *counts)
 
     def chosen(lam: float, means: list[Mean], reason: str) -> LambdaChoice:
         return LambdaChoice(lam, means, rows, time.perf_counter() - begun, reason)
@@ -146,21 +149,21 @@ def choose_lambda(
         return chosen(DEFAULT, [], too_few)
     if bias:
         block = replace(block, features=WithBias(block.features, bias))  # type: ignore[arg-type]
-    loose = replace(
-        settings,
-        lam=GRID[0],
-        epsilon=EPSILON,
-        relative=RELATIVE,
-        max_evaluations=MOST_EVALUATIONS,
-        time_limit=float("inf"),
-        checkpoint_every=None,
-    )
     step = "root" if step == "auto" else step
     by_measure = choice.chooser(measure.name, None)
     problem = Problem(
-        measure.name, GRID, n_folds, seed, loose, ordering, step, folds_by=by, all_rows=False, select=by_measure
+        measure.name,
+        GRID,
+        n_folds,
+        seed,
+        loosened(settings),
+        ordering,
+        step,
+        folds_by=by,
+        all_rows=False,
+        select=by_measure,
     )
-    starts = _Starts()
+    starts = Starts()
     try:
         found = run(
             block,
@@ -184,9 +187,46 @@ def choose_lambda(
     tried = f"{len(means)} lambdas from {means[-1].lam:g} to {means[0].lam:g}"
     if len(unusable) == len(means):
         return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that is better than w = 0")
-    best = choice.choose(means, "best", unusable).chosen
+    best, taken = moderate_choice(found.points, by_measure)
     where = f"on {n_folds} held-out folds of {rows} rows"
-    return chosen(best.lam, means, f"the best mean {name} of {tried} {where}: {best.mean:.4f}")
+    reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
+    if taken != best:
+        told = f"which cannot be told from the best of {tried}, {best.mean:.4f} at {best.lam:g}"
+        reason = f"{name} {taken.mean:.4f} {where}, {told}"
+    return chosen(taken.lam, means, reason)
+
+
+def moderate_choice(points: Sequence[Point], measure: str) -> tuple[Mean, Mean]:
+    """Return the best mean, and the one to take: the most moderate lambda that the folds cannot tell from the best.
+
+    These are the usable lambdas whose measure is on average no more than one standard error below that of the best one,
+    where the standard error is that of the folds' differences; the nearest to `MODERATE` is taken. Few folds of few
+    rows often have their best mean at a large lambda by chance, and the best lambda falls as rows become more.
+    """
+    curve, unusable = choice.means(points, measure), choice.faults(points)
+    best = choice.choose(curve, "best", unusable).chosen
+    values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}
+    folds_of = sorted({fold for _, fold in values})
+
+    def as_good(mean: Mean) -> bool:
+        behind = np.array([values[best.lam, fold] - values[mean.lam, fold] for fold in folds_of])
+        return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)) + 1e-12)
+
+    usable = [mean for mean in curve if mean.lam not in unusable and as_good(mean)]
+    return best, min(usable, key=lambda mean: abs(np.log(mean.lam / MODERATE)), default=best)
+
+
+def loosened(settings: Settings) -> Settings:
+    """Return the settings of quick trainings: those of a training, but with a loose target and other limits."""
+    return replace(
+        settings,
+        lam=GRID[0],
+        epsilon=EPSILON,
+        relative=RELATIVE,
+        max_evaluations=MOST_EVALUATIONS,
+        time_limit=float("inf"),
+        checkpoint_every=None,
+    )
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
@@ -245,7 +285,7 @@ def _nnz(block: DataBlock) -> int:
     return int(getattr(block.features, "nnz", block.features.shape[0] * block.p))
 
 
-class _Starts:
+class Starts:
     """The models so far of each fold, on the root: the next training of a fold starts from the nearest one."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,18 +66,20 @@ def means(points: Sequence[Point], measure: str) -> list[Mean]:
     return curve
 
 
-def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
-    """Estimate the measure that this way of choosing lambda reaches, with its interval.
+def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
+    """Return the measure of each fold, at the lambda that the rule chooses by the *other* folds.
 
-    It is the mean over the folds, where each fold is evaluated at the lambda that the rule chooses by the other folds,
-    so that no fold is evaluated by a choice that it took part in. The interval comes from the rows where the points
-    have `squares` of this measure, and otherwise from the spread of the folds. The result is None if no lambda has a
-    point of every fold, or if the points were written by a version that did not keep `squares`.
+    So no fold is evaluated by a choice that it took part in. Empty if no lambda has a point of every fold.
     """
+    return [held_out[measure] for held_out in _at_lambdas_of_others(points, measure, rule)]
+
+
+def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> list[Mapping[str, Any]]:
+    """Return what was measured on each fold, at the lambda that the other folds choose."""
     held = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
     lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held})
-    if not lams or any("squares" not in held_out for held_out in held.values()):
-        return None
+    if not lams:
+        return []
     values = np.array([[held[lam, fold][measure] for fold in folds] for lam in lams])
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
         at = [lams[k] for k in best_on_other_folds(values)]
@@ -88,7 +90,19 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
             errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
             curve = [Mean(*mean) for mean in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
             at.append(choose(curve, rule, unusable).chosen.lam)
-    chosen = [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
+    return [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
+
+
+def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
+    """Estimate the measure that this way of choosing lambda reaches, with its interval.
+
+    It is the mean of `values_of_folds`. The interval comes from the rows where the points have `squares` of this
+    measure, and otherwise from the spread of the folds. The result is None if no lambda has a point of every fold, or
+    if the points were written by a version that did not keep `squares`.
+    """
+    chosen = _at_lambdas_of_others(points, measure, rule)
+    if not chosen or any(point.held_out and "squares" not in point.held_out for point in points):
+        return None
     if any(fold.get("squares_of", measure) != measure for fold in chosen):
         return confidence.folds_interval([fold[measure] for fold in chosen], confidence.LEVEL)
     pooled = confidence.pool_folds(
@@ -111,18 +125,21 @@ def chooser(trained: str, select: str | None) -> str:
 def faults(points: Sequence[Point]) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
-    The model of all rows (or, without one, the model of each fold) is hardly better than w = 0, or the mean ROCArea of
-    the held-out folds is not more than one standard error above that of chance, 0.5.
+    The model of all rows (or, without one, the model of each fold) is hardly better than w = 0, or ranks its training
+    rows no better than chance; or the mean ROCArea of the held-out folds is not more than one standard error above that
+    of chance, 0.5.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)
-    idle: dict[float, list[bool]] = {}
+    results: dict[float, list[Mapping[str, Any]]] = {}
     for point in points:
         if not (with_all and point.fold):
-            idle.setdefault(point.lam, []).append(bool(point.result["vacuous"] or point.result.get("idle")))
-    for lam, of_models in idle.items():
-        if all(of_models):
+            results.setdefault(point.lam, []).append(point.result)
+    for lam, of_models in results.items():
+        if all(result["vacuous"] or result.get("idle") for result in of_models):
             reasons[lam] = "no better than w = 0"
+        elif all(result.get("chance") for result in of_models):
+            reasons[lam] = "no better than chance"
     for mean in means(points, "rocarea"):
         if mean.mean - mean.error <= 0.5:
             reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")
@@ -155,24 +172,27 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
         return None
     found = choose(curve, rule, unusable)
     first, last = curve[0], curve[-1]
-
-    def flat(end: Mean, inner: Mean) -> bool:
-        return end is not inner and abs(end.mean - inner.mean) <= FLAT * end.error
-
-    if (
-        first in (found.best, found.chosen)
-        and first.lam not in unusable
-        and not flat(first, curve[min(1, len(curve) - 1)])
-    ):
+    if first in (found.best, found.chosen) and first.lam not in unusable and not _is_flat(curve[:2]):
         larger = _rounded(10 * first.lam)
         if larger <= max(grid) * _FURTHEST:
             return larger
     none_usable = len(unusable) == len(curve)
-    if none_usable or (found.best == last and not flat(last, curve[max(-2, -len(curve))])):
+    if none_usable or (found.best == last and not _is_flat(curve[:-3:-1])):
         smaller = _rounded(last.lam / 10)
         if smaller >= min(grid) / _FURTHEST:
             return smaller
     return None
+
+
+def ends_at(curve: Sequence[Mean], best: Mean) -> str:
+    """Return "largest" or "smallest" if the best lambda is that one of those tried and the curve is not flat there."""
+    ends = (("largest", curve[0], curve[:2]), ("smallest", curve[-1], curve[:-3:-1]))
+    return next((name for name, end, last_two in ends if best == end and len(curve) > 1 and not _is_flat(last_two)), "")
+
+
+def _is_flat(last_two: Sequence[Mean]) -> bool:
+    """Return whether the last step to an end of the grid, which comes first, made no difference."""
+    return len(last_two) == 2 and abs(last_two[0].mean - last_two[1].mean) <= FLAT * last_two[0].error
 
 
 def _rounded(lam: float) -> float:

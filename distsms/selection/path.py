@@ -26,9 +26,10 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.selection.folds import Folds, make_folds
 from distsms.training.objectives import make_losses
+from distsms.training.verdict import why_chance
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Labels
 
@@ -43,7 +44,7 @@ class Point(NamedTuple):
 
     lam: float
     fold: int  # 0: trained on all rows
-    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous` and `idle`
+    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous`, `idle`, and `chance` from `why_chance`
     threshold: float
     training: Mapping[str, float]  # on the rows that it was trained on
     held_out: Mapping[str, Any] | None  # on the fold's rows, with `MeanEstimate.squares`, `counts`; None for fold 0
@@ -197,22 +198,24 @@ class FoldsObjective(Objective):
     folds: Folds
     numbers: Sequence[int]
 
-    def assess(self, scores: Floats, loss: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None]:
-        """Return the threshold of a model and its measures on training and held-out rows. **Collective.**
+    def assess(self, scores: Floats, loss: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None, str]:
+        """Return the threshold of a model, its measures on training and held-out rows, and `chance`. **Collective.**
 
-        The models of fold 0 are trained on all rows, so their held-out measures are None.
+        The models of fold 0 are trained on all rows, so their held-out measures are None. `chance` says why the model
+        ranks its training rows no better than chance; it is empty if it ranks them better.
         """
         labels, comm, fold = self.labels, self.comm, self.numbers[loss]
         own = self.folds.training(fold)
         threshold = decision_threshold(self.losses[loss].calls_positive, scores[own], labels[own], comm)
         training = self._measures(scores[own], labels[own], threshold)
+        chance = why_chance(scores[own], labels[own], training["rocarea"], comm)
         if not fold:
-            return threshold, training, None
+            return threshold, training, None, chance
         out = self.folds.judged(fold)
         spread_of = self.select if self.select in RANKING else self.measure.name
         spread = confidence.measure_estimate(spread_of, scores[out], labels[out], comm)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
-        return threshold, training, self._measures(scores[out], labels[out], threshold) | parts
+        return threshold, training, self._measures(scores[out], labels[out], threshold) | parts, chance
 
     def _measures(self, scores: Floats, labels: Labels, threshold: float) -> dict[str, Any]:
         found = headline_measures(self.measure, scores, labels, threshold, self.comm)
@@ -277,8 +280,9 @@ class CrossValidation:
                 if result.status is Status.STOPPED:
                     return
                 w = result.w
-                numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle}
-                points.append(Point(lam, self.numbers[k], numbers, *solve.assessment(w)))
+                *measured, chance = solve.assessment(w)
+                numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle, "chance": chance}
+                points.append(Point(lam, self.numbers[k], numbers, *measured))
                 whole = vectors.gather(w)
                 if whole is not None:
                     keep(points[-1], replace(result, w=whole))

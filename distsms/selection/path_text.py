@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL
-from distsms.selection.choice import Choice, Mean, expected, faults, means
+from distsms.selection.choice import Choice, Mean, ends_at, expected, faults, means
 from distsms.selection.path import Point
 
 
@@ -90,18 +90,26 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     if chosen.lam in unusable:
         text += f"\n  warning   {unusable[chosen.lam]}: at this lambda the training finds next to nothing in these data"
         text += "; no other lambda that was tried can be used either"
-    elif len(curve) > 1 and best in (curve[0], curve[-1]):
-        end, other = ("largest", "larger") if best == curve[0] else ("smallest", "smaller")
+    elif end := ends_at(curve, best):
+        other = end.replace("est", "er")
         text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
         text += " add some with --lambdas, or let --extend try further ones"
     return text
+
+
+def why_chance(points: Sequence[Point], found: Choice) -> str:
+    """Return why the chosen model of all rows ranks no better than chance; an empty string if it ranks better."""
+    own = [point.result for point in points if not point.fold and point.lam == found.chosen.lam]
+    return str(own[0].get("chance") or "") if own else ""
 
 
 def nothing(measure: str, points: Sequence[Point]) -> str:
     """Return a warning, with advice, if no lambda gives a model that is better than w = 0, or else an empty string."""
     if not all(point.result["vacuous"] for point in points if not point.fold):
         return ""
-    advice = "use --measure rocarea, and its model as it is" if measure == "prbep" else "smaller lambdas may do better"
+    advice = (
+        "smaller lambdas may do better" if measure == "rocarea" else "use --measure rocarea, and its model as it is"
+    )
     return f"  warning   none of these lambdas gives a model that is better than w = 0; {advice}"
 
 

@@ -41,9 +41,9 @@ from scripts.experiments.common import output_of
 from scripts.records import Record
 
 ALONE = Communicator()
-GRID = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5]
+GRID = [1.0, 1e-1, 1e-2, 1e-3, 1e-4]
 NORMALIZATIONS = ("standard", "numbers", "none")
-MOST_EVALUATIONS = 500
+MOST_EVALUATIONS = 200
 
 
 def main() -> None:

@@ -15,8 +15,9 @@ from distsms.measures import Measure
 from distsms.optim.run import minimize
 from distsms.parallel.communicator import Communicator
 from distsms.selection import auto_lambda, path, sample
-from distsms.selection.auto_lambda import DEFAULT, GRID, choose_lambda, sample_shares
+from distsms.selection.auto_lambda import DEFAULT, GRID, choose_lambda, moderate_choice, sample_shares
 from distsms.selection.folds import deal_rows
+from distsms.selection.path import Point
 from distsms.selection.sample import Shares, in_sample, load_sample
 from distsms.training.solver_choice import settings_for
 from tests.support.files import on_root
@@ -36,11 +37,11 @@ def test_the_choice_is_the_best_mean_of_the_folds(comm):
     """By brute force: each lambda on each fold alone, with scikit-learn's ROCArea of the fold's rows."""
     X, y = data(n=240, seed=4)
     found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
-    fold = deal_rows(y, np.ones(len(y), bool), 3, 0, ALONE)
+    fold = deal_rows(y, np.ones(len(y), bool), 5, 0, ALONE)
     loose = replace(SETTINGS, epsilon=1e-4)
     for mean in found.means:
         values = []
-        for f in (1, 2, 3):
+        for f in range(1, 6):
             own = fold != f
             w = minimize(objective(X[own], y[own], ALONE), replace(loose, lam=mean.lam)).w
             values.append(roc_auc_score(y[~own], X[~own] @ w))
@@ -49,6 +50,25 @@ def test_the_choice_is_the_best_mean_of_the_folds(comm):
     assert found.lam in [mean.lam for mean in found.means]
     assert {mean.lam for mean in found.means} >= set(GRID)
     assert f"{found.rows} rows" in found.reason
+
+
+def points_of(values, idle=()):
+    """Return points with these measures on the folds, by lambda."""
+    for lam, own in values.items():
+        for fold, value in enumerate(own, 1):
+            yield Point(lam, fold, {"vacuous": lam in idle}, 0.0, {}, {"rocarea": value})
+
+
+@pytest.mark.serial
+def test_a_moderate_lambda_is_taken_where_folds_cannot_tell():
+    """The folds differ much from each other, and only their differences between lambdas count."""
+    surely = {1.0: (0.72, 0.82, 0.92), 0.1: (0.71, 0.81, 0.91), 0.01: (0.705, 0.80, 0.90)}
+    assert moderate_choice([*points_of(surely)], "rocarea")[1].lam == 1.0
+    perhaps = {1.0: (0.72, 0.82, 0.92), 0.1: (0.74, 0.83, 0.87), 0.01: (0.70, 0.80, 0.90)}
+    best, taken = moderate_choice([*points_of(perhaps)], "rocarea")
+    assert (best.lam, taken.lam) == (1.0, 0.1)
+    assert moderate_choice([*points_of(perhaps, idle=(0.1,))], "rocarea")[1].lam == 1.0
+    assert moderate_choice([*points_of({1.0: (0.7, 0.8), 0.1: (0.7, 0.8), 1e-4: (0.7, 0.8)})], "rocarea")[1].lam == 0.1
 
 
 def test_every_rank_has_the_same_choice_as_one_process(comm, folder):

@@ -19,7 +19,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import STEPS
+from distsms.parallel.vector_placement import STEPS
 from distsms.selection import path_text
 from distsms.selection.choice import Mean, choose, expected, faults, means
 from distsms.selection.folds import make_folds
@@ -392,7 +392,7 @@ def test_words_on_the_choice():
 @pytest.mark.serial
 def test_words_on_a_choice_that_says_nothing():
     """Where no w beats w = 0, larger lambdas than the largest are no advice."""
-    some = curve(0.5, 0.5)
+    some = curve(0.6, 0.5)
     for vacuous in (True, False):
         points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
         text = path_text.choice("prbep", choose(some, "best"), some, points)
