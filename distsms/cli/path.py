@@ -364,6 +364,7 @@ def _conclude(
     say: Speaker,
 ) -> int:
     """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
+    from collections import Counter
     from dataclasses import replace
 
     from distsms.inference import model
@@ -374,7 +375,11 @@ def _conclude(
     from distsms.utils import formatting
 
     points, by = folder.points(), choosing.chooser(args.measure, args.select)
-    say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
+    ended = Counter(str(point.result["status"]) for point in points)
+    models = ", ".join(f"{count} {status}" for status, count in ended.most_common())
+    say(
+        f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s; models: {models}\n"
+    )
     curve = choosing.means(points, by)
     faults = choosing.faults(points)
     chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
