@@ -32,7 +32,8 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import Vectors, choose_step, make_vectors
+from distsms.parallel.vector_placement import choose_step, make_vectors
+from distsms.parallel.vectors import Vectors
 from distsms.training.advice import advise, describe_chance, describe_idleness
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan

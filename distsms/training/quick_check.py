@@ -37,7 +37,7 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import choose_step, make_vectors
+from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.training.objectives import make_losses
 from distsms.training.verdict import why_chance
 from distsms.utils.hashing import row_keys
@@ -269,7 +269,7 @@ class Checker:
         or above it, where D is the distance of the classes' means.
         """
         features, labels, comm = self._block.features, self._block.labels, self._comm
-        squares, rows = comm.sum(np.array([features.second_moments().sum(), len(labels)]))
+        squares, rows = comm.sum(np.array([features.columns().squares.sum(), len(labels)]))
         lam = 10.0 ** round(math.log10(squares / rows)) if 0 < squares < math.inf else 1.0
         best, chosen, w, worse = 0.5, (lam, np.zeros(features.shape[1])), None, 0
         for _ in range(TENTHS):

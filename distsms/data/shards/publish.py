@@ -1,6 +1,6 @@
-"""How a directory becomes a data set: it is prepared, finished shards get their names, and the manifest comes last.
+"""Prepare a directory for a data set, and publish the finished shards: give them their names, and write the manifest.
 
-At no moment does a manifest stand beside shards of another data set.
+The order of the steps ensures that a directory never has a manifest and the shards of another data set.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from distsms._version import __version__
+from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import (
     FORMAT,
@@ -34,6 +35,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.files import LOCK, atomic_write, exclusive, sync
 
 PARTIAL = ".partial"
+WIDE = 1000
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
 _DEFAULTS = {"ids": False, "compression": "none"}  # values that the manifest does not mention
 
@@ -46,7 +48,8 @@ def shard_name(number: int) -> str:
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Make the directory ready for `stage_shard`: create it, and remove what a killed conversion left. Local: one rank.
 
-    Raises InputError if it holds a data set and may not be overwritten. That data set stays whole until `publish`.
+    Raises InputError if the directory holds a data set and `overwrite` is False. An old data set stays complete and
+    usable until `publish`.
     """
     directory = Path(directory)
     try:
@@ -71,6 +74,7 @@ def publish(
     normalization: Normalization = NOT_NORMALIZED,
     split: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Mapping[str, Any]] | None = None,
+    columns: Sequence[ColumnReport] | None = None,
 ) -> Manifest:
     """Make a data set of finished shards. Local: one rank (the root), after all ranks have finished theirs.
 
@@ -79,11 +83,13 @@ def publish(
     directory : path
         Where the shards were staged.
     entries : iterable of mapping
-        What `finish_shard` returned, in the order of the rows. The shards are named by this order.
+        The results of `finish_shard`, in the order of the rows. The shards are numbered in this order.
     label_map, zero_based, source, table, normalization, split
         See `Manifest`.
     statistics : mapping, optional
         What the manifest says about groups, times and equal rows, from `groupby.group_statistics`.
+    columns : sequence of ColumnReport, optional
+        What the columns of a table were taken for.
 
     Returns
     -------
@@ -97,8 +103,8 @@ def publish(
 
     Notes
     -----
-    A data set that was there before ends here. Its manifest goes first, so that at no moment a manifest and the shards
-    of another data set look like one; its surplus shards are removed.
+    If the directory held a data set, this function removes it. Its manifest is removed first, so that the directory
+    never has a manifest and the shards of another data set. Its shards are replaced or removed.
     """
     directory = Path(directory)
     named = [{**entry, "file": shard_name(number)} for number, entry in enumerate(entries)]
@@ -106,7 +112,8 @@ def publish(
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
     if not record["n"]:
         raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
-    record |= {} if table is None else {"table": table.as_json()}
+    record |= {} if table is None else {"version": VERSION, "table": table.as_json()}
+    record |= {} if columns is None else {"columns": [dict(vars(report)) for report in columns]}
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}
     record |= {name: dict(value) for name, value in more.items() if value is not None}
@@ -120,19 +127,20 @@ def publish(
             path.unlink()
     sync(directory)
     with atomic_write(manifest.path) as partial:
-        partial.write_bytes(json.dumps(record, indent=1).encode())
+        # Only without an indent it is written fast, which matters where a table has very many columns.
+        partial.write_bytes(json.dumps(record, indent=1 if len(columns or ()) < WIDE else None).encode())
     return manifest
 
 
 def withdraw(directory: Path) -> None:
-    """Remove the manifest, so that the directory is no data set any more. Local."""
-    if os.path.lexists(directory / MANIFEST):  # a link that leads nowhere as well: writing would follow it
+    """Remove the manifest, so that the directory is no longer a data set. Local."""
+    if os.path.lexists(directory / MANIFEST):  # also true for a broken symbolic link, which writing would follow
         (directory / MANIFEST).unlink()
         sync(directory)
 
 
 def verify(directory: str | os.PathLike[str]) -> list[str]:
-    """Recompute the checksum of every shard; return one message for each bad file, none if all is well.
+    """Recompute the checksum of every shard, and return a message for each file that is missing or damaged.
 
     Local; reads all bytes. Raises InputError if the manifest itself cannot be used.
     """
@@ -161,7 +169,7 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the manifest's record of the shards: their entries, the sums, and what they have in common."""
     if len({entry["staged"] for entry in entries}) < len(entries):
         raise ValueError("two shards are one file")
-    record: dict[str, Any] = {"format": FORMAT, "version": VERSION, "creator": f"distsms {__version__}"}
+    record: dict[str, Any] = {"format": FORMAT, "version": 1, "creator": f"distsms {__version__}"}
     record["n"] = sum(entry["rows"] for entry in entries)
     record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
     for name in ("p", "layout", "dtype", "weights", *_DEFAULTS):
@@ -179,10 +187,10 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
-    """While the context is entered, the shards of a new data set may be staged, finished and published. **Collective.**
+    """Hold a directory while the body stages, finishes and publishes the shards of a new data set. **Collective.**
 
-    Only one job at a time may write: another one is refused. If the body raises InputError, what it wrote is removed,
-    and so is the directory if nothing else is in it. A data set that was there before stays.
+    Only one job at a time may write to a directory; a second job gets an InputError. If the body raises InputError, the
+    files that it wrote are removed, and so is the directory if it is then empty. An old data set is kept.
     """
     with contextlib.ExitStack() as lock:
         with comm.fail_together():
