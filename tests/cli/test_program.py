@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
-    write_svmlight(folder / "train.svm", seed=1)
+    write_svmlight(folder / "train.svm", seed=1, shift=3.0)
     write_svmlight(folder / "test.svm", n=150, seed=2)
     run("shard", folder / "train.svm", folder / "train", "--shards", 3)
     run("shard", folder / "test.svm", folder / "test")
