@@ -1,8 +1,8 @@
 """The performance measures: their names, families and parameters.
 
 A measure has a name on the command line, in model files and in the library, such as ``"rocarea"``, ``"f0.5"`` or
-``"precision@100"``. `Measure.parse` turns the name into a value once, where it enters; everything below is given the
-value. This module loads no NumPy, so that ``--help`` can use it.
+``"precision@100"``. The commands and public functions convert the name to a `Measure` with `Measure.parse`; all other
+functions are given the `Measure`. This module does not import NumPy, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Measure:
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """What the constructor of the measure's loss takes besides the rows: beta, K or nothing."""
+        """The additional arguments of the constructor of the measure's loss: beta, K or nothing."""
         return tuple(value for value in (self.beta, self.k) if value is not None)
 
     @property
     def smooth(self) -> bool:
-        """Whether the risk of this measure has a smoothed form, which all solvers but cutting planes need."""
+        """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
         return self.family in (*RANKING, "error-rate")
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
@@ -174,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Do not compare the models with quick ROCArea models on the same folds, as is done where another measure"
         " is optimized or chooses.",
     )
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -383,16 +384,21 @@ def _conclude(
         best = folder.model(chosen.chosen.lam)
         origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
         origin |= {"rule": args.rule, "select": by, "held_out": chosen.chosen._asdict()}
-        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": origin}))
         say(path_text.choice(by, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
+        on_model = list[str]()
         if chance := path_text.why_chance(points, chosen):
             codes.append(EXIT_VACUOUS)
-            warnings.append(f"The model ranks no better than chance: {chance}")
+            on_model.append(f"This model ranks no better than chance: {chance}.")
         if compared and (better := compared.warning(by, bool(chance))):
-            warnings.append(better)
+            on_model.append(better)
+        found_of_it = {"path": origin, "vacuous": bool(chance), "warnings": on_model}
+        model.save(folder.path / MODEL, replace(best, info=best.info | found_of_it))
+        warnings += on_model
+        for warning in on_model if args.quiet else []:
+            print(f"distsms path: warning: {warning}", file=sys.stderr)
         results |= {"chance": chance, "quick_rocarea": compared and compared.as_json()}
     for warning in warnings:
         say(f"  warning   {warning}")

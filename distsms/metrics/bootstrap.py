@@ -1,21 +1,23 @@
-"""Bootstrap replicates of PRBEP and of precision and recall at K: the same on any number of ranks.
+"""Bootstrap replicates of PRBEP, and of precision and recall at K, over rows.
 
-Nothing of size n is gathered.
+They do not depend on the number of ranks, and no rank gathers all rows.
 
-In replicate b, row i counts K_bi times, with independent Poisson numbers of mean 1. This is like drawing n rows out of
-n with replacement, except that the total varies. K_bi depends on (seed, b, global row number) alone: it is the b-th
-number of SplitMix64 (Steele, Lea & Flood 2014), started at a hash of seed and row, mapped through the inverse of the
-Poisson distribution. So no rank needs to know the others' draws, and the replicates of two models are paired.
+In replicate b, row i counts K_bi times, where all K_bi are independent Poisson numbers of mean 1. This is like drawing
+n rows out of n with replacement, except that the total varies. K_bi depends only on the seed, b and the row's global
+number. For each row the random generator SplitMix64 (Steele, Lea & Flood 2014) starts at a hash of seed and row; its
+b-th number is converted to a Poisson number by the inverse of the distribution function. So no rank needs to know the
+draws of others, and the replicates of two models on the same rows use the same draws: they are paired.
 
-A replicate's PRBEP is decided at its own n+-th place, which is within about sqrt(n+) places of that of the data, and
-precision@K at the K-th place, which is within about sqrt(K) places. So one
-pass over the rows adds up, for each replicate, the counts of all rows above a window around this place, of all
-positives below the window, and at each different score in it. One Allreduce for each block of replicates adds the
-ranks' tables. Negatives below the window are not even drawn. Replicates whose place lies outside the window are counted
-again with a wider one.
+PRBEP of a replicate depends on the row at its n+-th place, where n+ is the number of positives of the replicate. This
+row is within about sqrt(n+) places of the n+-th place of the data. Precision at K depends on the row at the K-th place,
+which is within about sqrt(K) places. So a window of places around that place is chosen. For each replicate, one pass
+over the rows adds up how often these are drawn: all rows above the window, all positives below the window, and the rows
+at each different score in the window. Negatives below the window need not be drawn. One Allreduce for each block of
+replicates adds the ranks' tables. If the place of a replicate is outside the window, the replicate is computed again
+with a wider one.
 
-Cost: B draws for each positive, and for each row in the window or above it, about 5 ns each; 16 B U bytes by Allreduce
-in total, with U <= 41 + 17 sqrt(n+) different scores in the window; `BLOCK` numbers of memory.
+Cost for B replicates: B draws of about 5 ns for each positive and for each negative in the window or above it. In total
+16 B U bytes by Allreduce, with U <= 41 + 17 sqrt(n+) different scores in the window. `BLOCK` numbers of memory.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from distsms.utils.typing import Floats
 BLOCK = 2**20
 """Number of entries in the table of a block of replicates; tests lower it."""
 
-MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places to either side
+MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places in both directions
 
 
 def _poisson() -> NDArray[np.uint64]:
-    """Return P(K <= k) of Poisson(1) in units of 2^-64, followed by the largest number of its type."""
+    """Return P(K <= k), k = 0, 1, ..., of a Poisson number K of mean 1, in units of 2^-64, and 2^64 - 1 at the end."""
     share = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(18)])
     return np.array([min(int(p * 2.0**64), 2**64 - 1) for p in share] + [2**64 - 1], np.uint64)
 
@@ -128,8 +130,9 @@ def _replicates(
 class _Window(NamedTuple):
     """This rank's rows that are drawn, each with a key and a column of the table.
 
-    A row's random numbers start at its key, and its draws are counted in its column. The columns are the negatives and
-    the positives above the window, then those of each different score in it from above, then the positives below.
+    The random generator of a row starts at its key, and its draws are counted in its column. There are two columns, for
+    negatives and positives, for the rows above the window, then two for each different score in the window, from the
+    highest to the lowest, and one for the positives below the window.
     """
 
     keys: NDArray[np.uint64]
@@ -186,7 +189,7 @@ def _tabulate(keys, column, replicates, table):  # type: ignore[no-untyped-def]
         step = np.uint64(replicates[j] + 1) * GOLDEN
         for i in range(len(keys)):
             drawn = _mix(keys[i] + step)
-            # Four comparisons without a branch, since mispredictions cost more; one draw in 270 needs the loop.
+            # Four comparisons without a branch are faster than mispredicted branches. One draw in 270 needs the loop.
             k = int(drawn > UP_TO[0]) + int(drawn > UP_TO[1]) + int(drawn > UP_TO[2]) + int(drawn > UP_TO[3])
             while drawn > UP_TO[k]:
                 k += 1

@@ -13,15 +13,17 @@ from distsms.utils.typing import Floats, Labels
 
 
 def decision_threshold(calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator) -> float:
-    """Return the score from which on a row is called positive. **Collective.**
+    """Return the smallest score with which a row is called positive. **Collective.**
 
     Parameters
     ----------
     calls_positive : int or None
-        How many rows the measure calls positive, see `distsms.losses.base.Loss`; None if it calls those positive whose
-        score is at least 0.
-    scores, labels : ndarray of shape (n_local,)
-        This rank's rows that count.
+        How many rows the measure calls positive (see `distsms.losses.base.Loss`). None if it calls the rows positive
+        whose score is at least 0.
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1, without rows that are left out of the training.
+    comm : Communicator
+        The ranks.
     """
     return 0.0 if calls_positive is None else ranking.top_k(scores, labels, calls_positive, comm).threshold
 
@@ -35,10 +37,12 @@ def headline_measures(
     ----------
     measure : Measure
         The measure that was trained for.
-    scores, labels : ndarray of shape (n_local,)
-        This rank's rows that count.
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1, without rows that are left out of the training.
     threshold : float
-        The score from which on a row is called positive.
+        The smallest score with which a row is called positive.
+    comm : Communicator
+        The ranks.
     """
     ranked = ranking.ranking(scores, labels, comm)
     values = {name: float(getattr(ranked, name)) for name in RANKING}

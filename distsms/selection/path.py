@@ -26,7 +26,7 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.selection.folds import Folds, make_folds
 from distsms.training.objectives import make_losses
 from distsms.training.verdict import why_chance

@@ -107,7 +107,9 @@ def nothing(measure: str, points: Sequence[Point]) -> str:
     """Return a warning, with advice, if no lambda gives a model that is better than w = 0, or else an empty string."""
     if not all(point.result["vacuous"] for point in points if not point.fold):
         return ""
-    advice = "use --measure rocarea, and its model as it is" if measure == "prbep" else "smaller lambdas may do better"
+    advice = (
+        "smaller lambdas may do better" if measure == "rocarea" else "use --measure rocarea, and its model as it is"
+    )
     return f"  warning   none of these lambdas gives a model that is better than w = 0; {advice}"
 
 

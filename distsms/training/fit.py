@@ -32,12 +32,13 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import Vectors, choose_step, make_vectors
+from distsms.parallel.vector_placement import choose_step, make_vectors
+from distsms.parallel.vectors import Vectors
 from distsms.training.advice import advise, describe_chance, describe_idleness
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows, model_info, provenance
-from distsms.training.quick_check import Checker, QuickCheck, judge
+from distsms.training.quick_check import Checker, QuickCheck, judge, reserve
 from distsms.training.recorder import recording
 from distsms.training.verdict import why_chance
 from distsms.utils.timing import Clock
@@ -168,10 +169,9 @@ class RunOptions:
     measure_rows : bool
         Whether to compute the measures on the training rows, which sorts the scores.
     check : bool
-        Whether to compare the model with a quick ROCArea model (`distsms.training.quick_check`), if the measure is
-        another one.
+        Whether to compare a model for another measure with a ROCArea model (`distsms.training.quick_check`).
     hold_out : bool
-        Whether this check holds out training rows; otherwise the caller compares the models on test rows.
+        Whether this holds out training rows; otherwise the caller compares the models on test rows.
     """
 
     memory: float | None = None
@@ -340,11 +340,20 @@ def fit(
             ordering, step = plan.ordering, plan.step
         elif options.memory is not None:
             raise InputError("a limit of memory is for data sets, which can be streamed; these rows are in memory")
+    checked = options.check and task.measure.family != "rocarea"
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:
             observer.planned(plan, recorder.notes)
-        block = task.data if isinstance(task.data, DataBlock) else _load(task.data, comm, plan, clock, reading)
+        reserved = None
+        if checked and plan is not None and options.memory is not None:
+            reserved = reserve(options.memory, plan.needs.least(comm.size, root=True))
+            checked = reserved is not None
+        block = (
+            task.data
+            if isinstance(task.data, DataBlock)
+            else _load(task.data, comm, plan, reserved or 0.0, clock, reading)
+        )
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
         features = WithBias(block.features, task.bias) if task.bias else block.features
         step, _ = choose_step(step, features.shape[1], comm.size, settings.traits.spreadable)
@@ -371,17 +380,22 @@ def fit(
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm)
     del scores, labels
     check = None
-    if options.check and task.measure.family != "rocarea" and result.status not in UNFINISHED:
+    if checked and result.status not in UNFINISHED:
         with clock.phase("check"):
-            task_of_check = block, task.measure, settings, task.bias, result
-            check = Checker(*task_of_check, comm, options.memory, options.stop_wanted).run(options.hold_out)
+            ended = result.seconds, result.evaluations, result.w
+            what = block, task.measure, settings, task.bias, *ended, comm
+            check = Checker(*what, memory=reserved, stop_wanted=options.stop_wanted).run(options.hold_out)
     w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
     return TrainedModel(*found, vectors, clock, reading, evaluations)
 
 
-def _load(data: Manifest, comm: Communicator, plan: Plan | None, clock: Clock, reading: ReadCounter) -> DataBlock:
+def _load(
+    data: Manifest, comm: Communicator, plan: Plan | None, reserved: float, clock: Clock, reading: ReadCounter
+) -> DataBlock:
+    """Load this rank's rows within the plan, less some bytes that are needed later. Collective."""
     assert plan is not None
+    room = plan.room(comm.is_root)
     with clock.phase("load"), reading:
-        return dataset.load(data, comm, budget=plan.room(comm.is_root))
+        return dataset.load(data, comm, budget=room and room._replace(bytes=room.bytes - int(reserved)))

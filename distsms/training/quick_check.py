@@ -37,7 +37,7 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import choose_step, make_vectors
+from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.training.objectives import make_losses
 from distsms.training.verdict import why_chance
 from distsms.utils.hashing import row_keys
@@ -48,6 +48,8 @@ LEAST_ROWS, MOST_ROWS = 2000, 10**6
 """How many rows of the data a sample has, on average; at least so many even where time is short."""
 LEAST_BYTES = 2**26
 """The bytes that a sample may take on a rank, however few all rows take."""
+LIBRARIES = 16 * 2**20
+"""What a check takes besides its sample, measured: compiled code, SciPy's L-BFGS."""
 EVALUATIONS = 100
 """About how many evaluations the ROCArea models of a check take, for choosing the size of the sample."""
 TENTHS, PATIENCE = 10, 2
@@ -155,6 +157,15 @@ def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> 
     return Contest(on, measure.name, ours, theirs, gains, useful)
 
 
+def reserve(memory: float, least: float) -> float | None:
+    """Return the bytes to keep for a check of those that a rank may take, or None if they do not suffice. Local.
+
+    `least` is what a rank takes without a check, at the least.
+    """
+    wanted = LIBRARIES + memory / 20
+    return wanted if least + wanted <= memory else None
+
+
 class _OutOfTime(Exception):
     """The check has no time left for its ROCArea model."""
 
@@ -172,12 +183,14 @@ class Checker:
         Of the run.
     bias : float or None
         The constant feature of the run.
-    result : Result
-        How the run ended.
+    seconds, evaluations : float, int
+        Of the run.
+    w : ndarray of shape (p,)
+        What the run found, with a bias (p + 1,).
     comm : Communicator
         The ranks.
     memory : float, optional
-        The most bytes that a rank may take for everything; a sample takes a tenth of it.
+        The bytes that a rank has for the check, as `reserve` returned them.
     stop_wanted : callable
         As for `Objective`; it ends the check.
     """
@@ -188,22 +201,24 @@ class Checker:
         measure: Measure,
         settings: Settings,
         bias: float | None,
-        result: Result,
+        seconds: float,
+        evaluations: int,
+        w: Floats,
         comm: Communicator,
         memory: float | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._measure, self._bias, self._result, self._comm = measure, bias, result, comm
+        self._measure, self._bias, self._w, self._comm = measure, bias, w, comm
         self._settings = replace(settings, checkpoint_every=None, time_limit=math.inf)
         self._begun = time.monotonic()
-        seconds = max(LEAST_SECONDS, SHARE * result.seconds)
-        self._late = lambda: stop_wanted() or time.monotonic() > self._begun + seconds
+        end = self._begun + max(LEAST_SECONDS, SHARE * seconds)
+        self._late = lambda: stop_wanted() or time.monotonic() > end
         counted = block.counted
         counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
         n, nnz, rows, held = map(int, comm.sum(np.array(counts)))
-        room = memory / 10 * comm.size if memory else max(held / 10, LEAST_BYTES * comm.size)
-        an_evaluation = result.seconds / max(result.evaluations, 1) / max(n, 1)
-        by_time = seconds / max(an_evaluation * (EVALUATIONS + result.evaluations), 1e-300)
+        room = (memory - LIBRARIES) * comm.size if memory else max(held / 10, LEAST_BYTES * comm.size)
+        an_evaluation = seconds / max(evaluations, 1) / max(n, 1)
+        by_time = (end - self._begun) / max(an_evaluation * (EVALUATIONS + evaluations), 1e-300)
         self._n, wanted = n, min(MOST_ROWS, max(by_time, LEAST_ROWS), room / (40 * nnz / max(rows, 1) + 100))
         number = block.first_row + np.arange(len(counted))
         drawn = counted & (row_keys(number, _DRAW) / 2.0**64 < wanted / max(n, 1))
@@ -224,7 +239,8 @@ class Checker:
     def _run(self, hold_out: bool) -> QuickCheck:
         labels, comm, features = self._block.labels, self._comm, self._block.features
         out = (self._part < HELD_OUT) & hold_out
-        choosing, training = self._part == CHOOSING, ~out
+        training = ~out
+        choosing = (self._part == CHOOSING) & training
         if not min(
             self._count(part & (labels == sign)) for part in (choosing, training & ~choosing) for sign in (1, -1)
         ):
@@ -240,7 +256,7 @@ class Checker:
             return found
         own, on = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
         if own is None:
-            own, on = self._result.w, "trained this one, but not the ROCArea model"
+            own, on = self._w, "trained this one, but not the ROCArea model"
         both = scores[out], self._with_bias().margins(own)[out]
         judged = JudgedRows(labels[out], self._rows[out], both, (found.threshold, 0.0))
         n_out = self._count(out)
@@ -253,7 +269,7 @@ class Checker:
         or above it, where D is the distance of the classes' means.
         """
         features, labels, comm = self._block.features, self._block.labels, self._comm
-        squares, rows = comm.sum(np.array([features.second_moments().sum(), len(labels)]))
+        squares, rows = comm.sum(np.array([features.columns().squares.sum(), len(labels)]))
         lam = 10.0 ** round(math.log10(squares / rows)) if 0 < squares < math.inf else 1.0
         best, chosen, w, worse = 0.5, (lam, np.zeros(features.shape[1])), None, 0
         for _ in range(TENTHS):
@@ -278,7 +294,7 @@ class Checker:
             found = self._solve(self._at(n), self._settings, training, None)
         except (_OutOfTime, InputError):
             return None
-        return found.w if found.status is self._result.status else None
+        return found.w if found.status is Status.PROVED else None
 
     def _solve(self, measure: Measure, settings: Settings, training: NDArray[np.bool_], start: Floats | None) -> Result:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""

@@ -305,6 +305,18 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
 
 
 @pytest.mark.serial
+@given(st.lists(st.floats(0, 1), max_size=40), st.sampled_from([0.5, 0.95]))
+def test_the_interval_of_prbep_is_the_wider_one_of_two_on_each_side(replicates, level):
+    """The binomial interval and the replicates' quantiles, within 0 and 1."""
+    share, labels = np.repeat([1.0, 0.0], [12, 8]), np.ones(20, np.int8)
+    found = confidence.prbep_estimate(share, labels, ALONE)
+    alone = confidence.prbep_interval(found, np.empty(0), level)
+    both = confidence.prbep_interval(found, np.array(replicates), level)
+    tails = np.quantile(replicates, [0.5 - level / 2, 0.5 + level / 2]) if replicates else (1.0, 0.0)
+    assert (both.low, both.high) == pytest.approx((min(alone.low, tails[0]), max(alone.high, tails[1])))
+
+
+@pytest.mark.serial
 def test_paired_replicates_tell_models_apart():
     scores, labels = drawn(4000, 0.2, decimals=9, shift=2.0)
     worse = scores + np.random.default_rng(5).normal(size=4000)

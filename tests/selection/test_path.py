@@ -19,7 +19,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import STEPS
+from distsms.parallel.vector_placement import STEPS
 from distsms.selection import path_text
 from distsms.selection.choice import Mean, choose, expected, faults, means
 from distsms.selection.folds import make_folds

@@ -9,7 +9,6 @@ import pytest
 
 from distsms.errors import EXIT_LIMIT, EXIT_OK, EXIT_VACUOUS
 from distsms.inference import scoring
-from distsms.matrix.local import as_features
 from distsms.measures import Measure
 from distsms.metrics.ranking import contingency
 from distsms.parallel.communicator import Communicator
@@ -111,9 +110,8 @@ def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
     X, y = rare(n=4000)
     rows = block(ALONE, as_csr(X), y)
     task = TrainingTask.of_rows(rows.features, y, "precision@100", settings_for("precision@100", "bmrm", lam=1e-2))
-    trained = fit(task, ALONE)
     monkeypatch.setattr(quick_check, "MOST_ROWS", 1000)
-    found = Checker(rows, task.measure, task.settings, None, trained.result, ALONE).run(hold_out=True)
+    found = Checker(rows, task.measure, task.settings, None, 0.1, 10, np.zeros(3), ALONE).run(hold_out=True)
     n_out = int(found.contest.on.split()[0])
     assert 800 < found.rows + n_out < 1200 and 0.25 < n_out / (found.rows + n_out) < 0.42
     assert found.contest.measure == f"precision@{round(100 * n_out / 4000)}"
@@ -124,8 +122,7 @@ def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
 def test_the_threshold_is_the_best_one(measure):
     X, y = rare(n=300)
     settings = settings_for(measure, "bmrm", lam=1e-2)
-    result = fit(TrainingTask.of_rows(as_features(X), y, measure, settings), ALONE).result
-    checker = Checker(block(ALONE, as_csr(X), y), Measure.parse(measure), settings, None, result, ALONE)
+    checker = Checker(block(ALONE, as_csr(X), y), Measure.parse(measure), settings, None, 0.1, 10, np.zeros(3), ALONE)
     scores = np.round(X[:, 0], 1)
     best = checker._best_threshold(scores, y)
 
@@ -157,6 +154,19 @@ def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
     assert trained.warnings()[0].endswith(
         f"on {folder}/test. Use the measure rocarea with lambda {trained.check.lam:g} instead."
     )
+
+
+@pytest.mark.serial
+def test_a_check_keeps_within_the_memory_and_is_left_out_where_it_has_no_room(tmp_path):
+    from distsms.data.shards.dataset import write_data
+    from distsms.training.plan import make_plan
+
+    manifest = write_data(tmp_path / "train", *rare())
+    settings = settings_for("prbep", "lbfgs", lam=1e-2)
+    task = TrainingTask(manifest, Measure.parse("prbep"), settings)
+    least = make_plan(manifest, "prbep", settings, 1, [0], memory=2**40).needs.least(1, root=True)
+    assert fit(task, ALONE, RunOptions(memory=1.2 * least, check=True)).check.contest is not None
+    assert fit(task, ALONE, RunOptions(memory=1.02 * least, check=True)).check is None
 
 
 def as_csr(X):
