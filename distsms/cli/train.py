@@ -185,6 +185,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
 
     say = speaker(comm.is_root and not args.quiet)
     solver = solver_for(args, args.solver, args.measure, comm, say)
+    hint = args.lam is None
     with comm.fail_together():  # what can be refused before the data are read; `fit` refuses the rest
         task = _task(args, solver)
         if comm.is_root:
@@ -193,6 +194,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     if args.lam == "auto":
         chosen = choose_lambda_for(task, args.memory, comm, signals.wanted, say)
         task = replace(task, settings=replace(task.settings, lam=chosen.lam))
+    elif hint:
+        say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
     checked = {"check": not args.no_check, "hold_out": not args.test}
     options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
     observer = text.TrainingNarrator(args, task, comm, say)
