@@ -93,7 +93,7 @@ def train(
         What to optimize: ``"rocarea"``, ``"prbep"``, ``"error-rate"``, ``"f1"`` (or ``"f0.5"``, ...),
         ``"precision@K"`` or ``"recall@K"``.
     lam : float
-        The weight of the regularizer ``lam/2 ||w||^2``.
+        The weight of the regularizer ``lam/2 ||w||^2``. The command ``distsms train --lambda auto`` chooses it.
     bias : float, optional
         The value of a constant feature, regularized like any other; None is without.
     start : Model or path, optional

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import BY, add_old_names, chooser, count, positive, whole
-from distsms.errors import EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
@@ -21,9 +19,8 @@ if TYPE_CHECKING:
     from distsms.optim.result import Result
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.path import Point, Problem, Run
+    from distsms.selection.path import Point, Problem
     from distsms.selection.path_store import PathStore
-    from distsms.selection.quick_rocarea import Comparison
 
 NAME = "path"
 USAGE = "DATA [options]"
@@ -194,6 +191,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     import time
     from dataclasses import replace
 
+    from distsms.cli import path_summary
     from distsms.cli.options import rows_held, solver_for, speaker
     from distsms.cli.progress import Progress
     from distsms.data.shards import dataset
@@ -287,7 +285,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     code = 0
     with comm.fail_together():
         if comm.is_root:
-            code = _conclude(args, identity, folder, found, seconds, warnings, compared, say)
+            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, say)
     code = comm.bcast(code)
     say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
@@ -351,76 +349,6 @@ class PointRecorder:
         self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
         self._progress(self._count, self._of, path_text.line(point, self._by))
-
-
-def _conclude(
-    args: argparse.Namespace,
-    identity: dict[str, Any],
-    folder: PathStore,
-    found: Run,
-    seconds: float,
-    warnings: list[str],
-    compared: Comparison | None,
-    say: Speaker,
-) -> int:
-    """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
-    from collections import Counter
-    from dataclasses import replace
-
-    from distsms.inference import model
-    from distsms.optim.result import Status
-    from distsms.selection import choice as choosing
-    from distsms.selection import folds, path_text
-    from distsms.selection.path_store import MODEL
-    from distsms.utils import formatting
-
-    points, by = folder.points(), choosing.chooser(args.measure, args.select)
-    ended = Counter(str(point.result["status"]) for point in points)
-    models = ", ".join(f"{count} {status}" for status, count in ended.most_common())
-    say(
-        f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s; models: {models}\n"
-    )
-    curve = choosing.means(points, by)
-    faults = choosing.faults(points)
-    chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
-    say(formatting.format_table(*path_text.table(points, by, chosen)))
-    if found.stopped:
-        say("\nstopped; finished points are kept, and the same line again goes on")
-        return EXIT_REQUEUE
-    codes = [Status[point.result["status"].upper()].exit_code for point in points]
-    results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}
-    if chosen:
-        results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule, "select": by}
-        results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}
-        results["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
-        if interval := choosing.expected(points, by, args.rule):
-            results |= {"interval": interval.as_json()}
-        best = folder.model(chosen.chosen.lam)
-        origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
-        origin |= {"rule": args.rule, "select": by, "held_out": chosen.chosen._asdict()}
-        say(path_text.choice(by, chosen, curve, points, args.rule))
-        if note := folds.CAVEATS.get(identity["folds_by"]):
-            say(f"  note      {note}")
-        say(f"  model     {folder.path / MODEL}")
-        on_model = list[str]()
-        if chance := path_text.why_chance(points, chosen):
-            codes.append(EXIT_VACUOUS)
-            on_model.append(f"This model ranks no better than chance: {chance}.")
-        if compared and (better := compared.warning(by, bool(chance))):
-            on_model.append(better)
-        found_of_it = {"path": origin, "vacuous": bool(chance), "warnings": on_model}
-        model.save(folder.path / MODEL, replace(best, info=best.info | found_of_it))
-        warnings += on_model
-        for warning in on_model:
-            say.warn(warning, "red" if chance else "yellow")
-        for warning in on_model if args.quiet else []:
-            print(f"distsms path: warning: {warning}", file=sys.stderr)
-        results |= {"chance": chance, "quick_rocarea": compared and compared.as_json()}
-    if warning := path_text.nothing(args.measure, points):
-        say(warning)
-    folder.describe(identity, **results)
-    say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
-    return max(codes, key=lambda code: (code != EXIT_VACUOUS, code) if code else (False, 0))
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:

@@ -192,6 +192,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     say = speaker(comm.is_root and not args.quiet)
     held.callback(say.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
+    hint = args.lam is None
     with comm.fail_together():  # what can be refused before the data are read; `fit` refuses the rest
         task = _task(args, solver)
         if comm.is_root:
@@ -200,6 +201,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     if args.lam == "auto":
         chosen = choose_lambda_for(task, args.memory, comm, signals.wanted, say)
         task = replace(task, settings=replace(task.settings, lam=chosen.lam))
+    elif hint:
+        say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
     checked = {"check": not args.no_check, "hold_out": not args.test}
     options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
     observer = text.TrainingNarrator(args, task, comm, say)
