@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distsms.cli.progress import Progress
-    from distsms.cli.terminal import Speaker
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
     from distsms.parallel.communicator import Communicator

@@ -66,7 +66,7 @@ def test_of_many_rows_points_are_exact_and_near_each_other(comm, monkeypatch, sh
 
 
 @pytest.mark.serial
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=120))
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=36, max_size=120))
 def test_points_are_left_out_where_they_are_near_the_previous_one(steps):
     """Of the points after the 32nd: those that nobody wants, less than 1/STEPS from the last one kept in both rates."""
     rises, wanted = np.array([step[:2] for step in steps]), np.array([step[2] and step[0] > 7 for step in steps])
@@ -91,7 +91,7 @@ def test_next_to_nothing(comm, labels):
 @pytest.mark.parametrize("size", [1.0, 1e8, 1e-8])
 def test_histograms_count_every_row(comm, size):
     scores, labels = drawn(3000, 0.2, decimals=9)
-    scores[5:9] = 1e6, -1e6, 2e6, -2e6  # outliers do not squeeze the other rows into a single bar
+    scores[5:7] = 1e6, -1e6  # outliers do not squeeze the other rows into a single bar
     scores = size * scores
     curve = of(scores, labels, comm)
     found = curves.histogram(local_part(scores, comm), local_part(labels, comm), curve, comm, 20)
@@ -114,3 +114,12 @@ def test_precision_and_recall_of_any_number_of_highest_scores_lie_on_the_curve(t
         head = ranking.top_k(scores, labels, k, alone)
         nearest = np.hypot(recall - head.recall, precision - head.precision).min()
         assert nearest < 0.02 if ties > 1 else nearest < 1e-12
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_histograms_end_where_the_last_rows_of_a_class_begin(comm, swapped):
+    """The bins reach over the thresholds at which the curve has between TAIL and 1 - TAIL of either class."""
+    counts = np.array([0, 1, 500, 997, 999, 1000]), np.array([0, 1, 600, 900, 999, 1000])
+    drawn = curves.Curve(np.array([np.inf, 50.0, 1.0, 0.0, -50.0, -100.0]), *(counts[::-1] if swapped else counts))
+    found = curves.histogram(np.empty(0), np.empty(0, np.int8), drawn, comm, 4)
+    np.testing.assert_array_equal(found.edges, [0.0, 0.25, 0.5, 0.75, 1.0])
