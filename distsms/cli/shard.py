@@ -217,8 +217,8 @@ def _print_summary(manifest: Manifest) -> None:
     if manifest.table is not None:
         print(f"  columns   {manifest.table.describe()}")
     if manifest.normalization.kind != "none":
-        which = "" if manifest.columns is None else "; features of 0 and 1 are left as they are"
-        print(f"  training  normalized ({manifest.normalization.kind}{which}); the files hold the rows as they were")
+        which = "" if manifest.columns is None else ", but for features of 0 and 1"
+        print(f"  training  normalized ({manifest.normalization.kind}){which}; the files hold the rows as they were")
     print(f"  files     {describe_files(manifest)}")
     for name, description in describe(manifest).items():
         print(f"  {name:<9} {description}")
