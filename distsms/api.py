@@ -30,6 +30,7 @@ True
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -40,7 +41,7 @@ from scipy import sparse
 
 from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
 from distsms.data.shards import dataset
-from distsms.errors import InputError
+from distsms.errors import InputError, ModelWarning
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
@@ -77,6 +78,7 @@ def train(
     checkpoint_every: float | None = None,
     resume: bool = False,
     trace: Path | None = None,
+    check: bool = True,
     **settings: Any,
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
@@ -118,6 +120,9 @@ def train(
         must be the same.
     trace : path, optional
         A file that gets one JSON line for each evaluation; that of a run which goes on is continued.
+    check : bool
+        After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
+        the rows, in at most a tenth of the run's time or a second.
     **settings
         Other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...
         The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures
@@ -127,12 +132,18 @@ def train(
     -------
     Model
         The same on every rank. Its `info` says how the run ended (status, J, lower_bound, gap), with which settings,
-        and where it was run (versions, host, command). A gap that was not proved is not an error.
+        and where it was run (versions, host, command). A gap that was not proved is not an error, and neither is a
+        model that ranks no better than chance (``vacuous``); ``warnings`` says what to use instead.
 
     Raises
     ------
     InputError
         On all ranks, if data, settings, checkpoint or trace cannot be used.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, if the model ranks no better than chance, or a quick ROCArea model is clearly better.
 
     Examples
     --------
@@ -161,8 +172,12 @@ def train(
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     how = begin, name, ordering, step, fingerprint
     task = TrainingTask(rows, Measure.parse(measure), chosen, bias, *how)
-    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted)
-    return fit(task, comm, conduct, _Watching(watch)).to_model(comm)
+    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted, check=check)
+    trained = fit(task, comm, conduct, _Watching(watch))
+    if comm.is_root:
+        for warning in trained.warnings():
+            warnings.warn(warning, ModelWarning, stacklevel=2)
+    return trained.to_model(comm)
 
 
 class _Watching(TrainingObserver):

@@ -6,7 +6,7 @@ import argparse
 import math
 
 from distsms.errors import InputError
-from distsms.measures import Measure
+from distsms.measures import Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -62,6 +62,14 @@ def measure(text: str) -> Measure:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def chooser(text: str) -> str:
+    """Parse a measure of held-out rows that can choose a lambda."""
+    try:
+        return check_chooser(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def duration(text: str) -> float:
     """Parse a time such as 90, 90s, 55m, 1.5h or 2d, and return seconds."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -105,6 +113,18 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
         metavar="N",
         help="How many threads each rank computes with (default: OMP_NUM_THREADS, or else 1). More ranks do as well,"
         " but threads share the memory of their rank.",
+    )
+
+
+def add_stall_timeout(parser: argparse._ActionsContainer) -> None:
+    """Add --stall-timeout, for all commands that run on several ranks."""
+    parser.add_argument(
+        "--stall-timeout",
+        type=patience,
+        default=600.0,
+        metavar="TIME",
+        help="End the whole job if a rank has not answered for this time, with a message that names the rank; 0 never"
+        " does so (default: 10m).",
     )
 
 
