@@ -114,7 +114,8 @@ def format_columns(reports: Sequence[ColumnReport]) -> str:
             f"  {features:>9}"
         )
     if rest := len(reports) - len(shown):
-        lines.append(f"and {rest:,} more columns, {sum(report.features for report in reports):,} features in all")
+        what = "more columns" if len(shown) >= MOST_SHOWN else "columns of numbers"
+        lines.append(f"and {rest:,} {what}, {sum(report.features for report in reports):,} features in all")
     for report in shown:
         for note in report.notes:
             lines += textwrap.wrap(

@@ -233,8 +233,8 @@ def _print_summary(manifest: Manifest, say: Speaker) -> None:
     if manifest.table is not None:
         say(f"  columns   {manifest.table.describe()}")
     if manifest.normalization.kind != "none":
-        which = "" if manifest.columns is None else "; features of 0 and 1 are left as they are"
-        say(f"  training  normalized ({manifest.normalization.kind}{which}); the files hold the rows as they were")
+        which = "" if manifest.columns is None else ", but for features of 0 and 1"
+        say(f"  training  normalized ({manifest.normalization.kind}){which}; the files hold the rows as they were")
     say(f"  files     {describe_files(manifest)}")
     for name, description in describe(manifest).items():
         say(f"  {name:<9} {description}")

@@ -38,7 +38,7 @@ def decide(
     owner knows.
     """
     place, text = survey.place[name], survey.texts.get(name)
-    count, missing = (int(number) for number in survey.numbers.counts[place])
+    count, missing = survey.numbers.counts[place].tolist()
     if text is None:
         values, exact = survey.numbers.sample.different(place)
     else:

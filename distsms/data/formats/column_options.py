@@ -61,15 +61,10 @@ class ColumnReport:
     def from_json(cls, record: Any) -> ColumnReport:
         """Return the report of a record in a manifest. Raises TypeError or ValueError for any other."""
         report = cls(**record)
-        kinds = {
-            "name": str,
-            "taken_for": str,
-            "values": int,
-            "exact": bool,
-            "missing": int,
-            "features": int,
-            "notes": list,
-        }
-        if wrong := [name for name, kind in kinds.items() if not isinstance(getattr(report, name), kind)]:
-            raise ValueError(f"{wrong[0]} of a column has another type")
+        for name, kind in _KINDS.items():
+            if not isinstance(record[name], kind):
+                raise ValueError(f"{name} of a column has another type")
         return report
+
+
+_KINDS = {"name": str, "taken_for": str, "values": int, "exact": bool, "missing": int, "features": int, "notes": list}

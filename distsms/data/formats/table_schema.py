@@ -96,6 +96,8 @@ class Column:
     @property
     def n_values(self) -> int:
         """The number of features without the one that marks missing values."""
+        if self.kind == NUMBER:
+            return 1
         if self.kind == CATEGORY:
             return len(self.categories or ()) + self.other
         if self.kind == HASH:
@@ -135,25 +137,36 @@ class Column:
         """Return the column of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
         if not isinstance(record, dict):
             raise TypeError("the record of a column must be an object")
-        known = dict(record)
-        if set(known) - set(_defaults()):
-            later = min(set(known) - set(_defaults()))
-            raise ValueError(f"this distsms does not know the field {later!r:.60} of a column")
+        known, kinds = dict(record), _kinds()
+        for name, value in record.items():
+            if name not in kinds:
+                raise ValueError(f"this distsms does not know the field {name!r:.60} of a column")
+            if not isinstance(value, kinds[name]):
+                raise TypeError(f"the field {name} of a column has another type")
         categories = record["categories"]
-        known |= {"name": str(record["name"]), "categories": None if categories is None else tuple(categories)}
-        for name in ("missing", "other", "numeric", "hours", "tokens"):
-            if not isinstance(known.get(name, False), bool):
-                raise TypeError(f"{name} of a column must be true or false")
-        if not isinstance(known.get("format", ""), str | None) or not isinstance(known.get("bits", 0), int):
-            raise TypeError("format or bits of a column have another type")
-        if any(not isinstance(category, str) for category in known["categories"] or ()):
-            raise TypeError("categories must be strings")
-        return cls(**{**known, "fill": float(known.get("fill", 0.0)), "bits": int(known.get("bits", 0))})
+        if categories is not None:
+            known["categories"] = tuple(categories)
+            if any(not isinstance(category, str) for category in categories):
+                raise TypeError("categories must be strings")
+        return cls(**known)
 
 
 @cache
 def _defaults() -> dict[str, Any]:
     return {field.name: field.default for field in fields(Column)}
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """Return the types that the fields of a column have in JSON."""
+    kinds = {name: type(default) for name, default in _defaults().items()}
+    return kinds | {
+        "name": str,
+        "categories": list | tuple | None,
+        "format": str | None,
+        "fill": float | int,
+        "bits": int,
+    }
 
 
 @dataclass(frozen=True)
