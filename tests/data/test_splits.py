@@ -294,7 +294,7 @@ def test_periods_by_brute_force(times, ends):
     ],
 )
 def test_what_a_table_is_split_by(tmp_path, capsys, words, by):
-    """Held against pandas: the latest rows are the test set, no user has rows in both parts, and the summary says it."""
+    """Held against pandas: the latest rows are the test set, no user is in both parts, and the summary says so."""
     rng = np.random.default_rng(3)
     day = pd.to_datetime("2024-01-01") + pd.to_timedelta(rng.integers(0, 90, N), "D")
     frame = pd.DataFrame({"x": rng.normal(size=N), "user": rng.integers(0, 40, N), "day": day, "y": np.arange(N) % 2})
