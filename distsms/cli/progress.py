@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from distsms.optim.result import State
+from distsms.parallel.mpi import launched_size
 from distsms.utils.formatting import format_bytes, format_table
 
 if TYPE_CHECKING:
@@ -75,6 +76,29 @@ def shard_counter(enabled: bool) -> Callable[[int, int], None]:
     def show(done: int, of: int) -> None:
         if enabled and of > 1:
             print(f"shard {done} of {of} on this rank, {time.monotonic() - start:.1f} s", flush=True)
+
+    return show
+
+
+def counter(what: str, stream: TextIO | None) -> Callable[[int, int], None]:
+    """Return a function to call after each of many parts, which shows what share is done and how long the rest takes.
+
+    On a terminal that is a line which changes, in a log a line every ten seconds. `what` is a word such as "scored".
+    """
+    start = last = time.monotonic()
+    live = stream is not None and stream.isatty() and not launched_size()
+
+    def show(done: int, of: int) -> None:
+        nonlocal last, stream
+        now = time.monotonic()
+        if stream is None or (now - last < (0.2 if live else 10.0) and done < of) or (done == of and not live):
+            return
+        last, left = now, (now - start) * (of - done) / done
+        line = f"{what} {100 * done / of:.0f} %, {now - start:.0f} s, about {left:.0f} s left" if done < of else ""
+        try:
+            print(f"\r{line:60}\r" if live else f"{line}\n", end="", file=stream, flush=True)
+        except OSError:  # whoever read the output has gone
+            stream = None
 
     return show
 

@@ -231,6 +231,27 @@ class ParquetFiles:
             )
 
 
+class ParquetWriter:
+    """A Parquet file of columns of strings and of float64, which is written part by part; a context manager."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path, self._file = path, contextlib.ExitStack()
+        self._writer: Any = None
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
+        types = {name: pa.string() if isinstance(values, list) else pa.float64() for name, values in columns.items()}
+        table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._path, table.schema))
+        self._writer.write_table(table)
+
+
 def open_files(paths: Sequence[str]) -> CsvFiles | ParquetFiles:
     """Return the files, by the format that the first file's name tells."""
     return ParquetFiles(paths) if paths[0].endswith((".parquet", ".pq")) else CsvFiles(paths)
