@@ -231,6 +231,26 @@ class ParquetFiles:
             )
 
 
+def is_frame(data: Any) -> bool:
+    """Return whether data are a table in memory: of pandas, polars or pyarrow."""
+    return isinstance(data, pa.Table) or hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc"))
+
+
+def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
+    """Write a table in memory as a Parquet file, without the index that a DataFrame of pandas has.
+
+    Raises InputError if a column holds what Parquet has no type for.
+    """
+    try:
+        if hasattr(frame, "to_arrow"):
+            frame = frame.to_arrow()
+        elif not isinstance(frame, pa.Table):
+            frame = pa.Table.from_pandas(frame, preserve_index=False)
+        arrow_parquet.write_table(frame, path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"the table cannot be read: {error}; convert the column to numbers or to strings") from error
+
+
 class ParquetWriter:
     """A Parquet file of columns of strings and of float64, which is written part by part; a context manager."""
 
