@@ -35,18 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
-    if "stall_timeout" in args:  # as in all of `options.long_run`; until its `StopSignals` can remember them
+    if args.stops_in_order:  # until the `StopSignals` of `options.long_run` can remember them
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
     from distsms.parallel.communicator import Communicator
-    from distsms.parallel.mpi import world
+    from distsms.parallel.mpi import launched_size, world
+    from distsms.parallel.watchdog import Watchdog
 
     comm = Communicator()
     try:
-        if args.mpi:
-            comm = world()
-        code = args.run(args, comm)
-        sys.stdout.flush()
-        return code
+        with Watchdog(args.stall_timeout if args.mpi and launched_size() > 1 else 0) as watchdog:
+            if args.mpi:
+                comm = world()
+                watchdog.watch(comm)
+            code = args.run(args, comm)
+            sys.stdout.flush()
+            return code
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from distsms._version import __version__
 from distsms.cli import baseline, compare, evaluate, export, info, path, predict, report, shard, synth, train
+from distsms.cli.types import add_stall_timeout
 from distsms.errors import EXIT_USAGE
 
 COMMANDS = (shard, synth, train, path, baseline, compare, evaluate, report, predict, export, info)
@@ -76,8 +77,12 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
             usage=f"distsms {module.NAME} {module.USAGE}",
         )
         parsers[module.NAME] = sub
-        sub.set_defaults(run=module.run, check=lambda args: None, mpi=True, solver_options=[], threads=None)
+        sub.set_defaults(
+            run=module.run, check=lambda args: None, mpi=True, solver_options=[], threads=None, stops_in_order=False
+        )
         module.add_arguments(sub)
+        if sub.get_default("mpi"):
+            add_stall_timeout(sub)
     return parser, parsers
 
 

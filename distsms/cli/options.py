@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_threads, count, duration, memory, patience, positive
+from distsms.cli.types import add_threads, count, duration, memory, positive
 
 if TYPE_CHECKING:
     from distsms.data.shards.dataset import DataBlock
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-
-STALL_TIMEOUT = 600.0  # seconds
 
 SOLVERS_HELP = (
     "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is SciPy's L-BFGS, for machines without PETSc; "
@@ -32,11 +30,10 @@ USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
 
 @contextlib.contextmanager
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
-    """Around a long run: remember signals, watch for ranks that do not answer, and close what was opened at the end."""
+    """Around a long run: remember signals, and close what was opened at the end."""
     from distsms.parallel.signals import StopSignals
-    from distsms.parallel.watchdog import watching
 
-    with StopSignals() as signals, watching(comm, args.stall_timeout), contextlib.ExitStack() as held:
+    with StopSignals() as signals, contextlib.ExitStack() as held:
         yield signals, held
 
 
@@ -75,14 +72,7 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
             else f"the limit of each run (default: {time_limit:g}s)."
         ),
     )
-    stop.add_argument(
-        "--stall-timeout",
-        type=patience,
-        default=STALL_TIMEOUT,
-        metavar="TIME",
-        help="End the whole job if a rank has not answered for this time, with a message that names the rank; 0 never"
-        " does so (default: 10m).",
-    )
+    parser.set_defaults(stops_in_order=True)
 
 
 def add_vectors(how: argparse._ArgumentGroup) -> None:

@@ -108,6 +108,18 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_stall_timeout(parser: argparse._ActionsContainer) -> None:
+    """Add --stall-timeout, for all commands that run on several ranks."""
+    parser.add_argument(
+        "--stall-timeout",
+        type=patience,
+        default=600.0,
+        metavar="TIME",
+        help="End the whole job if a rank has not answered for this time, with a message that names the rank; 0 never"
+        " does so (default: 10m).",
+    )
+
+
 def add_compress(parser: argparse._ActionsContainer) -> None:
     """Add --compress, for the commands that write shards."""
     parser.add_argument(

@@ -26,7 +26,7 @@ CLUSTER = "it needs SLURM; the tests of jobs/ run these scripts on one that they
 NOT_RUN = {
     "scripts/test": "it is what runs this test",
     "DISTSMS_PYTHON=python scripts/test": "it is what runs this test",
-    "git clone": INSTALLS,
+    "cd distsms": INSTALLS,
     "conda create": INSTALLS,
     "pip install": INSTALLS,
     "python3 -m venv": INSTALLS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 
 import pytest
 
-from distsms.parallel.watchdog import Activity
+from distsms.parallel.watcher import Activity
 from tests.support.program import children, finish, rank_of, start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
@@ -21,15 +22,16 @@ SOON = 20.0  # seconds after which a job that ends must be gone
 PROGRAM = """
 import sys, time, numpy as np
 from distsms.parallel.mpi import world
-from distsms.parallel.watchdog import watching
-comm = world()
+from distsms.parallel.watchdog import Watchdog
 
 def busy(seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pass
 
-with watching(comm, float(sys.argv[4])):
+with Watchdog(float(sys.argv[4])) as watchdog:
+    comm = world()
+    watchdog.watch(comm)
     for k in range(int(sys.argv[1])):
         if k == 20 and comm.rank == int(sys.argv[2]):
             exec(sys.argv[3])
@@ -128,6 +130,39 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(tmp_path):
     code, out, err = finish(process)
     assert code == 0, err
     assert "done" in out
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_hangs_before_mpi_starts_is_seen(tmp_path, rank):
+    hang = f"import os, signal\nif os.environ['OMPI_COMM_WORLD_RANK'] == '{rank}': os.kill(os.getpid(), signal.SIGSTOP)"
+    script = tmp_path / "program.py"
+    script.write_text(f"{hang}\n{PROGRAM}")
+    code, out, err = finish(start(1, 0, "pass", TIMEOUT, ranks=3, program=(str(script),)))
+    assert code != 0
+    assert "for MPI to start (--stall-timeout): another rank hangs while it starts; " in err
+    assert re.search(rf"; rank {rank} \(process \d+\) is stopped; ending the job", err)
+    assert "running" not in out
+
+
+def test_a_launcher_that_is_stopped_ends_the_job(tmp_path):
+    process = launch(tmp_path, 10**6)
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGSTOP)
+    code, _, err = finish(process)
+    assert code != 0
+    assert f"process {process.pid} on {os.uname().nodename}) has been stopped for " in err
+
+
+def test_a_command_with_a_stopped_rank_ends(tmp_path):
+    process = start("synth", "sparse", tmp_path / "data", "--rows", "1e8", "--stall-timeout", "2s", ranks=2)
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("**/*.h5*")) and not list(tmp_path.glob("**/.*")):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.1)
+    os.kill(pid_of(process, 1), signal.SIGSTOP)
+    code, _, err = finish(process)
+    assert code != 0
+    assert "no answer from rank 1 (" in err
 
 
 @pytest.mark.parametrize("program, state", [("while True: pass", "R"), ("import time; time.sleep(100)", "S")])

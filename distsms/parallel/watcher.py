@@ -1,0 +1,365 @@
+"""The watcher: a process beside each rank that ends the job when a rank has stopped responding, and names that rank.
+
+Whatever blocks the rank's threads, in MPI, in PETSc or on a disk that hangs, does not block the watcher. It observes
+from outside (in /proc, so on Linux only) whether its rank uses the processor or moves bytes. A rank that computes does,
+and so does one that waits in MPI for another, since MPI polls. A rank that is stopped, or that hangs on a disk, does
+not.
+
+The watchers of a job report to the root's watcher by UDP how long their ranks have been idle, and it answers. If a rank
+has been idle for too long, or its watcher silent, the root's watcher prints that and makes every watcher kill its rank.
+A watcher that no longer hears from the root's watcher kills its own rank. If the launcher does not end after that, it
+is killed, too: mpirun may wait for a host that is no longer reachable. A launcher that is stopped ends the job as well.
+
+A watcher that was never heard from (because of a firewall, say) is ignored. A watcher that notices that it has itself
+been asleep, because the whole job was suspended, allows the others the same time.
+
+Every datagram begins with a digest of the rest of it, keyed with a secret of this job. A watcher drops a datagram with
+another digest unread, and one whose number is not above all that it has received from this rank: so neither a forged
+datagram nor a repeated one has any effect.
+
+This file is the watcher's program. It is started without the package's path, so it imports nothing but Python's
+standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any, NamedTuple
+
+BYE = b"."
+BUSY_SHARE = 1e-3  # a rank is idle if its processor time is less than this share of the time-out,
+BUSY_BYTES = 2**16  # and if it moves fewer bytes than this
+DEATH_GRACE = (
+    3.0  # seconds that the launcher has to end a job in which a rank has died: its message is better than ours
+)
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
+LAUNCHER_GRACE = 10.0  # seconds that one of these has to notice: it may wait for ever for an unreachable host
+UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
+KINDS = ("beat", "done", "died", "end")
+HEADER = struct.Struct("!BIQd")  # the kind's index, the sender's rank, the number of the message, seconds of idleness
+DIGEST_BYTES = hashlib.sha256().digest_size
+ABOUT_BYTES = 1000  # of a message's text, at most
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")  # variables of launchers
+STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
+
+
+class Activity:
+    """For how long a process has been idle, and its state.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+    least : float
+        Seconds of processor time that count as activity.
+
+    Attributes
+    ----------
+    since : float
+        When it was last seen active, by `time.monotonic`.
+    state : str
+        Its state, a letter as in ps.
+    """
+
+    def __init__(self, pid: int, least: float) -> None:
+        self._pid, self._least = pid, least
+        self._mark = (-1.0, -1.0)  # its seconds of processor time and bytes moved when it was last seen active
+        self.since = time.monotonic()
+        self.state = ""
+
+    def look(self) -> None:
+        """Observe the process, and update `since` and `state`."""
+        fields = _fields(self._pid)
+        if not fields:
+            return  # the process has ended, which `run` notices by the closed pipe
+        self.state = fields[0]
+        used, moved = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 0.0
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{self._pid}/io") as file:
+            moved = sum(float(line.split()[1]) for line in file if "char" in line)
+        busy = used - self._mark[0] >= self._least or moved - self._mark[1] >= BUSY_BYTES
+        if busy or self.state == "R":  # R: it is running, or waits for a processor
+            self._mark, self.since = (used, moved), time.monotonic()
+
+
+class Message(NamedTuple):
+    """What one watcher tells another."""
+
+    kind: str  # one of KINDS
+    rank: int  # the sender's
+    number: int  # larger than that of the sender's message before
+    idle: float  # seconds for which the sender's rank has been idle
+    about: str  # where the sender's rank runs and what state it is in, for people
+
+    def pack(self, key: bytes) -> bytes:
+        """Return the datagram of this message: its keyed digest, the header, and the text."""
+        text = self.about.encode(errors="replace")[:ABOUT_BYTES]
+        body = HEADER.pack(KINDS.index(self.kind), self.rank, self.number, self.idle) + text
+        return hmac.digest(key, body, "sha256") + body
+
+    @classmethod
+    def unpack(cls, datagram: bytes, key: bytes) -> Message | None:
+        """Return the message of a datagram; None unless it was made with this key."""
+        digest, body = datagram[:DIGEST_BYTES], datagram[DIGEST_BYTES:]
+        if len(body) < HEADER.size or not hmac.compare_digest(digest, hmac.digest(key, body, "sha256")):
+            return None
+        kind, rank, number, idle = HEADER.unpack(body[: HEADER.size])
+        return cls(KINDS[kind], rank, number, idle, body[HEADER.size :].decode(errors="replace"))
+
+
+class Watcher:
+    """The process beside a rank; the rank is its parent.
+
+    Parameters
+    ----------
+    setup : dict
+        `rank` and `size`; `key`, the job's secret in hexadecimal; `root`, address and port of each of the root's
+        sockets.
+    sockets : list of socket
+        The root's sockets, at the root; empty elsewhere.
+    timeout : float
+        Seconds after which an idle or silent rank ends the job.
+    """
+
+    def __init__(self, setup: dict[str, Any], sockets: list[socket.socket], timeout: float) -> None:
+        self.rank, self.key, self.timeout = setup["rank"], bytes.fromhex(setup["key"]), timeout
+        self.others = set(range(setup["size"])) - {self.rank} if self.rank == 0 else {0}
+        # Where each other rank is reached: a socket, and an address if the socket is not connected to it. The other
+        # ranks use all addresses of the root's host until one has answered.
+        self.peers: dict[int, list[tuple[socket.socket, Any]]] = {}
+        if self.rank:
+            sockets = [_connected(address, port) for address, port in setup["root"]]
+            self.peers = {0: [(sock, None) for sock in sockets]}
+        self.sockets = sockets
+        for sock in sockets:
+            sock.setblocking(False)
+        self.number, self.heard = 0, dict.fromkeys(self.others, 0)  # of the messages sent, and of each rank's last one
+        self.parent = os.getppid()
+        self.launcher = _parent(self.parent)
+        self.activity = Activity(self.parent, BUSY_SHARE * self.timeout)
+        self.interval = min(5.0, self.timeout / 10)
+        self.answered: dict[int, float] = {}  # when each other rank was last known to be active
+        self.about: dict[int, str] = {}  # where each rank runs, and its state
+        self.died: dict[int, float] = {}
+        self.start = self.last = self.launcher_ran = time.monotonic()
+
+    def run(self) -> None:
+        """Watch until the rank reports that it is done, or the job is over."""
+        while True:
+            patience = max(0.0, self.last + self.interval - time.monotonic())
+            ready = select.select([0, *(sock.fileno() for sock in self.sockets)], [], [], patience)[0]
+            for sock in self.sockets:
+                if sock.fileno() in ready:
+                    self.receive(sock)
+            if 0 in ready:
+                if os.read(0, 1) == BYE:
+                    self.send("done")
+                    return
+                self.send("died")
+                if self.rank == 0:
+                    time.sleep(DEATH_GRACE)
+                    self.end("rank 0 has died")
+                return
+            if time.monotonic() >= self.last + self.interval:
+                self.beat()
+                self.check()
+
+    def beat(self) -> None:
+        """Observe this watcher's rank, and report to the other watchers."""
+        now = time.monotonic()
+        asleep = now - self.last - self.interval
+        if asleep > 2 * self.interval:  # nobody knows whether the other ranks were active meanwhile
+            self.answered = {rank: then + asleep for rank, then in self.answered.items()}
+            self.activity.since += asleep
+            self.launcher_ran += asleep
+        self.last = now
+        self.activity.look()
+        self.send("beat")
+
+    def send(self, kind: str) -> None:
+        """Send a message to the root's watcher, or from there to all watchers that it has heard from."""
+        self.number += 1
+        idle = time.monotonic() - self.activity.since
+        datagram = Message(kind, self.rank, self.number, idle, self.whereabouts()).pack(self.key)
+        for ways in self.peers.values():
+            for sock, address in ways:
+                with contextlib.suppress(OSError):
+                    sock.send(datagram) if address is None else sock.sendto(datagram, address)
+
+    def whereabouts(self) -> str:
+        """Describe for people where this watcher's rank runs and what state it is in."""
+        why = STATES.get(self.activity.state, "")
+        return f"on {os.uname().nodename}, process {self.parent}{why and ', which ' + why}"
+
+    def receive(self, sock: socket.socket) -> None:
+        """Read one datagram and act on it; drop it if it is not from this job, or old."""
+        try:
+            data, address = sock.recvfrom(4096)
+        except OSError:
+            return
+        message = Message.unpack(data, self.key)
+        if message is None or message.number <= self.heard.get(message.rank, message.number):
+            return
+        self.heard[message.rank] = message.number
+        self.peers[message.rank] = [(sock, None if self.rank else address)]
+        if message.kind == "end":
+            self.kill()
+        elif message.kind == "done":
+            self.others.discard(message.rank)
+            self.answered.pop(message.rank, None)
+        elif message.kind == "died":
+            self.died.setdefault(message.rank, time.monotonic())
+        else:
+            self.answered[message.rank] = time.monotonic() - message.idle
+        self.about[message.rank] = message.about
+
+    def check(self) -> None:
+        """End the job if a rank has been idle or silent for too long, or has died."""
+        now = time.monotonic()
+        late = {rank: now - then for rank, then in self.answered.items() if now - then > self.timeout}
+        if self.rank == 0 and now - self.activity.since > self.timeout:
+            late[0], self.about[0] = now - self.activity.since, self.whereabouts()
+        if late:
+            time.sleep(0.05 * min(self.rank, 20))  # if all have lost the root, the first to wake up reports it
+            ranks = [f"rank {rank} ({self.about[rank]}) for {late[rank]:.0f} s" for rank in sorted(late)]
+            self.end(f"no answer from {', '.join(ranks)} (--stall-timeout {self.timeout:g}s)")
+        if _state(self.launcher) != "T":
+            self.launcher_ran = now
+        elif now - self.launcher_ran > self.timeout:
+            time.sleep(0.05 * min(self.rank, 20))
+            name = f"the launcher ({_name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
+            why = f"{name} has been stopped for {now - self.launcher_ran:.0f} s (--stall-timeout {self.timeout:g}s)"
+            with contextlib.suppress(OSError):  # it forwards nothing, so write where it would forward to
+                os.close(2)
+                os.open(f"/proc/{self.launcher}/fd/2", os.O_WRONLY)  # takes the number that has become free
+            self.end(why)
+        if any(now - then > DEATH_GRACE for then in self.died.values()):
+            self.end(", ".join(f"rank {rank} ({self.about[rank]}) has died" for rank in sorted(self.died)))
+        if self.rank == 0 and self.start and now - self.start > UNHEARD:
+            self.start = 0.0
+            if unheard := sorted(self.others - set(self.answered)):
+                say(f"warning: ranks {unheard} are not watched, since no UDP message arrives from their hosts")
+        if self.rank or not self.start:  # sockets by which nobody was reached are not needed any more
+            used = [sock for ways in self.peers.values() for sock, _ in ways]
+            self.sockets = [sock for sock in self.sockets if sock in used]
+
+    def end(self, why: str) -> None:
+        """Print why, and end every rank."""
+        say(f"{why}; ending the job")
+        for _ in range(3 if self.rank == 0 else 0):
+            self.send("end")
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill this watcher's rank and end."""
+        kill_rank(self.parent, self.launcher)
+
+
+def _fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; empty if the process has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()
+    return []
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process, a letter as in ps; "" if it has ended."""
+    return (_fields(pid) or [""])[0]
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of a process; 0 if the process has ended."""
+    return int((_fields(pid) or ["", "0"])[1])
+
+
+def _name(pid: int) -> str:
+    """Return the name of a process; "" if it has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
+    return ""
+
+
+def _rank_of(pid: int) -> str:
+    """Return the rank that the launcher gave a process; "?" if it is not known."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        variables = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))
+        return next((variables[name.encode()].decode() for name in RANKS if name.encode() in variables), "?")
+    return "?"
+
+
+def _connected(address: str, port: int) -> socket.socket:
+    """Return a UDP socket at the address of this host from which the root is reached, open to the root alone."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with contextlib.suppress(OSError):  # there is no way from here to this address of the root
+        sock.connect((address, port))
+    return sock
+
+
+def say(text: str) -> None:
+    """Print a line on standard error."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"distsms watchdog: {text}\n".encode())
+
+
+def kill_rank(parent: int, launcher: int) -> None:
+    """Kill a rank, whatever its state, then the launcher if it does not end by itself; then exit."""
+    if os.getppid() == parent:
+        os.kill(parent, signal.SIGKILL)
+    for stream in (1, 2):  # the launcher may wait until these are closed
+        os.close(stream)
+    end = time.monotonic() + LAUNCHER_GRACE
+    while _name(launcher) in LAUNCHERS and _state(launcher) != "Z":
+        time.sleep(0.1)
+        if time.monotonic() > end:
+            os.kill(launcher, signal.SIGKILL)
+    sys.exit(1)
+
+
+def wait_for_setup(timeout: float) -> tuple[bytes, list[int]]:
+    """Return the message and the sockets with which the rank says that MPI is there.
+
+    If that takes too long, another rank hangs in its imports or in MPI_Init: end the job.
+    """
+    parent, waited = os.getppid(), 0.0
+    interval = min(1.0, timeout / 10)
+    with socket.socket(fileno=os.dup(0)) as channel:
+        while not select.select([channel], [], [], interval)[0]:
+            waited += interval  # not the clock: while the whole job is suspended, nobody is late
+            if waited > timeout:
+                launcher, me = _parent(parent), f"rank {_rank_of(parent)} (on {os.uname().nodename}, process {parent})"
+                stopped = [
+                    f"; rank {_rank_of(pid)} (process {pid}) {STATES[_state(pid)]}"
+                    for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+                    if _parent(pid) == launcher and _state(pid) in STATES
+                ]
+                say(
+                    f"{me} has waited {waited:.0f} s for MPI to start (--stall-timeout): another rank hangs while it "
+                    f"starts{''.join(stopped)}; ending the job"
+                )
+                kill_rank(parent, launcher)
+        message, sockets, _, _ = socket.recv_fds(channel, 2**16, 250)
+        return message, list(sockets)
+
+
+def main() -> None:
+    """Run the watcher; its parent sends the setup through its standard input, and `BYE` when all is done."""
+    os.setsid()  # a launcher that kills its ranks' process groups must not kill this process
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    timeout = float(sys.argv[1])
+    message, sockets = wait_for_setup(timeout)
+    if message not in (b"", BYE):
+        Watcher(json.loads(message), [socket.socket(fileno=number) for number in sockets], timeout).run()
+
+
+if __name__ == "__main__":
+    main()

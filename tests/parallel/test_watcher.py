@@ -1,0 +1,106 @@
+"""What a watcher takes from the network: messages of its job, each once, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms import cli
+from distsms.parallel.watcher import DIGEST_BYTES, HEADER, KINDS, Message, Watcher
+
+pytestmark = pytest.mark.serial
+KEY = b"k" * 32
+MESSAGES = st.builds(
+    Message,
+    st.sampled_from(KINDS),
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 2**63),
+    st.floats(0, 1e9),
+    st.text(st.characters(codec="utf-8"), max_size=200),
+)
+
+
+@given(MESSAGES)
+def test_a_message_arrives_as_it_was_sent(message):
+    assert Message.unpack(message.pack(KEY), KEY) == message
+
+
+@given(MESSAGES, st.data())
+def test_a_message_that_was_changed_is_dropped(message, data):
+    datagram = bytearray(message.pack(KEY))
+    at = data.draw(st.integers(0, len(datagram) - 1))
+    datagram[at] ^= data.draw(st.integers(1, 255))
+    assert Message.unpack(bytes(datagram), KEY) is None
+    assert Message.unpack(message.pack(KEY)[: data.draw(st.integers(0, len(datagram) - 1))], KEY) is None
+    assert Message.unpack(message.pack(b"j" * 32), KEY) is None
+
+
+@given(st.binary(max_size=4096) | st.sampled_from([b"[" * 4000, b'["token", 1, "end", 0.0, ""]', b""]))
+def test_what_nobody_of_the_job_has_sent_is_dropped(datagram):
+    assert Message.unpack(datagram, KEY) is None
+
+
+@pytest.fixture
+def root():
+    """The root's watcher of a job of three ranks, and a way to send datagrams to it."""
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("127.0.0.1", 0))
+    watcher = Watcher({"rank": 0, "size": 3, "key": KEY.hex(), "root": []}, [receiver], 10.0)
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def send(datagram):
+        receiver.setblocking(True)
+        sender.sendto(datagram, receiver.getsockname())
+        watcher.receive(receiver)
+
+    with receiver, sender:
+        yield watcher, send
+
+
+def test_the_root_hears_its_ranks(root):
+    watcher, send = root
+    send(Message("beat", 1, 1, 0.0, "on a host").pack(KEY))
+    assert list(watcher.answered) == list(watcher.peers) == [1]
+    assert watcher.about[1] == "on a host"
+    send(Message("done", 1, 2, 0.0, "on a host").pack(KEY))
+    assert watcher.others == {2}
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        b"[" * 4000,
+        b"",
+        bytes(DIGEST_BYTES + HEADER.size),
+        Message("died", 1, 9, 0.0, "").pack(b"another key"),
+        Message("died", 0, 9, 0.0, "").pack(KEY),  # the root's own, reflected
+        Message("died", 3, 9, 0.0, "").pack(KEY),  # of a rank that the job does not have
+    ],
+)
+def test_a_datagram_of_others_changes_nothing(root, datagram):
+    watcher, send = root
+    send(datagram)
+    assert not watcher.answered and not watcher.peers and not watcher.died and watcher.others == {1, 2}
+
+
+def test_a_repeated_beat_does_not_keep_a_rank_alive(root):
+    watcher, send = root
+    beat = Message("beat", 1, 5, 0.0, "").pack(KEY)
+    send(beat)
+    first = watcher.answered[1]
+    time.sleep(0.01)
+    send(beat)
+    send(Message("beat", 1, 4, 0.0, "").pack(KEY))
+    assert watcher.answered[1] == first
+    send(Message("beat", 1, 6, 0.0, "").pack(KEY))
+    assert watcher.answered[1] > first
+
+
+def test_every_command_on_several_ranks_is_watched():
+    _, parsers = cli.make_parsers()
+    watched = {name for name, parser in parsers.items() if "--stall-timeout" in parser.format_help()}
+    assert watched == set(parsers) - {"info", "export"}
