@@ -29,21 +29,27 @@ True
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from distsms.data import frames
+from distsms.data.file_names import are_files
+from distsms.data.formats.base import ReadOptions
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
 from distsms.measures import Measure
+from distsms.metrics.headline import headline_measures
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
+from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
@@ -74,14 +80,20 @@ def train(
     checkpoint_every: float | None = None,
     resume: bool = False,
     trace: Path | None = None,
+    label: str | None = None,
+    split: Sequence[float] | None = None,
+    split_by: str | None = None,
+    seed: int = 0,
+    shards: Path | None = None,
     **settings: Any,
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
 
     Parameters
     ----------
-    data : path or (X, y)
-        A data set made by ``distsms shard`` (not a text file), or this rank's rows.
+    data : path, DataFrame or (X, y)
+        A data set made by ``distsms shard``; a table, which is a DataFrame (of pandas, polars or pyarrow) with this
+        rank's rows, or a file, a pattern or a folder of CSV or Parquet; or this rank's rows as arrays.
     comm : mpi4py communicator, optional
         The ranks that share the rows; None is this process alone.
     measure : str or Measure
@@ -115,7 +127,19 @@ def train(
         must be the same.
     trace : path, optional
         A file that gets one JSON line for each evaluation; that of a run which goes on is continued.
+    label : str, optional
+        The column of labels, for tables.
+    split : sequence of float, optional
+        The shares of training and test rows of a table, such as ``(0.8, 0.2)``: `info["test"]` has the measures on the
+        test rows. None: all rows train.
+    split_by : {"rows", "groups", "doubles", "time"}, optional
+        What the split keeps together; by default groups with ``group``, time with ``time`` alone, else rows.
+    seed : int
+        The seed of the split.
+    shards : path, optional
+        A folder for the data sets that a table becomes; None: a temporary folder. Over several hosts it is needed.
     **settings
+        For tables what ``distsms shard`` calls so: positive, id, drop, group, time, keep, normalize and others.
         Other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...
         The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures
         at K.
@@ -139,6 +163,13 @@ def train(
     'proved'
     """
     comm = as_communicator(comm)
+    if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
+        conduct = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted, "memory": memory}
+        conduct |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume, "trace": trace}
+        conduct |= {"measure": measure, "lam": lam, "bias": bias, "start": start}
+        return _train_table(data, comm, shards, (split, split_by, seed), {"label": label, **settings}, conduct)
+    if label is not None or split is not None or shards is not None:
+        raise InputError("label, split and shards are for tables: DataFrames, CSV or Parquet", everywhere=True)
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
     with comm.fail_together():
@@ -160,6 +191,36 @@ def train(
     task = TrainingTask(rows, Measure.parse(measure), chosen, bias, *how)
     conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted)
     return fit(task, comm, conduct, _Watching(watch)).to_model(comm)
+
+
+def _train_table(
+    data: Any,
+    comm: Communicator,
+    shards: Path | None,
+    split: tuple[Sequence[float] | None, str | None, int],
+    settings: dict[str, Any],
+    conduct: dict[str, Any],
+) -> Model:
+    """Train on a table, and measure the model on the test rows if there are some. **Collective.**
+
+    `settings` has the options for the table, too; `conduct` has the other arguments of `train`.
+    """
+    own = {field.name for field in fields(Settings)} | {"relative", "solver"}
+    reading = {name: settings.pop(name) for name in list(settings) if name not in own}
+    reading = {name: tuple(value) if isinstance(value, list) else value for name, value in reading.items()}
+    with comm.fail_together():
+        if wrong := set(reading) - {field.name for field in fields(ReadOptions)} - {"normalize", "n_shards", "dtype"}:
+            raise InputError(f"train: there is no option {min(wrong)!r}")
+        if conduct["checkpoint"] is not None and shards is None:
+            raise InputError("a run that can go on later needs its shards then; say where they are to be, by shards")
+    with frames.as_data_sets(data, comm, shards, *split, reading) as sets:
+        found = train(sets[0].directory, comm.mpi_comm, **conduct, **settings)
+        found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
+        if len(sets) == 2:
+            test = scoring.score([found], sets[1].directory, comm).counted_scores()
+            how = Measure.parse(conduct["measure"])
+            found.info["test"] = headline_measures(how, *test, found.threshold, comm)
+    return found
 
 
 class _Watching(TrainingObserver):
@@ -200,9 +261,9 @@ def predict(
     ----------
     model : Model or path
         The model.
-    data : path, or X
+    data : path, DataFrame, or X
         A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
-        this rank, sparse or array-like of shape (n_local, p).
+        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p).
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     ignore_new_features : bool
@@ -226,7 +287,7 @@ def predict(
     """
     comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
-    rows = data if isinstance(data, str | os.PathLike) else (data, None)
+    rows = data if isinstance(data, str | os.PathLike) or _is_table(data, judge) else (data, None)
     return _scored(judge, rows, comm, how).scores[0]
 
 
@@ -246,7 +307,7 @@ def evaluate(
     ----------
     model : Model or path
         The model.
-    data : path, or (X, y)
+    data : path, DataFrame, or (X, y)
         A data set or a file, or the rows of this rank as for `train`.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
@@ -292,10 +353,19 @@ def _scored(
 ) -> scoring.ScoredRows:
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
+    if _is_table(data, judge):
+        with comm.fail_together(), frames.frame_file(data) as path:
+            found = scoring.score([judge], path, Communicator(), how)
+        return scoring.checked(found, "the rows given", comm)
     rows = _in_memory(*data, comm, judge.p)
     rows.features.normalize(judge.normalization.by_row)
     found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
+
+
+def _is_table(data: Any, judge: Model) -> bool:
+    """Return whether data are a table in memory with the columns of the model's training data. Local."""
+    return judge.table is not None and frames.is_frame(data)
 
 
 def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.DataBlock:

@@ -58,9 +58,10 @@ def check_data_set(args: argparse.Namespace) -> None:
     given = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
     given += [name for name in ("shards", "report") if getattr(args, name) is not None]
     if given:
+        option = given[0].replace("_", "-")
         raise InputError(
-            f"--{given[0].replace('_', '-')} is for files, such as CSV, and {args.data[0]} is none; what the columns of a "
-            "data set mean was said to `distsms shard`",
+            f"--{option} is for files, such as CSV, and {args.data[0]} is none; what the columns of a data set mean "
+            "was said to `distsms shard`",
             everywhere=True,
         )
 
@@ -114,12 +115,12 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         On every rank: as `distsms shard` does; if a folder for the shards is needed and not given; if model or report
         cannot be written; if the test rows are of one class.
     """
+    from distsms.data import frames
     from distsms.data.file_names import expand
     from distsms.data.shards.dataset import read_manifest
     from distsms.inference import model
-    from distsms.utils.files import temporary_folder
 
-    several, report = any(comm.allgather(len(comm.node_ranks()) < comm.size)), None
+    several, report = frames.on_several_hosts(comm), None
     with comm.fail_together():
         _check_folder(args, several)
         if args.split and (args.test or len(args.split) != 2):
@@ -132,8 +133,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
     with contextlib.ExitStack() as held:
         base = args.shards
         if base is None:
-            made = held.enter_context(temporary_folder()) if comm.is_root else None
-            base = comm.bcast(None if made is None else str(made / Path(names[0]).name))
+            base = os.path.join(held.enter_context(frames.folder_of_all(comm)), Path(names[0]).name)
         args.data = base if args.test else os.path.join(base, "train")
         if not args.test:
             args.test = os.path.join(base, "test")
@@ -153,9 +153,10 @@ def _check_folder(args: argparse.Namespace, several: bool) -> None:
     """Raise InputError if the shards need a folder that is named, and none is. Local."""
     if args.shards is not None:
         return
-    where = "so that all hosts find them, in a folder that all of them see"
+    from distsms.data.frames import NO_FOLDER
+
     if several:
-        raise InputError(f"the ranks are on several hosts: say where the shards are to be, {where}: --shards FOLDER")
+        raise InputError(NO_FOLDER % "--shards FOLDER")
     if args.checkpoint:
         raise InputError("a run that can go on later needs its shards then: say where they are to be: --shards FOLDER")
 

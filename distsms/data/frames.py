@@ -21,7 +21,9 @@ NO_FOLDER = "the ranks are on several hosts: say where the shards are to be, in 
 
 def is_frame(data: Any) -> bool:
     """Return whether data are a table in memory, such as a DataFrame. Local; loads pyarrow only if they may be one."""
-    if isinstance(data, str | os.PathLike | tuple | list) or not (hasattr(data, "columns") or hasattr(data, "to_arrow")):
+    if isinstance(data, str | os.PathLike | tuple | list) or not (
+        hasattr(data, "columns") or hasattr(data, "to_arrow")
+    ):
         return False
     from distsms.data.formats import arrow
 
@@ -43,8 +45,8 @@ def folder_of_all(comm: Communicator) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def frame_file(frame: Any, comm: Communicator) -> Iterator[str]:
-    """Yield a Parquet file of a table in memory. Local, whatever `comm` is: of this rank alone."""
+def frame_file(frame: Any) -> Iterator[str]:
+    """Yield a Parquet file of a table in memory. Local."""
     from distsms.data.formats import arrow
 
     with temporary_folder() as folder:
@@ -81,16 +83,28 @@ def as_data_sets(
         if shards is None and several:
             raise InputError(NO_FOLDER % "shards=FOLDER", everywhere=True)
         folder = held.enter_context(folder_of_all(comm)) if shards is None else Path(shards)
-        with comm.fail_together():
-            names = _files(data, folder, comm)
+        names, written = _files(data, folder, comm)
         by = split_by or usual_split(reading.get("group"), reading.get("time"))
         parts = None if split is None else Splitter(tuple(split), seed, by)
         target = folder / "data" if shards is None else folder
         try:
-            convert([name for own in comm.allgather(names) for name in own], target, comm, split=parts, **reading)
+            convert(names, target, comm, split=parts, **reading)
         finally:
-            if is_frame(data):
-                Path(names[0]).unlink(missing_ok=True)
+            written.unlink(missing_ok=True)
         with comm.fail_together():
             found = [target] if parts is None else [target / name for name in parts.names]
-            yield [read_manifest(path) for path in found]
+            sets = [read_manifest(path) for path in found]
+        yield sets
+
+
+def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path]:
+    """Return the files of all ranks, and the one that this rank has written, if data are in memory. Collective."""
+    path = folder / f"rows-{comm.rank:05d}.parquet"
+    with comm.fail_together():
+        if not is_frame(data):
+            return expand([os.fspath(data)]), path
+        from distsms.data.formats import arrow
+
+        folder.mkdir(parents=True, exist_ok=True)
+        arrow.write_frame(data, path)
+    return [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)], path

@@ -233,7 +233,9 @@ class ParquetFiles:
 
 def is_frame(data: Any) -> bool:
     """Return whether data are a table in memory: of pandas, polars or pyarrow."""
-    return isinstance(data, pa.Table) or hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc"))
+    return (
+        isinstance(data, pa.Table) or hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc"))
+    )
 
 
 def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
