@@ -29,8 +29,9 @@ True
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,7 +42,7 @@ from distsms.data import frames
 from distsms.data.file_names import are_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.shards import dataset
-from distsms.errors import InputError
+from distsms.errors import InputError, ModelWarning
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
@@ -68,7 +69,7 @@ def train(
     comm: Any = None,
     *,
     measure: str | Measure = "rocarea",
-    lam: float = 1e-4,
+    lam: float | str | None = None,
     bias: float | None = None,
     start: Model | Path | None = None,
     ordering: str = "auto",
@@ -85,6 +86,7 @@ def train(
     split_by: str | None = None,
     seed: int = 0,
     shards: Path | None = None,
+    check: bool = True,
     **settings: Any,
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
@@ -99,8 +101,9 @@ def train(
     measure : str or Measure
         What to optimize: ``"rocarea"``, ``"prbep"``, ``"error-rate"``, ``"f1"`` (or ``"f0.5"``, ...),
         ``"precision@K"`` or ``"recall@K"``.
-    lam : float
-        The weight of the regularizer ``lam/2 ||w||^2``.
+    lam : float or "auto", optional
+        The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it before the training, by a quick
+        cross-validation on a sample of the rows; so does None for tables. For other data None is 1e-4.
     bias : float, optional
         The value of a constant feature, regularized like any other; None is without.
     start : Model or path, optional
@@ -138,6 +141,9 @@ def train(
         The seed of the split.
     shards : path, optional
         A folder for the data sets that a table becomes; None: a temporary folder. Over several hosts it is needed.
+    check : bool
+        After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
+        the rows, in at most a tenth of the run's time or a second.
     **settings
         For tables what ``distsms shard`` calls so: positive, id, drop, group, time, keep, normalize and others.
         Other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...
@@ -148,12 +154,18 @@ def train(
     -------
     Model
         The same on every rank. Its `info` says how the run ended (status, J, lower_bound, gap), with which settings,
-        and where it was run (versions, host, command). A gap that was not proved is not an error.
+        and where it was run (versions, host, command). A gap that was not proved is not an error, and neither is a
+        model that ranks no better than chance (``vacuous``); ``warnings`` says what to use instead.
 
     Raises
     ------
     InputError
         On all ranks, if data, settings, checkpoint or trace cannot be used.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, if the model ranks no better than chance, or a quick ROCArea model is clearly better.
 
     Examples
     --------
@@ -166,7 +178,8 @@ def train(
     if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
         conduct = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted, "memory": memory}
         conduct |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume, "trace": trace}
-        conduct |= {"measure": measure, "lam": lam, "bias": bias, "start": start}
+        lam = "auto" if lam is None and not resume else lam
+        conduct |= {"measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
         return _train_table(data, comm, shards, (split, split_by, seed), {"label": label, **settings}, conduct)
     if label is not None or split is not None or shards is not None:
         raise InputError("label, split and shards are for tables: DataFrames, CSV or Parquet", everywhere=True)
@@ -176,7 +189,8 @@ def train(
         if checkpoint is None and (resume or checkpoint_every is not None):
             raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
         every = 300.0 if checkpoint_every is None and checkpoint is not None else checkpoint_every
-        chosen = settings_for(measure, solver, lam=lam, checkpoint_every=every, **settings)
+        lam_now = 1e-4 if lam in (None, "auto") else lam
+        chosen = settings_for(measure, solver, lam=lam_now, checkpoint_every=every, **settings)
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
     rows: dataset.DataBlock | dataset.Manifest
     fingerprint = None
@@ -188,9 +202,22 @@ def train(
         fingerprint = None if checkpoint is None else _fingerprint(*data, rows.first_row, comm)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     how = begin, name, ordering, step, fingerprint
+    automatic = None
+    if lam == "auto":
+        from distsms.selection.auto_lambda import choose_lambda
+
+        automatic = choose_lambda(rows, measure, comm, chosen, bias, ordering, step, stop_wanted=stop_wanted)
+        chosen = replace(chosen, lam=automatic.lam)
     task = TrainingTask(rows, Measure.parse(measure), chosen, bias, *how)
-    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted)
-    return fit(task, comm, conduct, _Watching(watch)).to_model(comm)
+    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted, check=check)
+    trained = fit(task, comm, conduct, _Watching(watch))
+    if comm.is_root:
+        for warning in trained.warnings():
+            warnings.warn(warning, ModelWarning, stacklevel=2)
+    made = trained.to_model(comm)
+    if automatic is not None:
+        made.info["auto_lambda"] = automatic.as_json()
+    return made
 
 
 def _train_table(

@@ -13,19 +13,21 @@ EXIT_LIMIT = 4  # train: --max-evaluations was reached first
 EXIT_STALLED = 5  # train: the line search failed and a restart did not help
 EXIT_NONFINITE = 6  # train: the objective became NaN or infinite
 EXIT_DISAGREE = 7  # compare: what one run proved is contradicted by another
-EXIT_REQUEUE = 75  # train: stopped by a signal or --time-limit; run again to go on
+EXIT_VACUOUS = 8  # train, path: the gap is proved, and the model ranks no better than chance
+EXIT_REQUEUE = 75  # train: stopped by a signal or --time-limit; the same command continues the run
 EXIT_INTERRUPTED = 130  # Ctrl-C; in train, Ctrl-C twice
 
 
 class DistsmsError(Exception):
-    """Base of the errors that the program shows as one message, without a traceback.
+    """The base class of the errors that the program shows as one message, without a traceback.
 
     Parameters
     ----------
     message : str
         What happened, where, and what to do.
     everywhere : bool, optional
-        The same error is raised on every rank, so only the root reports it, and no rank waits for the others.
+        Whether the same error is raised on every rank. If so, only the root reports it, and no rank waits for the
+        others. If not, the program stops the other ranks.
     """
 
     def __init__(self, message: str, everywhere: bool = False) -> None:
@@ -35,6 +37,10 @@ class DistsmsError(Exception):
 
 class InputError(DistsmsError):
     """A file or an argument cannot be used. The message names the file (and line, row or column) and the remedy."""
+
+
+class ModelWarning(UserWarning):
+    """A model was trained as asked for, and is of little or no use. The message says what to use instead."""
 
 
 class LaunchError(DistsmsError):

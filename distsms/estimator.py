@@ -30,7 +30,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from distsms.errors import InputError
+from distsms.errors import InputError, ModelWarning
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
 from distsms.matrix.augmented import RepeatedRows
@@ -161,8 +161,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             setattr(self, attribute, getattr(result, name))
         if result.status is not Status.PROVED:
             warnings.warn(f"{result.status.sentence}; gap {result.gap:.3g}", ConvergenceWarning, stacklevel=2)
-        elif result.idle:
-            warnings.warn(f"{result.against_zero}; a smaller lam may do better", ConvergenceWarning, stacklevel=2)
+        else:
+            for warning in found.warnings():
+                warnings.warn(warning, ModelWarning, stacklevel=2)
         return self
 
     def _fit(self, X: Any, labels: NDArray[np.int8], weights: NDArray[np.int64] | None) -> TrainedModel:

@@ -1,8 +1,8 @@
 """The performance measures: their names, families and parameters.
 
 A measure has a name on the command line, in model files and in the library, such as ``"rocarea"``, ``"f0.5"`` or
-``"precision@100"``. `Measure.parse` turns the name into a value once, where it enters; everything below is given the
-value. This module loads no NumPy, so that ``--help`` can use it.
+``"precision@100"``. The commands and public functions convert the name to a `Measure` with `Measure.parse`; all other
+functions are given the `Measure`. This module does not import NumPy, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
 RANKING = ("rocarea", "prbep")
 """The two measures of the paper. `path`, `baseline` and `compare` work with these."""
+
+CHOOSERS = (
+    "rocarea, prbep, average-precision, precision@K, recall@K, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
+)
+"""The measures of held-out rows that can choose a lambda, whatever is trained; see `check_chooser`."""
 
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 """How these two are written in reports."""
@@ -69,18 +74,43 @@ class Measure:
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """What the constructor of the measure's loss takes besides the rows: beta, K or nothing."""
+        """The additional arguments of the constructor of the measure's loss: beta, K or nothing."""
         return tuple(value for value in (self.beta, self.k) if value is not None)
 
     @property
     def smooth(self) -> bool:
-        """Whether the risk of this measure has a smoothed form, which all solvers but cutting planes need."""
+        """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
         return self.family in (*RANKING, "error-rate")
 
     @property
     def display_name(self) -> str:
         """The name as it is written in reports."""
-        return SHOWN.get(self.name, self.name)
+        return display_name(self.name)
 
     def __str__(self) -> str:
         return self.name
+
+
+def display_name(name: str) -> str:
+    """Return a measure's name as it is written in reports."""
+    return SHOWN.get(name, name)
+
+
+def check_chooser(name: str) -> str:
+    """Return the name if held-out rows can be measured by it, so that it can choose a lambda.
+
+    Raises
+    ------
+    InputError
+        If it is not one of `CHOOSERS`.
+    """
+    if name == "error-rate":
+        raise InputError(
+            "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
+        )
+    if name not in ("average-precision", "accuracy", "precision", "recall"):
+        try:
+            Measure.parse(name)
+        except InputError:
+            raise InputError(f"no measure called {name!r} can choose; there are {CHOOSERS}") from None
+    return name

@@ -13,15 +13,18 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import launched_size, world
 
 # The same examples on every rank and in every run; no deadlines, since nothing is timed. Fewer
-# on each number of ranks, since there are several.
-EXAMPLES = 25 if launched_size() else 60
+# on each number of ranks, since there are several, and the more ranks, the longer an example takes.
+EXAMPLES = 50 // launched_size() if launched_size() else 60
 settings.register_profile("distsms", derandomize=True, deadline=None, max_examples=EXAMPLES)
+settings.register_profile(  # for tests/robustness/mutate.py, which asks only whether a test fails
+    "mutants", settings.get_profile("distsms"), phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("distsms")
 
 # Without a launcher MPI stays out of this process: what it adds to the environment would confuse a launcher that a test
@@ -64,6 +67,18 @@ def real_data():
 def pytest_configure(config: pytest.Config) -> None:
     if WORLD.rank:
         config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
+
+
+@pytest.hookimpl(tryfirst=True)  # before markers select
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that do not take `comm` as serial: they would do the same on every rank.
+
+    The tests with a SLURM are the first. They wait most of their time, and others run meanwhile.
+    """
+    for item in items:
+        if "comm" not in getattr(item, "fixturenames", ()):
+            item.add_marker("serial")
+    items.sort(key=lambda item: item.path.name != "test_slurm.py")
 
 
 @pytest.hookimpl(hookwrapper=True)

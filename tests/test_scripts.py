@@ -93,7 +93,7 @@ def test_published_figures(texts, tmp_path):
     assert len(provenance(tmp_path / "published.json", "experiments.paper")["records"]) == len(lines)
     command = ("published", tmp_path, f"other={texts[0]}")
     refused = start(*command, program=("-m", "scripts.experiments.paper"), env={"PYTHONPATH": str(ROOT)})
-    assert "nothing published is known of 'other'" in finish(refused)[2]
+    assert "there are no published numbers for 'other'" in finish(refused)[2]
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_tables_of_train_and_evaluate(name, words, rows, texts, monkeypatch, cap
         ("experiments.all", ("out", f"a={__file__}", "--lambdas", "-1"), "'-1' is not a positive number"),
         ("benchmarks.run", ("loss", "--data", "a=nowhere.svm"), "there is no file nowhere.svm"),
         ("benchmarks.run", ("speed", "--data", f"a={__file__}"), "there is no part 'speed'"),
-        ("experiments.attack", ("--kinds", "ties,kind"), "no such kind: kind"),
+        ("experiments.attack", ("--kinds", "ties,kind"), "there is no kind kind"),
     ],
 )
 def test_refused_before_anything_is_written(name, words, error, tmp_path, monkeypatch):

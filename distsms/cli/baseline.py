@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_run
-from distsms.cli.path import add_grid
+from distsms.cli.path import add_grid, grid
 from distsms.cli.types import add_threads, count
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measures import SHOWN
+from distsms.measures import SHOWN, display_name
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ An interval says how the method, trained on new rows, would do on new rows: the 
 what other training rows would change (Nadeau and Bengio). The other folds also choose which of the other linear
 methods is the best one. With fewer than 10 rows of a class there is no verdict.
 
-Fits are dealt out to the ranks. Each rank holds all rows, since the other libraries need them in one process; take a
+The ranks share the fits. Each rank holds all rows, since the other libraries need them in one process; take a
 sample of larger data. The command needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
 
 The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. The same command line again
@@ -120,6 +120,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     ours = competitors.OURS in args.methods
     solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
     with comm.fail_together():  # all checks that can be made before the data are read
+        competitors.check_select(args.select)
         manifest = dataset.read_manifest(args.data)
         dataset.check_readable(manifest)
         identity, lambdas, settings = _problem(args, solver, manifest)
@@ -148,7 +149,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         by = identity["folds_by"]
         keys = folds.read_fold_keys(manifest, by, 0, manifest.n)[counted]
         options = identity["folds"], identity["seed"], competitors.ALONE
-        rows = baseline.FoldedRows(X, y, folds.dealt(by, keys, y, np.ones(len(y), bool), *options), by, keys)
+        rows = baseline.FoldedRows(X, y, folds.make_folds(by, keys, y, np.ones(len(y), bool), *options), by, keys)
     end = time.monotonic() + args.time_limit
 
     def stop_wanted() -> bool:
@@ -176,7 +177,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         code = EXIT_OK
         with comm.fail_together():
             if comm.is_root:
-                _conclude(store, identity, rows, solver, _notes(identity, manifest), say)
+                _conclude(store, identity, rows, solver, args.select, _notes(identity, manifest), say)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
@@ -191,7 +192,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
     from distsms.training.solver_choice import settings_for
 
     problem = {name: getattr(args, name) for name in PROBLEM}
-    lambdas = sorted({lam for grid in args.lambdas for lam in grid}, reverse=True)
+    lambdas = grid(args)
     if args.path:
         path_store = PathStore(args.path)
         path_problem = path_store.read("problem", "points")["problem"]
@@ -283,6 +284,7 @@ def _conclude(
     identity: dict[str, Any],
     rows: FoldedRows,
     solver: str,
+    select: str | None,
     notes: list[str],
     say: Callable[[str], None],
 ) -> None:
@@ -290,10 +292,17 @@ def _conclude(
     from distsms.selection import baseline_text, method_results
 
     measure = identity["measure"]
-    results = method_results.evaluate_methods(store, store.fits(), rows, measure)
-    sentences = [*baseline_text.sentences(results, measure), *notes]
+    results = method_results.evaluate_methods(store, store.fits(), rows, measure, select)
+    how = f"Settings are chosen by {display_name(select)} on the other folds." if select else ""
+    sentences = [*baseline_text.sentences(results, measure), *filter(None, [how]), *notes]
     say(f"\n{baseline_text.table(results, measure)}\n")
     for sentence in sentences:
         say(sentence)
-    store.describe(identity, solver=solver, methods=[result.as_json() for result in results], sentences=sentences)
+    store.describe(
+        identity,
+        solver=solver,
+        select=select or measure,
+        methods=[result.as_json() for result in results],
+        sentences=sentences,
+    )
     say(f"\nThe results are in {store.identity}, and each fit is beside it in {store.parts}/")

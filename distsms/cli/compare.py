@@ -120,7 +120,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.cli.options import rows_held, settings_from, solver_for, speaker
     from distsms.data.shards import dataset
     from distsms.inference import inputs
-    from distsms.parallel.vectors import choose_step
+    from distsms.parallel.vector_placement import choose_step
     from distsms.study.grid import grid
     from distsms.study.runner import HeldOutRows, Runner
     from distsms.training.plan import make_plan

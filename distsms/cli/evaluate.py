@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads, count, finite, share, whole
 from distsms.errors import EXIT_OK
-from distsms.measures import SHOWN
+from distsms.measures import SHOWN, display_name
 
 if TYPE_CHECKING:
     from distsms.inference import inputs
@@ -21,13 +21,13 @@ EPILOG = """\
 All measures are exact over all rows of all ranks. ROCArea counts a tied pair as one half. PRBEP is the precision among
 the n+ highest scores; where scores tie there, it is the expected value. Average precision is that of scikit-learn. A
 row is called positive where its score is at least the threshold that is stored with the model, or that of --threshold.
---k adds precision and recall among the K highest scores.
+--k adds precision and recall among the K highest scores, with intervals.
 
 An interval says how this model would do on new rows that are drawn as these were; it does not include what another
-training set would change. The interval of ROCArea comes from DeLong's variance. That of PRBEP takes the wider limits
-of the binomial and of the bootstrap. Both allow for one more row of each class, so that there is an interval also for
-few rows and for measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their
-difference. With fewer than 10 rows of a class there is no verdict.
+training set would change. The interval of ROCArea comes from DeLong's variance. Those of PRBEP and at K take the
+wider limits of the binomial and of the bootstrap. All allow for one more row of each class, so that there is an
+interval also for few rows and for measures of 0 or 1. Several models are compared in pairs on the same rows, with the
+interval of their difference. With fewer than 10 rows of a class there is no verdict.
 
 examples:
   distsms evaluate model.h5 data/test
@@ -157,7 +157,9 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         (of_ranking if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
     width = max(map(len, (*of_ranking, *at_threshold)))
-    intervals = {SHOWN[name]: f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()}
+    intervals = {
+        display_name(name): f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()
+    }
     for name, value in of_ranking.items():
         print(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
     print(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")

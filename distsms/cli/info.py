@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         models = [_model(path) for path in paths]
         print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
-    found = (
+    found: dict[str, Any] = (
         versions(load_mpi=True)
         if not paths
         else _data(paths[0], args.json)
@@ -84,9 +84,12 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if args.json:
         print(formatting.to_json(found, indent=1))
     else:
+        warnings = found.pop("warnings", [])
         width = max(len(name) for name in found)
         for name, value in found.items():
             print(f"{name:<{width}}  {_shown(name, value)}")
+        for warning in warnings:
+            print(_red(f"\nwarning: {warning}"))
     if not args.verify:
         return EXIT_OK
     from distsms.data.shards.dataset import verify
@@ -171,7 +174,11 @@ def _results(models: list[dict[str, Any]]) -> str:
             + [_number(model.get(name), 6) for name in numbers]
             + [_number(value, 5) for value in measured]
         )
-    return format_table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
+    table = format_table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
+    head, line, *lines = table.splitlines()
+    lines = [_red(text) if model.get("warnings") else text for text, model in zip(lines, models, strict=True)]
+    warnings = [_red(f"\n{model['model']}: {warning}") for model in models for warning in model.get("warnings", [])]
+    return "\n".join([head, line, *lines, *warnings])
 
 
 def _usages(models: list[dict[str, Any]]) -> str:
@@ -202,10 +209,23 @@ def _usages(models: list[dict[str, Any]]) -> str:
 
 
 def _status(model: dict[str, Any]) -> str:
-    """Return how training ended, with "J(0)" added if J is hardly less than at w = 0, which ranks nothing."""
+    """Return how training ended, with "vacuous" added if the model ranks no better than chance.
+
+    Models of older versions do not say that; "J(0)" is added if their J is hardly less than at w = 0.
+    """
     J, at_zero = model.get("J"), model.get("J_at_zero")
-    vacuous = J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J
-    return f"{model.get('status', '-')}{', J(0)' if vacuous else ''}"
+    remark = ", vacuous" if model.get("vacuous") else ""
+    if "vacuous" not in model and J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J:
+        remark = ", J(0)"
+    return f"{model.get('status', '-')}{remark}"
+
+
+def _red(text: str) -> str:
+    """Return the text in red where a terminal shows it."""
+    import os
+    import sys
+
+    return f"\033[31m{text}\033[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import BY, count, positive, whole
-from distsms.errors import EXIT_REQUEUE
-from distsms.measures import RANKING, Measure
+from distsms.cli.types import BY, chooser, count, positive, whole
+from distsms.errors import EXIT_REQUEUE, EXIT_VACUOUS
+from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from distsms.parallel.signals import StopSignals
     from distsms.selection.path import Point, Problem, Run
     from distsms.selection.path_store import PathStore
+    from distsms.selection.quick_rocarea import Comparison
 
 NAME = "path"
 USAGE = "DATA [options]"
@@ -43,6 +45,7 @@ each lambda. The same command line again keeps what is finished and makes the re
 
 exit codes:
   0 all points are proved   1 error   2 usage   4, 5, 6 some are not, with the meaning of `distsms train`
+  8 all are proved, but the chosen model ranks no better than chance
   75 stopped by a signal or --time-limit; the same command line goes on
 
 examples:
@@ -51,6 +54,10 @@ examples:
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
 
+LEAST_CHECK = 2.0
+"""The seconds that the comparison with quick ROCArea models may take, where a tenth of the run's are fewer."""
+USUAL = "1:1e-5"
+"""The lambdas that are tried where none are given. `path` extends them."""
 WIDE = 2**17
 """From this many columns on, models are trained one by one: their vectors would drive each other out of the caches."""
 
@@ -73,6 +80,11 @@ def lambdas(text: str) -> list[float]:
     return [float(f"{10 ** (first + (last - first) * i / steps):.6g}") for i in range(number)]
 
 
+def grid(args: argparse.Namespace) -> list[float]:
+    """Return the lambdas of `add_grid`, falling: those that were given, or else the usual ones."""
+    return sorted({lam for given in args.lambdas or [lambdas(USUAL)] for lam in given}, reverse=True)
+
+
 def folds(text: str) -> int:
     """Parse a whole number of at least 2, or 0."""
     number = whole(text)
@@ -87,16 +99,22 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         "--lambdas",
         nargs="+",
         type=lambdas,
-        default=[lambdas("1e-1:1e-7")],
         metavar="LAMBDA",
         help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
-        " FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: 1e-1:1e-7).",
+        f" FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: {USUAL}).",
     )
     parser.add_argument(
         "--measure",
         choices=RANKING,
         default="rocarea",
         help="What to optimize, and what chooses lambda (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--select",
+        type=chooser,
+        metavar="MEASURE",
+        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS}. K counts the rows of a fold"
+        " (default: the measure that is optimized).",
     )
     parser.add_argument(
         "--folds",
@@ -128,6 +146,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Take the lambda of the best mean, or the largest one within its standard error (default: %(default)s).",
     )
     parser.add_argument(
+        "--extend",
+        action=argparse.BooleanOptionalAction,
+        help="Try further lambdas, by powers of ten, as long as the best one is at an end of those tried, at most four"
+        " beyond each end (default: yes, unless --lambdas is given).",
+    )
+    parser.add_argument(
         "--output",
         default="path",
         metavar="FOLDER",
@@ -145,7 +169,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="Do not compare the models with quick ROCArea models on the same folds, as is done where another measure"
+        " is optimized or chooses.",
+    )
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -163,15 +193,17 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.cli.options import rows_held, solver_for, speaker
     from distsms.data.shards import dataset
     from distsms.inference import inputs
+    from distsms.selection import choice as choosing
     from distsms.selection import folds, path
     from distsms.selection.path_store import finished
+    from distsms.selection.quick_rocarea import compare_on_folds
     from distsms.training.plan import make_plan
     from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
-    starts: list[Any] = [None] * (args.folds + 1)
+    done: list[Point] = []
     with comm.fail_together():  # everything that can be refused before the data are read
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
@@ -185,39 +217,67 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             folder.check()
             held.enter_context(files.exclusive(folder.path))
             folder.open(identity)
-            done = [point for point in folder.points() if finished(point, problem.settings)]
-            known = {(point.lam, point.lane) for point in done if point.lam in problem.lambdas}
-            for lane in range(args.folds + 1):
-                todo = [lam for lam in problem.lambdas if (lam, lane) not in known]
-                starts[lane] = folder.start(lane, todo[0], done) if todo else None
+            done = [point for point in folder.points() if finished(point, problem.settings, problem.select)]
+            known = {(point.lam, point.fold) for point in done}
     known = comm.bcast(known)
     warnings = _warnings(problem, manifest)
-    for line in [*_heading(args, problem, manifest), *(f"warning   {one}" for one in warnings), *plan.describe()]:
+    for line in [
+        *_heading(args, problem, manifest),
+        *(f"warning   {warning}" for warning in warnings),
+        *plan.describe(),
+    ]:
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root))
+    share_folds = args.memory is None and path.shares_folds(manifest.n, manifest.nnz, comm)
+    if share_folds:
+        say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
+    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root), share=(0, 1) if share_folds else None)
     say(rows_held(block, comm, args.memory))
     with comm.fail_together():
         last = block.first_row + len(block.labels)
-        belonging = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
+        fold_keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
-    keep = Keeper(args, problem, manifest, folder, comm.size, len(known), say)
+    own = range(args.folds + 1)[comm.rank :: comm.size] if share_folds else range(args.folds + 1)
+    expected = {(lam, fold) for lam in problem.lambdas for fold in own}
+    ranks = 1 if share_folds else comm.size
+    keep = PointRecorder(
+        args, problem, manifest, folder, ranks, share_folds, (len(known & expected), len(expected)), say
+    )
+    by = choosing.chooser(args.measure, args.select)
+
+    def extend(points: Sequence[Point]) -> float | None:
+        """Return the lambda that the grid grows by after these points of the run; None to end. On the root."""
+        if not (args.folds and (args.lambdas is None if args.extend is None else args.extend)):
+            return None
+        lam = choosing.extension([*done, *points], by, problem.lambdas, args.rule)
+        if lam is not None:
+            say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
+            keep.expect(len(own))
+        return lam
+
     begun = time.monotonic()
     found = path.run(
         block,
         problem,
         comm,
         keep,
-        lambda lam, lane: (lam, lane) in known,
-        starts.__getitem__,
+        lambda lam, fold: (lam, fold) in known,
+        folder.start,
         lambda: signals.wanted() or time.monotonic() > end,
-        belonging=belonging,
+        fold_keys=fold_keys,
+        extend=extend,
+        share_folds=share_folds,
     )
+    seconds, compared = time.monotonic() - begun, None
+    if args.folds and not (found.stopped or args.no_check or args.measure == by == "rocarea"):
+        until = time.monotonic() + max(LEAST_CHECK, seconds / 10)
+        how = fold_keys, share_folds, lambda: signals.wanted() or time.monotonic() > until, args.rule
+        compared = compare_on_folds(block, problem, [*done, *found.points], comm, *how)
     code = 0
     with comm.fail_together():
         if comm.is_root:
-            code = _conclude(args, identity, folder, found, time.monotonic() - begun, warnings, say)
+            code = _conclude(args, identity, folder, found, seconds, warnings, compared, say)
     code = comm.bcast(code)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
@@ -231,16 +291,17 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     from distsms.selection import folds
     from distsms.selection.path import Problem
 
-    falling = sorted({lam for grid in args.lambdas for lam in grid}, reverse=True)
+    falling = grid(args)
     settings = settings_from(args, args.measure, solver, lam=falling[0])
     at_once = min(args.folds + 1, args.at_once or (1 if manifest.p >= WIDE else args.folds + 1))
     # The limits of time and memory are for all points together.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     by = folds.choose_folds_by(args.folds_by, manifest)
-    return Problem(args.measure, falling, args.folds, args.seed, settings, at_once=at_once, folds_by=by)
+    shared = {"at_once": at_once, "folds_by": by, "select": args.select}
+    return Problem(args.measure, falling, args.folds, args.seed, settings, **shared)
 
 
-class Keeper:
+class PointRecorder:
     """Keeps points and prints a line for each. Called on the root."""
 
     def __init__(
@@ -250,15 +311,22 @@ class Keeper:
         manifest: Manifest,
         folder: PathStore,
         ranks: int,
-        known: int,
+        share_folds: bool,
+        counts: tuple[int, int],
         say: Callable[[str], None],
     ) -> None:
         from distsms.training.provenance import Distribution, describe_data_set
 
         self._problem, self._manifest, self._folder, self._say = problem, manifest, folder, say
+        self._by = problem.select or problem.measure
+        self._whose = " of this rank" if share_folds else ""
         self._data = describe_data_set(manifest, args.data)
         self._distribution = Distribution(problem.ordering, problem.step, ranks)
-        self._count, self._of = known, len(problem.lambdas) * (problem.folds + 1)
+        self._count, self._of = counts  # the points that are there, and all
+
+    def expect(self, points: int) -> None:
+        """Count on further points."""
+        self._of += points
 
     def __call__(self, point: Point, result: Result) -> None:
         """See `path.run`."""
@@ -273,7 +341,7 @@ class Keeper:
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
         self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
-        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}] {path_text.line(point, self._problem.measure)}")
+        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}{self._whose}] {path_text.line(point, self._by)}")
 
 
 def _conclude(
@@ -283,6 +351,7 @@ def _conclude(
     found: Run,
     seconds: float,
     warnings: list[str],
+    compared: Comparison | None,
     say: Callable[[str], None],
 ) -> int:
     """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
@@ -290,41 +359,54 @@ def _conclude(
 
     from distsms.inference import model
     from distsms.optim.result import Status
-    from distsms.selection import folds, path, path_text
+    from distsms.selection import choice as choosing
+    from distsms.selection import folds, path_text
     from distsms.selection.path_store import MODEL
     from distsms.utils import formatting
 
-    points = folder.points()
+    points, by = folder.points(), choosing.chooser(args.measure, args.select)
     say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
-    curve = path.means(points, args.measure)
-    faults = path.faults(points)
-    chosen = path.choose(curve, args.rule, faults) if curve and not found.stopped else None
-    say(formatting.format_table(*path_text.table(points, args.measure, chosen)))
+    curve = choosing.means(points, by)
+    faults = choosing.faults(points)
+    chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
+    say(formatting.format_table(*path_text.table(points, by, chosen)))
     if found.stopped:
         say("\nstopped; finished points are kept, and the same line again goes on")
         return EXIT_REQUEUE
-    results: dict[str, Any] = {"points": [point._asdict() for point in points], "warnings": warnings}
+    codes = [Status[point.result["status"].upper()].exit_code for point in points]
+    results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}
     if chosen:
-        results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule}
+        results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule, "select": by}
         results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}
         results["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
-        if interval := path.expected(points, args.measure, args.rule):
+        if interval := choosing.expected(points, by, args.rule):
             results |= {"interval": interval.as_json()}
         best = folder.model(chosen.chosen.lam)
         origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
-        origin |= {"rule": args.rule, "held_out": chosen.chosen._asdict()}
-        model.save(folder.path / MODEL, replace(best, info=best.info | {"path": origin}))
-        say(path_text.choice(args.measure, chosen, curve, points, args.rule))
+        origin |= {"rule": args.rule, "select": by, "held_out": chosen.chosen._asdict()}
+        say(path_text.choice(by, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
+        on_model = list[str]()
+        if chance := path_text.why_chance(points, chosen):
+            codes.append(EXIT_VACUOUS)
+            on_model.append(f"This model ranks no better than chance: {chance}.")
+        if compared and (better := compared.warning(by, bool(chance))):
+            on_model.append(better)
+        found_of_it = {"path": origin, "vacuous": bool(chance), "warnings": on_model}
+        model.save(folder.path / MODEL, replace(best, info=best.info | found_of_it))
+        warnings += on_model
+        for warning in on_model if args.quiet else []:
+            print(f"distsms path: warning: {warning}", file=sys.stderr)
+        results |= {"chance": chance, "quick_rocarea": compared and compared.as_json()}
     for warning in warnings:
         say(f"  warning   {warning}")
     if warning := path_text.nothing(args.measure, points):
         say(warning)
     folder.describe(identity, **results)
     say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
-    return max(Status[point.result["status"].upper()].exit_code for point in points)
+    return max(codes, key=lambda code: (code != EXIT_VACUOUS, code) if code else (False, 0))
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:

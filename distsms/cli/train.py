@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distsms.cli import train_files
@@ -24,8 +25,12 @@ from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
+    from distsms.selection.auto_lambda import LambdaChoice
     from distsms.training.fit import TrainingTask
 
 NAME = "train"
@@ -37,7 +42,8 @@ then no other model can be better by more than that.
 
 exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
-  6 NaN or infinity in the objective   75 stopped by a signal or --time-limit   130 interrupted twice
+  6 NaN or infinity in the objective   8 proved, but the model ranks no better than chance
+  75 stopped by a signal or --time-limit   130 interrupted twice
   137 a rank was killed, or has stopped answering (--stall-timeout)
 
 The best model so far is written with its proved gap, unless the exit code is 1, 2, 130 or 137.
@@ -60,6 +66,11 @@ examples:
 """
 
 
+def lambda_or_auto(text: str) -> float | str:
+    """Parse a positive number, or the word auto."""
+    return text if text == "auto" else positive(text)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms train` takes."""
     parser.add_argument(
@@ -80,9 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lambda",
         metavar="LAMBDA",
         dest="lam",
-        type=positive,
-        default=1e-4,
-        help="The weight lambda of the regularizer lambda/2 ||w||^2 (default: %(default)g).",
+        type=lambda_or_auto,
+        help="The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it before the training, by a quick"
+        " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet;"
+        " 1e-4 for others, and with --resume).",
     )
     parser.add_argument(
         "--bias",
@@ -155,7 +167,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Leave out those columns of --test that the model lacks, instead of refusing them.",
     )
     train_files.add_arguments(parser)
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="Do not compare the model with a quick ROCArea model. After a training for another measure than rocarea,"
+        " such a model is trained on a sample of the rows, in at most a tenth of the run's time or a second, and a"
+        " warning says if it is clearly better on rows that trained neither: those of --test, or a part of the sample.",
+    )
+    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
     parser.set_defaults(check=_check)
 
 
@@ -197,11 +216,18 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
         task = _task(args, solver)
         if comm.is_root:
             _check_outputs(args)
-    options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted)
+    chosen = None
+    if args.lam == "auto":
+        chosen = choose_lambda_for(task, args.memory, comm, signals.wanted, say)
+        task = replace(task, settings=replace(task.settings, lam=chosen.lam))
+    checked = {"check": not args.no_check, "hold_out": not args.test}
+    options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
     observer.close()
     result, saved = trained.result, trained.to_model(comm)
+    if chosen:
+        saved.info["auto_lambda"] = chosen.as_json()
     with comm.fail_together():
         if comm.is_root:
             model.save_or_rescue(args.output, saved)
@@ -211,38 +237,79 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     if args.test:
         gc.collect()  # the memory of the training rows is needed for the test rows
         with trained.clock.phase("test"):
+            quick = trained.rocarea_model(saved)
             with trained.reading:
-                test = scoring.score([saved], args.test, comm, inputs.InputOptions(args.ignore_new_features))
+                judged = [saved, *([quick] if quick else [])]
+                test = scoring.score(judged, args.test, comm, inputs.InputOptions(args.ignore_new_features))
             on_test = headline_measures(task.measure, *test.counted_scores(), trained.threshold, comm)
+            if quick:
+                trained.compare(test, args.test, comm)
+                saved.info.update(trained.findings())
         saved.info["test"] = on_test
         say(f"  test      {text.describe_measures(on_test)}   ({args.test})")
+    for line in text.describe_warnings(trained.warnings()):
+        say(line)
     usage = trained.usage(comm)
     saved.info["usage"] = trained.usage_info(usage)
     with comm.fail_together():
         if comm.is_root:
             model.save_or_rescue(args.output, saved)
     say(text.describe_usage(usage, result.starts, trained.vectors))
-    if args.quiet and comm.is_root and result.status.exit_code:
-        print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
+    if args.quiet and comm.is_root:
+        if result.status.exit_code:
+            print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
+        for warning in trained.warnings():
+            print(f"distsms train: warning: {warning}", file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
-    return result.status.exit_code
+    return trained.exit_code
 
 
 def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     """Return what the command line asks for. Raises InputError if it, or the test data, cannot be used."""
     from distsms.data.shards import dataset
     from distsms.inference import inputs, model
+    from distsms.selection.auto_lambda import DEFAULT
     from distsms.training.fit import TrainingTask
 
     every = args.checkpoint_every if args.checkpoint else None
     others = {"c_mu": args.c_mu, "solver_options": tuple(args.solver_options), "checkpoint_every": every}
-    settings = settings_from(args, args.measure, solver, lam=args.lam, **others)
     manifest = dataset.read_manifest(args.data)
+    if args.lam is None:
+        args.lam = "auto" if made_from_table(manifest) and not args.resume else DEFAULT
+    lam = DEFAULT if args.lam == "auto" else args.lam
+    settings = settings_from(args, args.measure, solver, lam=lam, **others)
     start = None if args.init is None else model.load(args.init)
     if args.test:
         inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
     layout = {"ordering": args.ordering, "step": args.step}
     return TrainingTask(manifest, args.measure, settings, args.bias, start, args.init, **layout)
+
+
+def made_from_table(manifest: Manifest) -> bool:
+    """Return whether a data set was made from CSV or Parquet files, so that lambda is chosen automatically."""
+    from distsms.data.formats.registry import format_of
+
+    return any(format_of(str(file.get("name", ""))) == "table" for file in manifest.source)
+
+
+def choose_lambda_for(
+    task: TrainingTask,
+    memory: float | None,
+    comm: Communicator,
+    stop_wanted: Callable[[], bool],
+    say: Callable[[str], None],
+) -> LambdaChoice:
+    """Choose the lambda of a task on a data set, and say which and why. **Collective.**"""
+    from distsms.data.shards.streaming import MemoryBudget
+    from distsms.selection.auto_lambda import choose_lambda
+
+    manifest = task.manifest
+    assert manifest is not None
+    budget = None if memory is None else MemoryBudget(int(memory / 2))
+    how = task.settings, task.bias, task.ordering, task.step
+    chosen = choose_lambda(manifest, task.measure, comm, *how, stop_wanted=stop_wanted, budget=budget)
+    say(f"lambda    {chosen.lam:g}, chosen automatically in {chosen.seconds:.1f} s: {chosen.reason}")
+    return chosen
 
 
 def _check_outputs(args: argparse.Namespace) -> None:

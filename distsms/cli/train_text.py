@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -106,19 +108,16 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
     if result.status.exit_code == EXIT_REQUEUE:
         how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
         lines.append(f"  go on     {how}")
-    if result.vacuous:
-        advice = "A smaller lambda may do better"
-        if task.measure.family == "prbep":
-            advice = "Use a model of --measure rocarea, as it is; a smaller lambda may do better, or not"
-        lines.append(
-            f"  warning   {result.against_zero}: at this lambda the convex risk sees next to nothing in these"
-            f"\n            data. {advice}"
-        )
-    elif result.idle:
-        lines.append(
-            "  warning   no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda"
-        )
     return lines
+
+
+def describe_warnings(warnings: list[str]) -> list[str]:
+    """Return lines on what people must know before they use the model."""
+    if not warnings:
+        return []
+    wrapper = textwrap.TextWrapper(min(shutil.get_terminal_size().columns, 120), subsequent_indent=12 * " ")
+    wrapper.break_on_hyphens = False
+    return ["", *(wrapper.fill(f"  warning   {warning}") for warning in warnings)]
 
 
 def describe_measures(measures: dict[str, float]) -> str:

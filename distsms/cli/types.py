@@ -6,7 +6,7 @@ import argparse
 import math
 
 from distsms.errors import InputError
-from distsms.measures import Measure
+from distsms.measures import Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -58,6 +58,14 @@ def measure(text: str) -> Measure:
     """Parse the name of a measure."""
     try:
         return Measure.parse(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def chooser(text: str) -> str:
+    """Parse a measure of held-out rows that can choose a lambda."""
+    try:
+        return check_chooser(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

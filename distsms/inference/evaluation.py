@@ -49,7 +49,7 @@ class ModelEvaluation:
     scores: Floats  # (n_local,)
     measures: dict[str, Any]  # measures and counts, by the names of `distsms evaluate --json`
     extra_measures: list[str]  # the names of those measures that not every model has
-    intervals: dict[str, Interval]  # confidence intervals of "rocarea" and "prbep"
+    intervals: dict[str, Interval]  # confidence intervals of "rocarea" and "prbep", and of the measures at K
 
     def as_json(self, on: str, level: float) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a model."""
@@ -133,7 +133,10 @@ def evaluate(
         prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, options.level)
         found = compute_measures(model, own, labels, comm, options.threshold, options.k, area.value)
         more = extra_measures(model.info, options.k)
-        judged.append(ModelEvaluation(path, model, own, found, more, {"rocarea": area, "prbep": prbep}))
+        intervals = {"rocarea": area, "prbep": prbep}
+        if (k := options.k or Measure.parse(model.info.get("measure", "rocarea")).k) and k <= found["n"]:
+            intervals |= _intervals_at(k, own, rows, options, comm)
+        judged.append(ModelEvaluation(path, model, own, found, more, intervals))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
         area = confidence.rocarea_difference_interval(
@@ -143,6 +146,20 @@ def evaluate(
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         pairs.append(ModelComparison(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
     return rows, judged, pairs
+
+
+def _intervals_at(
+    k: int, scores: Floats, rows: EvaluatedRows, options: EvaluationOptions, comm: Communicator
+) -> dict[str, Interval]:
+    """Return the confidence intervals of precision@k and recall@k, by name. Collective."""
+    share = ranking.top_k_shares(scores, k, comm)
+    estimates = confidence.top_k_estimates(share, rows.labels, k, comm)
+    draws = bootstrap.top_k_replicates(scores, rows.labels, rows.row_numbers, k, options.replicates, options.seed, comm)
+    names = f"precision@{k}", f"recall@{k}"
+    return {
+        name: confidence.prbep_interval(estimate, drawn, options.level)
+        for name, estimate, drawn in zip(names, estimates, draws, strict=True)
+    }
 
 
 def _scored(

@@ -1,1 +1,1 @@
-"""The risks that are minimized: from scores to R, R_mu, a plane and one coefficient for each row."""
+"""The risks that are minimized. `distsms.losses.base` explains their interface and the letters used."""

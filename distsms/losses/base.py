@@ -1,11 +1,23 @@
-"""The interface of a loss: from this rank's margins to R, R_mu, the plane's d and one coefficient for each local row.
+"""The interface of a loss: it computes the risk, the smoothed risk and their derivatives from the rows' margins.
 
-A loss is built once for a data set (and once for each weighting of its rows, in cross-validation) and then evaluated at
-many w. Everything above needs only what an evaluation returns (JMLR, section 3; A is the paper's linear transform,
-beta^ the maximizer):
+A loss is built once for a data set (in cross-validation, once for each weighting of the rows). It is then evaluated at
+many weight vectors w. The modules of this package use the letters of the paper (JMLR 13, 2012, section 3):
 
-    r = A beta^ = X' c = grad R_mu(w)          with c the coefficients
-    R(v) >= <r, v> + d   for every v           since beta^ is feasible: this plane is what proves the gap
+    s_i = <w, x_i>   the margin of row i, which the code calls its score
+    y_i, z           the label of row i (+1 or -1), and any labeling of all rows
+    P, N             the set of the positive rows and that of the negative rows
+    n+, n-, n        the numbers of rows in P and N, and their sum
+    Delta(z, y)      what the measure loses if z is predicted and y is true
+    R(w)             the risk, the maximum of <A beta, w> - g(beta) over a convex set of vectors beta
+    R_mu(w)          the smoothed risk: the same maximum with mu/2 ||beta||^2 (the prox term) subtracted
+    D                the largest value that 1/2 ||beta||^2 attains on the convex set
+    nu               the width of the smoothing, mu in units of the margins
+
+Each evaluation returns R, R_mu and a plane that lies below R, with the maximizer beta^ of R_mu:
+
+    r = A beta^ = X' c = grad R_mu(w)          the plane's slope; c has one coefficient for each row
+    d = -g(beta^)                              the plane's constant
+    R(v) >= <r, v> + d   for every v           since beta^ is in the convex set; this inequality proves the gap
 """
 
 from __future__ import annotations
@@ -27,9 +39,9 @@ class LossValue(NamedTuple):
     Attributes
     ----------
     R, R_mu, d : float
-        The risk, the smoothed risk, and the plane's constant. Global, the same on all ranks.
+        The risk, the smoothed risk, and the constant of the plane that lies below R. Global, the same on all ranks.
     coefficients : (n_local,) float64
-        c, one coefficient for each local row.
+        c, the derivative of R_mu with respect to the score of each local row.
     """
 
     R: float
@@ -89,8 +101,8 @@ class Loss(ABC):
     smooth: ClassVar[bool] = True
     """Whether there is an R_mu. A loss without it is evaluated at nu = 0 only, by solvers for the exact risk."""
     calls_positive: int | None
-    """How many of the rows with the highest scores are predicted positive; None: all rows with a score >= 0. By default
-    n+.
+    """The number of rows, those with the highest scores, that count as predicted positive. It is n+ unless a loss sets
+    another. None means that all rows with a score >= 0 are predicted positive.
     """
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
@@ -121,8 +133,8 @@ class Loss(ABC):
         scores : (n_local,) float64
             The margins s_i = <w, x_i>.
         nu : float
-            The width >= 0. At nu = 0 this is the exact separation that cutting planes need: R_mu = R, and the
-            coefficients are a subgradient whose plane touches R here, sum_i c_i s_i + d = R.
+            The width >= 0. At nu = 0 nothing is smoothed, which is what cutting-plane methods need: R_mu = R, and the
+            coefficients are those of a subgradient. Its plane touches R here: sum_i c_i s_i + d = R.
 
         Returns
         -------
@@ -132,11 +144,9 @@ class Loss(ABC):
         """
 
     def smoothing_cost(self) -> float:
-        """Return kappa with 0 <= R - R_mu <= kappa nu everywhere.
+        """Return kappa = mu D / nu, for which 0 <= R - R_mu <= kappa nu at every w.
 
-        kappa is mu / nu times the largest value that the prox term attains.
-
-        Every smooth loss has one.
+        Every smooth loss overrides this method.
         """
         raise NotImplementedError
 
@@ -146,7 +156,7 @@ class Loss(ABC):
 
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smooth loss has one."""
+        """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smooth loss overrides this."""
         raise NotImplementedError
 
     @classmethod
@@ -156,9 +166,9 @@ class Loss(ABC):
 
 
 def ramp(t: Any, nu: float) -> Any:
-    """Return beta = clip(t / nu, 0, 1), the derivative of the Huber hinge; at nu = 0 [t > 0], that of the hinge.
+    """Return beta = clip(t / nu, 0, 1), the derivative of the Huber hinge, for t of any shape.
 
-    Any shape.
+    At nu = 0 this is the derivative of the hinge max(0, t): 1 where t > 0, and 0 elsewhere.
     """
     if nu == 0:
         return np.where(t > 0, 1.0, 0.0)
@@ -167,8 +177,8 @@ def ramp(t: Any, nu: float) -> Any:
 
 
 def huber(t: Any, beta: Any, nu: float) -> Any:
-    """Return the Huber hinge beta t - nu beta^2 / 2 with beta = ramp(t, nu): 0, t^2 / (2 nu) or t - nu / 2.
+    """Return the Huber hinge beta t - nu beta^2 / 2 with beta = ramp(t, nu), for t of any shape.
 
-    Any shape.
+    It is 0 for t <= 0, t^2 / (2 nu) for t between 0 and nu, and t - nu / 2 for t >= nu.
     """
     return beta * (t - 0.5 * nu * beta)

@@ -1,23 +1,25 @@
-"""Measures of the contingency table by exact separation: F-beta, precision@k and recall@k (Joachims 2005; SVM-Perf).
+"""The exact risks of measures of the contingency table: F-beta, precision@k and recall@k (Joachims 2005; SVM-Perf).
+
+With z the labelings of the rows that the measure allows, y the true one, and the letters of `distsms.losses.base`,
 
     R(w) = max(0, max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ])
 
 Delta depends only on b, the number of positives that z calls negative, and c, the number of negatives that z calls
-positive. For given b and c the best z takes the b smallest scores of P and the c largest of N. With B_b and C_c their
-sums,
+positive. For given b and c, the maximum is attained where z calls the b positives of smallest score negative, and the c
+negatives of largest score positive. With B_b and C_c the sums of these scores,
 
     R = max(0, max over (b, c) of  Delta(b, c) + 2/n (C_c - B_b))
-    coefficients  c_i = -2/n on those of P,  c_j = 2/n on those of N,      d = Delta.
+    coefficients  -2/n for each of these positives,  2/n for each of these negatives,      d = Delta.
 
-The outer 0 stands for z = y. For F-beta, y is one of the z. For precision@k and recall@k with k != n+ it is not:
-without the 0 these risks would be negative somewhere. The 0 is also their weak point. y calls n+ rows positive, so
-shifting all scores up (k < n+) or down (k > n+) brings R to 0, whatever their order is. They are useful only with
-features that allow no such shift.
+The outer 0 is the value of the bracket at z = y. F-beta allows every labeling, so y is one of the z. precision@k and
+recall@k allow only labelings with k positives, which y is not if k != n+; without the 0 these risks would be negative
+somewhere. But the 0 also makes them weak: z = y has n+ positives, so R becomes 0 if all scores are shifted up (k < n+)
+or down (k > n+), whatever their order is. These risks are useful only with features that allow no such shift.
 
-There is no R_mu here. It would be a maximum over the convex hull of these z, with Delta made concave on it. F-beta's
-Delta is neither linear nor concave in z. With k != n+ the hull is that of the z with k positives *and y*: the set of
-Theorem 7 scaled by a weight, which is a second unknown beside the root. So neither the theorem's algorithm nor PRBEP's
-D applies.
+This module has no smoothed risk R_mu. R_mu would be a maximum over the convex hull of the allowed z, and Delta would
+have to be concave there. F-beta's Delta is neither linear nor concave in z. For k != n+ the hull contains both the z
+with k positives and y. That is the set of the paper's Theorem 7 with one more unknown, the weight of y. So neither the
+algorithm of that theorem nor the D of PRBEP applies.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ from distsms.utils.typing import Floats
 
 
 class FBeta(GatheringLoss):
-    """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c) with tp = n+ - b.
+    """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c).
 
-    Delta = 1 where tp = 0.
+    tp = n+ - b is the number of true positives. Delta is 1 where tp = 0.
 
     Parameters
     ----------
@@ -95,17 +97,17 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
 
     Notes
     -----
-    O(n- + n+ log n-) time and 8 n- bytes. For fixed b, with tp = n+ - b and D = beta^2 n+ + tp + c, F = (1 + beta^2) tp
-    / D, and one more false positive changes the bracket by
+    O(n- + n+ log n-) time and 8 n- bytes. Let v(b, c) = Delta(b, c) + 2/n (C_c - B_b), the value to be maximized. With
+    tp = n+ - b and D = beta^2 n+ + tp + c, F-beta is (1 + beta^2) tp / D. One more false positive changes v by
 
         high_c + (1 + beta^2) tp / (D (D + 1))
 
-    Both terms decrease as c grows, in floats as well. So the bracket is concave in c, and the best c is the number of
-    positive changes, which bisection finds without looking at all c.
+    Both terms decrease as c grows, also after rounding. So v is concave in c, and the best c is the number of positive
+    changes. Bisection finds it without computing v for all c.
 
-    Nothing large cancels in the maximum. Without its negatives of score < 0, or its positives of score > 0, the best
-    table would lose at most 1 of Delta. So these terms add up to at most 2, and the absolute values of all terms to at
-    most R + 4.
+    The maximum loses no digits by cancellation. Only false positives with a score < 0 and missed positives with a score
+    > 0 lower v. In the best table each of these two groups lowers v by at most 1, since without the group Delta would
+    be lower by at most 1. So the absolute values of all terms add up to at most R + 4.
     """
     n_pos, n_neg = len(low), len(high)
     tops = np.zeros(n_neg + 1)
@@ -125,7 +127,7 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
                 c = middle + 1
             else:
                 end = middle
-        delta = (beta2 * b + c) / (beta2 * n_pos + tp + c)  # 1 - F without a difference
+        delta = (beta2 * b + c) / (beta2 * n_pos + tp + c)  # equals 1 - F; the subtraction would lose digits
         value = delta + tops[c] - missed
         if value > best:
             best, best_delta, best_b, best_c = value, delta, b, c
@@ -135,25 +137,30 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
 class AtK(GatheringLoss):
     """The risk of a measure of the k rows that z calls positive.
 
-    Delta = 1 - tp / full, with b = n+ - tp and c = k - tp.
+    Delta = 1 - tp / denominator, with tp true positives, b = n+ - tp and c = k - tp.
 
     Delta is linear in z, so the best z calls the k rows of largest q positive, with q_i = s_i - a on P, q_j = s_j on N
-    and a = n / (2 full). With tau the k-th largest q, the terms in the sums below are positive, and only the shift by
-    tau can cancel:
+    and a = n / (2 denominator). With tau the k-th largest q,
 
-        Delta + 2/n (C - B) = 1 - n+ / full + 2/n [ sum over N of beta_j (q_j - tau) + sum over P of beta_i (tau - q_i)
-                                                    + (k - n+) tau ]
+        Delta + 2/n (C - B) = 1 - n+ / denominator + 2/n [ sum over N of beta_j (q_j - tau)
+                                                  + sum over P of beta_i (tau - q_i) + (k - n+) tau ]
 
-    with beta_j = 1 on negatives that are called positive, and beta_i = 1 on missed positives. Rows tied at tau are
-    called positive in equal parts, a convex mixture of labelings, so the plane does not depend on the order of the
-    rows.
+    with beta_j = 1 for negatives that are called positive, and beta_i = 1 for missed positives. No term of the two sums
+    is negative, so only the last term can lose digits by cancellation. If several rows have q = tau, each of them is
+    called positive with the same weight. This is a convex combination of labelings, and it makes the plane independent
+    of the order of the rows.
 
     Parameters
     ----------
     labels, weights, comm
         See `Loss`.
     k : int
-        At most n; else InputError.
+        The number of rows called positive, at most n.
+
+    Raises
+    ------
+    InputError
+        If k > n.
     """
 
     nonnegative = True
@@ -167,30 +174,30 @@ class AtK(GatheringLoss):
 
     @property
     @abstractmethod
-    def full(self) -> int:
-        """The number of true positives for which Delta is 0."""
+    def denominator(self) -> int:
+        """The denominator of the measure: Delta is 0 if there are as many true positives."""
 
     def at_zero(self) -> float:
         """Return Delta alone, with as few true positives as possible."""
-        return 1.0 - max(0, self._k - self.n_neg) / self.full
+        return 1.0 - max(0, self._k - self.n_neg) / self.denominator
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Select tau and sum. O(n)."""
+        """Find tau by a partial sort, and add up the terms of the class's docstring. O(n)."""
         assert nu == 0, "there is no smoothing"
         k, scale = self._k, 2.0 / self.n
-        q = np.concatenate([positive - self.n / (2.0 * self.full), negative])
+        q = np.concatenate([positive - self.n / (2.0 * self.denominator), negative])
         tau = np.partition(q, self.n - k)[self.n - k]
         called = np.where(q > tau, 1.0, 0.0)
         tied = q == tau
         called[tied] = (k - np.count_nonzero(called)) / np.count_nonzero(tied)
-        # In extended precision, if there is one, since (k - n+) tau may cancel most of the sum.
+        # The sums use extended precision, if the machine has it, since (k - n+) tau may cancel most of them.
         total = float(np.sum(np.maximum(q[self.n_pos :] - tau, 0.0), dtype=np.longdouble))
         total += float(np.sum(np.maximum(tau - q[: self.n_pos], 0.0), dtype=np.longdouble))
-        R = 1.0 - self.n_pos / self.full + scale * (total + (k - self.n_pos) * float(tau))
+        R = 1.0 - self.n_pos / self.denominator + scale * (total + (k - self.n_pos) * float(tau))
         if not R > 0:  # z = y
             return Solution(0.0, 0.0, 0.0, np.zeros(self.n_pos), np.zeros(self.n_neg))
         of_positive, of_negative = np.split(called, [self.n_pos])
-        d = 1.0 - float(np.sum(of_positive)) / self.full
+        d = 1.0 - float(np.sum(of_positive)) / self.denominator
         return Solution(R, R, d, scale * (of_positive - 1.0), scale * of_negative)
 
 
@@ -200,8 +207,8 @@ class PrecisionAtK(AtK):
     name = "precision@k"
 
     @property
-    def full(self) -> int:
-        """k."""
+    def denominator(self) -> int:
+        """The number of rows called positive, k."""
         return self._k
 
 
@@ -211,6 +218,6 @@ class RecallAtK(AtK):
     name = "recall@k"
 
     @property
-    def full(self) -> int:
-        """n+."""
+    def denominator(self) -> int:
+        """The number of positive rows, n+."""
         return self.n_pos

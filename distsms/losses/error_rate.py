@@ -1,13 +1,14 @@
-"""Error rate, Delta = (b + c) / n over the contingency table: the loss that separates row by row.
+"""The risk of the error rate, Delta = (b + c) / n with b missed positives and c false positives.
 
-Each row may be labeled either way, independently of the others (Joachims 2005, section 5). So the maximum over all
-labelings is taken term by term, and nothing has to be sorted:
+This risk is a sum over rows: each row may be labeled either way, independently of the others (Joachims 2005, section
+5). So the maximum over all labelings is taken term by term, and nothing has to be sorted:
 
     R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ] = 2/n sum_i max(0, t_i),   t_i = 1/2 - y_i s_i
 
-This is the linear SVM's hinge: J with lambda and w equals J of 1/n sum_i max(0, 1 - y_i <u, x_i>) with lambda / 4 and u
-= 2 w. The hull of the labelings is the whole box [0, 1]^n, and Delta is linear on it, so smoothing with the prox 1/2
-||beta||^2 gives the Huber hinge of width nu = mu n / 2. It is PRBEP's smoothing without its constraint.
+This is the hinge loss of the linear SVM in another scale. With u = 2 w, the objective lambda/2 ||w||^2 + R(w) equals
+the SVM's objective (lambda/4)/2 ||u||^2 + 1/n sum_i max(0, 1 - y_i <u, x_i>). The convex hull of all labelings is the
+box [0, 1]^n, and Delta is linear on it. So smoothing with the prox term 1/2 ||beta||^2 gives the Huber hinge of width
+nu = mu n / 2. This is the smoothing of PRBEP without the constraint sum_P beta = sum_N beta.
 
     beta_i = clip(t_i / nu, 0, 1),   coefficients c_i = -2/n y_i beta_i,   d = 1/n sum_i beta_i.
 """
@@ -25,7 +26,7 @@ from distsms.utils.typing import Floats
 class ErrorRate(Loss):
     """The risk of the error rate; see the module's docstring.
 
-    An evaluation sums three numbers over ranks and takes O(n_local).
+    An evaluation takes O(n_local) time and one Allreduce of three numbers.
     """
 
     name = "error-rate"

@@ -20,7 +20,7 @@ from distsms.utils.typing import Floats
 
 
 class Solution(NamedTuple):
-    """What the root finds.
+    """The result of the computation on the root.
 
     Attributes
     ----------
@@ -86,16 +86,16 @@ class GatheringLoss(Loss):
 
 @njit()
 def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, float]:
-    """Sum functions of t_ij = x_j - q_i over all j for each i, by one simultaneous pass down both arrays (Algorithm 4).
+    """Sum the hinge, the Huber hinge and the ramp of t_ij = x_j - q_i over all pairs, in one pass (Algorithm 4).
 
     Parameters
     ----------
     q, x : (n_q,) and (n_x,) float64
         Both sorted in decreasing order.
     nu : float
-        The width >= 0; at 0 the window is always empty.
+        The width >= 0.
     gamma : (n_q,) float64
-        Is set to sum_j clip(t_ij / nu, 0, 1); at nu = 0 to the number of t_ij > 0.
+        An output: gamma_i is set to sum_j clip(t_ij / nu, 0, 1), or at nu = 0 to the number of j with t_ij > 0.
 
     Returns
     -------
@@ -104,8 +104,11 @@ def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, fl
 
     Notes
     -----
-    O(n_q + n_x). Where the paper keeps sums of a_j and a_j^2 and subtracts, this function keeps the sums of t itself,
-    shifted along with q. These never grow beyond what they stand for, so scores of size 1e8 lose no precision.
+    O(n_q + n_x). Both arrays are walked down together. The window of q_i is the set of the x_j with 0 < t_ij < nu.
+
+    The paper keeps the sums of a_j and a_j^2 over the window and computes those of t by subtraction, which loses digits
+    if the scores are large. This function keeps the sums of t and t^2 themselves, and updates them when it goes on to
+    the next q_i. So it loses no precision with scores of size 1e8.
     """
     n_x = len(x)
     inside = 0  # x[:inside] have t > 0
@@ -159,7 +162,7 @@ def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
     Parameters
     ----------
     heads : (n,) float64
-        The kinks h_i where the ramps start (the paper's heads), ascending; the tails are h_i + nu.
+        The places h_i where the ramps start to rise, ascending. They end at the tails, h_i + nu.
     nu : float
         The width > 0.
     target : float
@@ -167,14 +170,15 @@ def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
 
     Notes
     -----
-    O(n). The walk goes from kink to kink with the paper's anchor, slope and intercept (Algorithm 3) until the sum
-    passes the target (Algorithm 2), and solves the linear equation (32) there. Algorithm 2 has two stages, first among
-    the kinks of one class and then of the other. Here they are one walk, since the kinks of both classes were sorted
-    together.
+    O(n). The sum is linear between two neighbouring kinks, which are the heads and the tails. The function visits the
+    kinks in ascending order and computes the sum at each of them (Algorithm 3), until the sum reaches the target
+    (Algorithm 2). Then it solves a linear equation on the last interval (equation (32)). Algorithm 2 visits first the
+    kinks of one class and then those of the other. Here the heads of both classes have been sorted together, so that
+    one pass is enough.
     """
     n = len(heads)
     head = 0
-    tail = 0  # head ramps have begun and tail ramps have ended; the slope is the difference
+    tail = 0  # at this point `head` ramps have begun and `tail` ramps have ended; their difference is the slope
     anchor = heads[0]
     value = 0.0
     while tail < n:
@@ -191,7 +195,7 @@ def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
             head += 1
         else:
             tail += 1
-            if tail == head:  # no ramp is under way, so the sum is the exact count
+            if tail == head:  # every ramp that has begun has ended: the sum is a whole number, so remove its rounding
                 value = float(tail)
                 if value >= target:
                     return anchor

@@ -1,22 +1,27 @@
-"""Sums over all pairs of two classes with only one of them sorted (JMLR, section 4.2, but not by Algorithm 4).
+"""Sums over all pairs of two classes, of which only one is sorted (JMLR, section 4.2, but not by Algorithm 4).
 
-q (k,) is one class, sorted. The points b of the other class come in any order, and t = b - q. For each b, let f be the
-number of q with t >= nu (where beta = 1), and c the number of q with t > 0. The q between them are b's window, where
-beta = t / nu. Then
+One class is given by its k sorted values q. The values b of the other class, called points, come in any order. Each
+pair has t = b - q and beta = clip(t / nu, 0, 1). gamma of a value is the sum of beta over all its pairs.
 
-    gamma_b = f + 1/nu (sum of t over the window), from prefix sums of q;
-    gamma_q = (number of b with q below their f) + 1/nu (sum of t over the b with q in their window).
+For a point b, let f be the number of q with t >= nu, where beta = 1, and c the number of q with t > 0. The window of b
+is the q number f to c - 1, in increasing order from 0, where beta = t / nu. Then
 
-gamma_q comes from a walk down the sorted q, during which each b enters at its c and leaves at its f. Only their number
-and the sum of their t is kept.
+    gamma_b = f + 1/nu (sum of t over the window of b)
+    gamma_q = (number of b with t >= nu) + 1/nu (sum of t over the b that have q in their window)
 
-The places f and c are looked up in a table of buckets over the range of q: O(1) expected, O(log k) in the worst case.
+gamma_b is computed from prefix sums of q. gamma_q is computed in one pass over q, from the highest to the lowest. A
+point b joins the running sums at q number c - 1, and leaves the sum of t at q number f - 1, from which on its beta is
+1. The running sums are the number of points and the sum of their t.
 
-As in `pair_sums`, nothing cancels, however large the scores are: the sums are of distances, and long sums are only
-added to. Windows are differences of prefix sums that start anew in blocks no wider than nu. A window is narrower than
-nu, so it lies in at most two blocks, and no term exceeds 2 nu.
+f and c are looked up in a table of buckets over the range of q. This takes O(1) expected time, and O(log k) in the
+worst case.
 
-Cost: O(k) for sorted q, O(1) expected for each b; about 150 bytes of memory for each different q, and none for b.
+As in `distsms.losses.gather.pair_sums`, no digits are lost by cancellation, however large the scores are. The terms are
+distances, and long sums only have terms added to them. Sums over a window are differences of prefix sums, but the
+prefix sums start again from zero in each block, and a block is not wider than nu. A window is narrower than nu, so it
+lies in at most two blocks, and no term is larger than 2 nu.
+
+Cost: O(k) for sorted q, O(1) expected for each b. About 150 bytes of memory for each different q, and none for b.
 """
 
 from __future__ import annotations
@@ -32,45 +37,45 @@ from distsms.utils.typing import Floats
 TINY = 5e-324
 """Used as a width: t >= TINY means t > 0, since the difference of two different floats is never zero."""
 
-BUCKETS = 8  # for each different q, so that few of them share a bucket
+BUCKETS = 8  # number of buckets per different value of q; with so many, few values share a bucket
 CHUNK = 1024  # number of points that are processed together
-ONE = np.uint64(1)  # indices are unsigned, since Numba tests signed ones for being negative
+ONE = np.uint64(1)  # indices are unsigned, since Numba adds a test for negative values to every signed index
 
 
 N_BELOW, HINGE, T, T2, BLOCK, ORIGIN, CLOSED_T, CLOSED_T2 = range(8)
 """Columns of `Table.sums`, for the i-th value:
 
-- N_BELOW: the number of q below it; HINGE: the sum of (value - q) over these.
-- T, T2: the sums of t and t^2, with t = q - origin, over the q below it in its block.
-- BLOCK, ORIGIN: the index at which its block starts, and the value there.
-- CLOSED_T, CLOSED_T2: at the start of a block, the sums of t and t^2 over the whole previous block.
+- N_BELOW: the number of q below this value; HINGE: the sum of (value - q) over these q.
+- T, T2: the sums of x and x^2, with x = q - ORIGIN, over the q that are below this value and in the same block.
+- BLOCK, ORIGIN: the index at which the block of this value starts, and the value at that index.
+- CLOSED_T, CLOSED_T2: set where a block starts: the sums of x and x^2 over the whole previous block.
 """
 ENTER, ENTER_T, LEAVE, LEAVE_T, PASS = range(5)
-"""Columns of `Table.moves`, at the i-th place:
+"""Columns of `Table.moves`; row i is for the place between value i - 1 and value i:
 
-- ENTER: the number of points with a window whose c is here; ENTER_T: their sum of t with the value below.
-- LEAVE: the number of points with a window whose f is here; LEAVE_T: their sum of t with the value above.
-- PASS: the number of points without a window, whose c and f are both here.
+- ENTER: the number of points with c = i and f < c; ENTER_T: the sum of their t with value i - 1.
+- LEAVE: the number of points with f = i and f < c; LEAVE_T: the sum of their t with value i.
+- PASS: the number of points with f = c = i, whose window is empty.
 """
 
 
 class Table(NamedTuple):
-    """What is stored for the d different values of q, in increasing order; the arrays may have room for more.
+    """The sums for the d different values of q, in increasing order. The arrays may be longer than needed.
 
-    What is read together is stored together, since a point looks at four unpredictable places, which no cache holds.
+    Each point reads four rows at unpredictable places, which are rarely in the cache. Therefore numbers that are read
+    together are stored side by side.
     """
 
-    value: Floats  # value[i + 1] is the i-th, between -inf and inf
-    sums: Floats  # (., 8); the row after the last value also has N_BELOW, the number of all q
-    first: NDArray[np.uint32]  # (BUCKETS d + 1,): how many values are in lower buckets
-    grid: (
-        Floats  # (3,): the value where the first d buckets end, and the buckets per unit below and above: see `_bucket`
-    )
-    moves: Floats  # (., 5)
-    gamma: Floats
+    value: Floats  # (d + 2,): -inf, the d values, inf; so value i is value[i + 1]
+    sums: Floats  # (d + 1, 8): see N_BELOW and so on; in the last row only N_BELOW is set, to the number of all q
+    first: NDArray[np.uint32]  # (BUCKETS d + 1,): for each bucket, the number of values in the buckets below it
+    # (3,): the value at which the first d buckets end, and the number of buckets per unit below and above this value.
+    grid: Floats
+    moves: Floats  # (d + 1, 5): see ENTER and so on
+    gamma: Floats  # (d,): gamma of each value
 
     @staticmethod
-    def room(k: int) -> Table:
+    def allocate(k: int) -> Table:
         """Allocate a table for k different values."""
         places = np.empty(BUCKETS * k + 1, np.uint32)
         return Table(np.empty(k + 2), np.empty((k + 1, 8)), places, np.empty(3), np.empty((k + 1, 5)), np.empty(k))
@@ -84,30 +89,37 @@ class PairSums(NamedTuple):
     beta: float
 
 
-class SmallerClass:
-    """The sorted class of successive evaluations, with buffers that are reused. Local.
+class SortedClass:
+    """The sorted class, with its table and the sums over its pairs. Local.
+
+    Call `tabulate`, then `add_points` (any number of times), then `gamma`. The buffers are reused in the next
+    evaluation. The constructor compiles the kernels, or loads them.
 
     Parameters
     ----------
     capacity : int
-        Expected number of values of q; larger buffers are allocated when needed. The kernels are compiled or loaded
-        here.
+        The expected number of values q. Larger buffers are allocated when they are needed.
+
+    Attributes
+    ----------
+    sums : PairSums
+        The sums over all pairs so far.
     """
 
     def __init__(self, capacity: int) -> None:
-        self._table = Table.room(1)
-        self.sort(np.zeros(1), 1.0)
-        self.meet(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1))
-        self.give(self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, np.empty(1))
-        self._table = Table.room(capacity)
+        self._table = Table.allocate(1)
+        self.tabulate(np.zeros(1), 1.0)
+        self.add_points(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1))
+        self.write_gamma(self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, np.empty(1))
+        self._table = Table.allocate(capacity)
 
-    def sort(self, q: Floats, nu: float) -> None:
-        """Start with another class.
+    def tabulate(self, q: Floats, nu: float) -> None:
+        """Set the sorted class, and forget all points.
 
         Parameters
         ----------
         q : (k,) float64
-            Increasing and finite.
+            The values, finite and in increasing order.
         nu : float
             The width >= 0.
 
@@ -116,45 +128,50 @@ class SmallerClass:
         O(k).
         """
         if len(q) + 2 > len(self._table.value):
-            self._table = Table.room(len(q))
+            self._table = Table.allocate(len(q))
         self._nu, self._d, self.sums = nu, _tabulate(q, nu, self._table), PairSums(0.0, 0.0, 0.0)
 
-    def meet(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float, factor: float, out: Floats) -> None:
-        """Pair q with the points b = offset + sign scores[row] of the rows given, and set out[row] = factor gamma_b.
+    def add_points(
+        self, scores: Floats, rows: NDArray[Any], sign: float, offset: float, factor: float, out: Floats
+    ) -> None:
+        """Add the points b = offset + sign scores[row] of the given rows, and set out[row] = factor gamma_b.
 
-        Also adds these pairs to `sums`. O(1) for each point.
+        Their pairs with all q are added to `sums`. O(1) expected time for each point.
         """
-        full, hinge, t, t2 = _meet(scores, rows, sign, offset, self._nu, self._d, self._table, factor, out)
+        full, hinge, t, t2 = _add_points(scores, rows, sign, offset, self._nu, self._d, self._table, factor, out)
         beta, huber = (t / self._nu, 0.5 * t2 / self._nu) if self._nu > 0 else (0.0, 0.0)
         added = hinge + t, hinge - 0.5 * self._nu * full + huber, full + beta
         self.sums = PairSums(*(old + new for old, new in zip(self.sums, added, strict=True)))
 
     def gamma(self) -> Floats:
-        """Return gamma of each different q over all points so far, (d,) in increasing order of q, a view. O(d)."""
+        """Return gamma (d,) of each different q, increasing in q, over the points added so far. O(d).
+
+        The array is a buffer that the next call overwrites.
+        """
         _walk(self._nu, self._d, self._table)
         return self._table.gamma[: self._d]
 
-    def give(self, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats) -> None:
-        """Set out[row] = factor gamma of the row's q.
+    def write_gamma(self, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats) -> None:
+        """Write factor times gamma of given values q to their rows in `out`.
 
         Parameters
         ----------
-        gamma : (d,)
-            As `gamma` returns it, perhaps summed over ranks.
-        q : (m,)
-            Some of the q, in increasing order.
-        rows : (m,)
-            The row of each of them.
+        gamma : (d,) float64
+            The result of `gamma`, or its sum over ranks.
+        q : (m,) float64
+            Some of the values q, in increasing order.
+        rows : (m,) int
+            The row of each of these values.
         factor : float
             Multiplies each gamma.
-        out : (n_local,)
-            Where to write.
+        out : (n_local,) float64
+            The output.
 
         Notes
         -----
         O(d + m).
         """
-        _give(self._table.value, gamma, q, rows, factor, out)
+        _write_gamma(self._table.value, gamma, q, rows, factor, out)
 
 
 @njit()
@@ -163,7 +180,7 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
     value, sums = table.value, table.sums
     value[0] = -np.inf
     d = 0
-    for i in range(len(q)):  # of equal q, each overwrites the one before
+    for i in range(len(q)):  # d grows only where q changes, so equal q share one row
         sums[d, N_BELOW] = i
         value[d + 1] = q[i]
         d += q[i] != value[d]
@@ -171,8 +188,8 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
     value[d + 1] = np.inf
     table.moves[: d + 1] = 0.0
 
-    # The lowest values have buckets of their own, since most b are there, and the highest share the last bucket. So
-    # outliers do not widen the other buckets.
+    # The lowest 1/128 of the values gets the first d buckets, since most b are in their range. The highest 1/128 shares
+    # the last bucket. So outliers do not make the other buckets wide.
     trim = d >> 7
     base, end = value[trim + 1], value[d - trim]
     buckets = BUCKETS * d
@@ -203,9 +220,10 @@ def _tabulate(q: Floats, nu: float, table: Table) -> int:
 
 @njit(inline="always")
 def _bucket(x: float, d: int, below: float, above: float) -> int:
-    """Return the bucket at the distance x from where the first d buckets end, with different widths below and above it.
+    """Return the number of the bucket that contains a value, given its distance x from the end of the first d buckets.
 
-    Values beyond an end belong to the last bucket there; 0 times inf belongs to the first.
+    There are `below` buckets per unit where x < 0, and `above` elsewhere. A value beyond the range of the buckets
+    belongs to the nearest bucket. If the product is NaN (0 times inf), the result is the first bucket.
     """
     x = d + x * (below if x < 0.0 else above)
     x = x if x > 0.0 else 0.0
@@ -237,7 +255,7 @@ def _place(
 
 @njit()
 def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) -> Any:
-    """Do the same as `_place` by bisection, in a bucket or, where rounding missed it by one, beside it."""
+    """Return the same number as `_place`, by bisection: in the bucket, or outside if rounding led to a wrong bucket."""
     if b - value[low] < width:
         low, high = np.uint64(0), low - ONE
     elif b - value[high + ONE] >= width:
@@ -251,8 +269,8 @@ def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) 
     return low
 
 
-@njit(error_model="numpy")  # it divides only where nu > 0, so Numba need not test for division by zero
-def _meet(
+@njit(error_model="numpy")  # the function divides only where nu > 0, so Numba need not test for division by zero
+def _add_points(
     scores: Floats,
     rows: NDArray[Any],
     sign: float,
@@ -263,14 +281,15 @@ def _meet(
     factor: float,
     out: Floats,
 ) -> tuple[float, float, float, float]:
-    """Pair the points with the table; see `SmallerClass.meet`.
+    """Add points to the table and to the sums; see `SortedClass.add_points`.
 
-    Returns the number of pairs with beta = 1 and the sum of their t; and for the pairs with beta in (0, 1), the sums of
-    t and of t^2.
+    Returns four sums: over the pairs with beta = 1, their number and the sum of t; over the pairs with 0 < beta < 1,
+    the sums of t and of t^2.
 
-    There are two loops over a chunk, one that looks up places and one that adds up. A single loop would need more
-    registers than there are, and a misprediction in one half would cost the other's work. There are no helper
-    functions, since Numba counts references to every array that is passed to one.
+    There are two loops over a chunk of points, one that looks up f and c and one that adds up. A single loop would need
+    more registers than the processor has, and a mispredicted branch in the lookup would also discard work of the
+    addition. The loops call no helper functions with arrays, since Numba counts references to every array that is
+    passed to a function.
     """
     value, sums, first, grid, moves = table[:5]
     base, below, above = grid[0], grid[1], grid[2]
@@ -280,7 +299,8 @@ def _meet(
     above_zero, above_width = np.empty((2, CHUNK), np.uint64)
     for begin in range(0, len(rows), CHUNK):
         n = 0
-        for i in range(begin, min(begin + CHUNK, len(rows))):  # drop, without a branch, the points below all q
+        # Points that are not above any q have no pairs with t > 0. They are dropped without a branch.
+        for i in range(begin, min(begin + CHUNK, len(rows))):
             row = rows[i]
             b = offset + sign * scores[row]
             points[n], places[n] = b, row
@@ -299,10 +319,10 @@ def _meet(
                 moves[f, PASS] += 1.0
                 out[places[j]] = factor * full
                 continue
-            # The window, places f to c - 1, is added up in three steps: its part in the previous block, if it begins
-            # there; the rest without the last value; and the last value separately, so that points only slightly above
-            # it keep their digits. `two`, whether there is a previous block, is a factor, since a branch would be
-            # unpredictable.
+            # The window, the values f to c - 1, is added up in three steps: its part in the previous block, if it
+            # begins there; the rest without the last value; and the last value. The last value is separate, since the
+            # difference of prefix sums would lose the digits of a small t. `two` is 1 if the window begins in the
+            # previous block and 0 if not. It is used as a factor, since a branch would be unpredictable.
             last = c - ONE
             start = sums[last, BLOCK]
             two = 1.0 if np.float64(f) < start else 0.0
@@ -331,11 +351,14 @@ def _meet(
 
 @njit()
 def _walk(nu: float, d: int, table: Table) -> None:
-    """Compute gamma of each value, from the highest down; as in `pair_sums`, the sum of t is shifted along with q."""
+    """Compute gamma of each value, from the highest to the lowest.
+
+    As in `distsms.losses.gather.pair_sums`, the sum of t over the window is updated from one value to the next.
+    """
     full = inside = t_sum = 0.0
     value, moves = table.value, table.moves
     for i in range(d - 1, -1, -1):
-        if i < d - 1:  # first remove the points whose window ends above this value, then shift the others
+        if i < d - 1:  # remove the points whose window ends above this value, then update t of the remaining points
             full += moves[i + 1, LEAVE]
             inside -= moves[i + 1, LEAVE]
             t_sum -= moves[i + 1, LEAVE_T]
@@ -349,8 +372,8 @@ def _walk(nu: float, d: int, table: Table) -> None:
 
 
 @njit()
-def _give(value: Floats, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats) -> None:
-    """See `SmallerClass.give`."""
+def _write_gamma(value: Floats, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats) -> None:
+    """See `SortedClass.write_gamma`."""
     i = 0
     for j in range(len(q)):
         while value[i + 1] < q[j]:

@@ -1,19 +1,22 @@
 """Sums over pairs where the sorted class is too large for one rank: each rank has a range of it (sample sort).
 
-The splitters of the ranges are quantiles of a sample of q, b and b - nu, the scores at which something is looked up. So
-the ranges are balanced in q and in questions together. Each q goes to the rank of its range. The q that equal a
-splitter are shared among the ranks between the equal splitters, so equal scores do not all go to one rank.
+The values q and the points b are those of `distsms.losses.pairwise`. Each rank gets one range of values. The borders of
+the ranges, called splitters, are quantiles of a sample of q, b and b - nu. A rank receives the q in its range, and also
+queries about the points b for which b or b - nu is in its range. So the sample balances the q and the queries of the
+ranks together. The q that equal a splitter are shared among the ranks between the equal splitters, so equal scores do
+not all go to one rank.
 
-For a point b, most ranges are uniform: all their q have beta = 1, or all have beta = 0, or all are in b's window. Such
-a range contributes by its totals alone (the number of q, and the sums of their distances to its top), which every rank
-has from an Allgather. Only the two ranges in which beta changes its form, those around b and around b - nu, need b
-itself. b is sent there as a question, paired with q by `SmallerClass`, and the answer is sent back. As there, nothing
-cancels: no sum over one range is subtracted from another.
+For a point b, most ranges are uniform: all their q have beta = 1, or all have beta = 0, or all are in the window of b.
+The contribution of such a range follows from its totals alone: the number of its q, its lowest and highest q, and the
+sums of the distances from the highest. An Allgather gives them to every rank. Only the range that contains b and the
+range that contains b - nu need b itself. b is sent to their ranks as a query. The rank computes the contribution of its
+range with `SortedClass` and sends it back. No digits are lost by cancellation, since no sum over a range is
+subtracted from another.
 
-Cost with P ranks, for each rank on average: it sends 8 bytes for each q and at most 16 for each b, receives as much,
-and the answers travel the same way back; 40 P bytes of totals; O((n/P) log n + P^2) time. If the sample was misleading
-(many different scores in one place), questions are sent in several rounds, so that a rank holds about 4 n_b/P of them
-at a time.
+Cost with P ranks, on average for each rank: it sends 8 bytes for each q and at most 16 for each b, and receives as
+many. The answers take the same number of bytes in the opposite direction. The totals are 40 P bytes. Time: O((n/P) log
+n + P^2). If the sample was not representative (because many different scores are very close together), the queries are
+sent in several rounds, so that a rank holds about 4 n_b/P of them at a time.
 """
 
 from __future__ import annotations
@@ -24,17 +27,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.pairwise import TINY, PairSums, SmallerClass
+from distsms.losses.pairwise import TINY, PairSums, SortedClass
 from distsms.parallel.communicator import Communicator
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
 SAMPLE = 512  # number of scores of each kind that each rank contributes to the sample
-ROOM = 4  # at most this many times its even share of the questions goes to a rank at a time
+ROOM = 4  # in one round, a rank receives about this many times the average number of points b per rank, at most
 
 
-class KeyRanges:
-    """The sums of `SmallerClass` over all ranks' q and b; no rank holds either class as a whole.
+class RangedClass:
+    """The same sums as those of `SortedClass`, over the q and b of all ranks. No rank holds a whole class.
 
     Parameters
     ----------
@@ -54,8 +57,8 @@ class KeyRanges:
         self._counts = [count + 1 for count in comm.allgather(sum(map(len, self._picks)))]
         self._weights = comm.allgather_rows(np.concatenate([[0.0], *weights]), self._counts)
         self._share = -(-int(comm.sum(np.array([n_b]))[0]) // comm.size)
-        self._range = SmallerClass(1)
-        Ranges(np.ones((1, 5)), 1.0).meet(np.zeros(1))  # compile the kernels, or load them, now
+        self._range = SortedClass(1)
+        Ranges(np.ones((1, 5)), 1.0).add_points(np.zeros(1))  # compile the kernels, or load them, now
 
     @np.errstate(over="ignore", invalid="ignore")  # sums may overflow, which shows in the result
     def evaluate(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, Floats, PairSums]:
@@ -73,9 +76,9 @@ class KeyRanges:
         Returns
         -------
         gamma_q, gamma_b : (n_q,) and (n_b,) float64
-            Zeros unless all ranks' scores are finite.
-        sums : Sums
-            NaN unless all ranks' scores are finite.
+            The sums of beta for each of this rank's rows. Zero unless all ranks' scores are finite.
+        sums : PairSums
+            The sums over all pairs of all ranks. NaN unless all ranks' scores are finite.
         """
         splitters = self._splitters(q, b, nu, finite)
         if splitters is None:
@@ -85,13 +88,13 @@ class KeyRanges:
         held, origin = self.comm.alltoall_rows(q[sending], np.bincount(to, minlength=self.comm.size))
         rows = np.argsort(held, kind="stable")
         held = held[rows]
-        self._range.sort(held, nu)
+        self._range.tabulate(held, nu)
         ranges = Ranges(self._totals(held), nu)
-        gamma_b, questions = ranges.meet(b)
-        self._ask(b, questions, gamma_b)
+        gamma_b, queries = ranges.add_points(b)
+        self._send_queries(b, queries, gamma_b)
         full, inside, t = self.comm.sum(ranges.shares(self.comm.size))[:, self.comm.rank]
         answers = np.empty(len(held))
-        self._range.give(self._range.gamma(), held, rows, 1.0, answers)
+        self._range.write_gamma(self._range.gamma(), held, rows, 1.0, answers)
         answers[rows] += full + ((inside * (held[-1:] - held) + t) / nu if inside else 0.0)
         gamma_q = np.empty(len(q))
         gamma_q[sending] = self.comm.alltoall_rows(answers, origin)[0]
@@ -100,8 +103,8 @@ class KeyRanges:
     def _splitters(self, q: Floats, b: Floats, nu: float, finite: bool) -> Floats | None:
         """Choose the splitters, (P - 1,), increasing; None if scores of any rank are not finite. Collective."""
         q_pick, b_pick, f_pick = self._picks
-        # If b itself is a splitter, every q is on the right side of it. For b - nu the splitter is the next larger
-        # float, since q = b - nu has to lie below it.
+        # A splitter belongs to the range above it. So if b is a splitter, all q < b are below it, as required. For b -
+        # nu the splitter is the next larger float, since q = b - nu has beta = 1 and has to be below the splitter.
         values = [np.array([0.0 if finite else np.nan]), q[q_pick], b[b_pick], np.nextafter(b[f_pick] - nu, np.inf)]
         sample = self.comm.allgather_rows(np.concatenate(values), self._counts)
         if np.isnan(sample).any():
@@ -123,12 +126,12 @@ class KeyRanges:
             mine[:] = len(held), held[0], held[-1], np.sum(below), np.sum(below * below)
         return self.comm.allgather_rows(mine, [5] * self.comm.size).reshape(-1, 5)
 
-    def _ask(self, b: Floats, questions: tuple[NDArray[Any], NDArray[Any]], gamma_b: Floats) -> None:
-        """Send each question's point to the rank of its range, and add the answers to gamma_b. Collective.
+    def _send_queries(self, b: Floats, queries: tuple[NDArray[Any], NDArray[Any]], gamma_b: Floats) -> None:
+        """Send the point of each query to the rank of its range, and add the answers to gamma_b. Collective.
 
-        questions : the rank and the row in b of each question.
+        queries : two arrays, the rank to ask and the row in b of each query.
         """
-        to, row = questions
+        to, row = queries
         order = np.argsort(to, kind="stable")
         to, row = to[order], row[order]
         load = self.comm.sum(np.bincount(to, minlength=self.comm.size))
@@ -137,17 +140,17 @@ class KeyRanges:
             ranks, rows = to[turn::rounds], row[turn::rounds]
             points, origin = self.comm.alltoall_rows(b[rows], np.bincount(ranks, minlength=self.comm.size))
             answers = np.empty(len(points))
-            self._range.meet(points, np.arange(len(points), dtype=np.uint32), 1.0, 0.0, 1.0, answers)
+            self._range.add_points(points, np.arange(len(points), dtype=np.uint32), 1.0, 0.0, 1.0, answers)
             np.add.at(gamma_b, rows, self.comm.alltoall_rows(answers, origin)[0])
 
 
 class Ranges:
-    """What every rank knows of the B ranges that contain any q, and what this rank's points contribute to them.
+    """The totals of the B ranges that are not empty, and the contributions of this rank's points to them. Local.
 
     Parameters
     ----------
     totals : (P, 5) float64
-        See `KeyRanges._totals`.
+        See `RangedClass._totals`.
     nu : float
         The width >= 0.
 
@@ -161,8 +164,8 @@ class Ranges:
         self.rank = np.flatnonzero(totals[:, 0])
         self._count, self._low, self._high, t, t2 = np.ascontiguousarray(totals[self.rank].T)
         B = len(self.rank)
-        # _t[i, j] and _t2[i, j]: the sums of distances, and of their squares, of the q in the ranges i to j - 1 to the
-        # top of range j - 1.
+        # _t[i, j] and _t2[i, j] are sums over the q in the ranges i to j - 1: of the distance from q to the highest q
+        # of range j - 1, and of its square.
         self._t, self._t2 = np.zeros((2, B + 1, B + 1))
         for j in range(1, B + 1):
             x = self._high[j - 1] - self._high[:j]
@@ -170,24 +173,27 @@ class Ranges:
             self._t[:j, j] = _sums_from(t[:j] + n * x)
             self._t2[:j, j] = _sums_from(t2[:j] + 2 * x * t[:j] + n * x * x)
         self._below = np.concatenate([[0.0], np.cumsum(self._count)])
-        self._full = np.zeros(B + 1)  # [f]: the number of points that have beta = 1 with exactly the first f ranges
-        # [0, i, j]: the number of points with exactly the ranges i to j - 1 in their window; [1, i, j]: the sum of
-        # their t with the top of range j - 1.
+        # _full[f] is the number of points for which exactly the first f ranges have beta = 1 throughout.
+        self._full = np.zeros(B + 1)
+        # _window[0, i, j] is the number of points whose window contains exactly the whole ranges i to j - 1, and
+        # _window[1, i, j] is the sum of their t with the highest q of range j - 1.
         self._window = np.zeros((2, B + 1, B + 1))
         self.sums = PairSums(0.0, 0.0, 0.0)
 
-    def meet(self, b: Floats) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
-        """Compute the points' gamma from uniform ranges, and the questions for the others. O(log B) for each point.
+    def add_points(self, b: Floats) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
+        """Compute what uniform ranges contribute to gamma of the points, and the queries for the other ranges.
+
+        O(log B) for each point.
 
         Returns
         -------
         gamma : (n_b,) float64
             The contribution of the uniform ranges.
-        questions : (ranks, rows)
-            For each question, the rank of the range and the row in b.
+        queries : (ranks, rows)
+            For each query, the rank to ask and the row in b.
         """
         gamma, ask = np.empty(len(b)), np.empty((2, len(b)), np.int64)
-        found = _meet_ranges(
+        found = _add_points_to_ranges(
             b, self.nu, self._low, self._high, self._below, self._t, self._t2, self._full, self._window, gamma, ask
         )
         full, hinge, t, t2 = found
@@ -200,8 +206,8 @@ class Ranges:
     def shares(self, size: int) -> Floats:
         """Return, for each rank, what this rank's points contribute to its whole range: (3, P).
 
-        The rows are the number of points that have beta = 1 with the whole range, the number of points that have all of
-        it in their window, and the sum of the latter's t with its top.
+        The three rows are: the number of points for which the whole range has beta = 1; the number of points whose
+        window contains the whole range; and, over these, the sum of t with the highest q of the range.
         """
         B = len(self.rank)
         found = np.zeros((3, size))
@@ -218,7 +224,7 @@ class Ranges:
 def _range_of(q: Floats, splitters: Floats) -> NDArray[np.int64]:
     """Return the rank for each q: the number of splitters <= q.
 
-    The q that equal several splitters are dealt out to the ranks between these in turn.
+    If several splitters are equal, the q that equal them are distributed evenly over the ranks between these splitters.
     """
     first, last = np.searchsorted(splitters, q, "left"), np.searchsorted(splitters, q, "right")
     return last - np.arange(len(q)) % np.maximum(last - first, 1)
@@ -243,7 +249,7 @@ def _ranges_with(b: float, width: float, edge: Floats) -> int:
 
 
 @njit()
-def _meet_ranges(
+def _add_points_to_ranges(
     b: Floats,
     nu: float,
     low: Floats,
@@ -256,9 +262,9 @@ def _meet_ranges(
     gamma: Floats,
     ask: NDArray[np.int64],
 ) -> tuple[float, float, float, float]:
-    """See `Ranges.meet`. Returns the same sums as `pairwise._meet`.
+    """See `Ranges.add_points`. Returns the same sums as `pairwise._add_points`.
 
-    ask : (2, n) is set to the ranges around b - nu and around b, or -1.
+    ask : (2, n) output, the indices of the ranges that contain b - nu and b, or -1 if no query is needed.
     """
     full_sum = hinge_sum = t_sum = t2_sum = 0.0
     for row in range(len(b)):

@@ -1,16 +1,20 @@
 """PRBEP, the precision/recall break-even point (JMLR, equations (3) and (4), sections 3.1 and 4.1).
 
-    R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ],   Delta = b/n+ where b positives and b negatives swap
+The letters are those of `distsms.losses.base`.
 
-In units of the margins, with tau = -n theta+ / 2 (Theorem 7), nu = mu n / 2 and a = n / (2 n+):
+    R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ]
 
-    t_i = tau - s_i on P,  t_j = s_j + a - tau on N,  beta = clip(t / nu, 0, 1),  tau such that sum_P beta = sum_N beta
+z is any labeling with n+ positives. If it calls b positives negative, it also calls b negatives positive, and Delta =
+b/n+. In units of the margins, with tau = -n theta+ / 2 (Theorem 7), nu = mu n / 2 and a = n / (2 n+):
+
+    t_i = tau - s_i on P,  t_j = s_j + a - tau on N,  beta = clip(t / nu, 0, 1)
+    tau is the number for which sum_P beta = sum_N beta
     R_mu = 2/n (sum of the Huber hinges of t),    R = the minimum over tau of the same sum at nu = 0
-    At nu = 0, beta = [t > 0], and the rows tied at tau share the difference, so that the two sums are equal.
 
     coefficients  c_i = -2/n beta_i on P,  c_j = 2/n beta_j on N,      d = 1/n+ sum_P beta.
 
-Every term of R and R_mu is positive here, so nothing cancels, however large the margins are.
+At nu = 0, beta is 1 where t > 0 and 0 where t < 0. The rows with t = 0 get the common value for which the two sums are
+equal. No term of R and R_mu is negative, so no digits are lost by cancellation, however large the margins are.
 """
 
 from __future__ import annotations
@@ -34,13 +38,14 @@ class PrbepRisk(Loss):
 
     @property
     def shift(self) -> float:
-        """a: what swapping two rows gains, in units of the margins."""
+        """The number a = n / (2 n+) that is added to the scores of N: 1/n+ (one step of Delta) in units of margins."""
         return self.n / (2.0 * self.n_pos)
 
     def smoothing_cost(self) -> float:
         """Return mu D / nu = 2/n min(n+, n-).
 
-        On the feasible set sum_P beta = sum_N beta <= min(n+, n-), so the prox term 1/2 ||beta||^2 is at most that.
+        On the feasible set sum_P beta = sum_N beta <= min(n+, n-) and 0 <= beta <= 1, so 1/2 ||beta||^2 is at most
+        min(n+, n-).
         """
         return 2.0 * min(self.n_pos, self.n_neg) / self.n
 
@@ -53,14 +58,19 @@ class PrbepRisk(Loss):
         """Return nu = mu n / 2 = c_mu epsilon, since D = n / 2."""
         return c_mu * epsilon
 
-    def risks(self, found: Balance, rules: tuple[Rule, Rule], nu: float) -> tuple[float, float, float]:
-        """Return R, R_mu and d. The rules of `settlement` change R_mu by less than rounding does."""
+    def risks(
+        self, found: Balance, corrections: tuple[Correction, Correction], nu: float
+    ) -> tuple[float, float, float]:
+        """Return R, R_mu and d.
+
+        R_mu is that before the corrections, since `balancing_corrections` changes it by less than rounding does.
+        """
         R, R_mu = (2.0 / self.n * total for total in (found.hinge, found.huber))
-        return R, R_mu if nu > 0 else R, rules[0].total(found.pos) / self.n_pos
+        return R, R_mu if nu > 0 else R, corrections[0].total(found.pos) / self.n_pos
 
 
-class Side(NamedTuple):
-    """Sums over all of P or all of N.
+class ClassSums(NamedTuple):
+    """Sums over all rows of one class (P or N), on all ranks.
 
     Attributes
     ----------
@@ -76,23 +86,23 @@ class Side(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """Both classes at a tau.
+    """Sums over the rows of both classes, on all ranks, for a given tau.
 
     Attributes
     ----------
-    pos, neg : Side
+    pos, neg : ClassSums
         The sums over P and over N.
-    under_way : float
+    interior : float
         The number of rows with 0 < beta < 1.
     huber : float
         The sum of the Huber hinges at tau.
     hinge : float
-        The sum of the plain hinges at tau0, the tau of the exact R.
+        The sum of the hinges max(0, t) at tau0, the minimizing tau of the exact risk R.
     """
 
-    pos: Side
-    neg: Side
-    under_way: float
+    pos: ClassSums
+    neg: ClassSums
+    interior: float
     huber: float
     hinge: float
 
@@ -102,78 +112,97 @@ class Balance(NamedTuple):
         return self.pos.total - self.neg.total
 
 
-class Rule(NamedTuple):
-    """How beta changes on one side.
+class Correction(NamedTuple):
+    """A small change of beta in one class.
 
-    beta becomes scale * (beta + share * (goal - beta)), with share = 0 for rows not near the kink.
+    For rows near the kink, beta becomes scale * (beta + share * (goal - beta)); for the others, scale * beta.
     """
 
     share: float
     goal: float
     scale: float
 
-    def total(self, side: Side) -> float:
+    def total(self, side: ClassSums) -> float:
         """Return the sum of beta after the change."""
         return self.scale * (side.total + self.share * (self.goal * side.near - side.near_total))
 
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
-        """Return beta after the change. beta : of the rows of this side; near : which of them are near the kink."""
+        """Return beta after the change.
+
+        Parameters
+        ----------
+        beta : (n_class,)
+            The rows of this class.
+        near : (n_class,) bool
+            Which of them are near the kink.
+        """
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
 
 
 def near_kink(tau: float, nu: float) -> float:
-    """Return the largest |t| of rows near the kink, whose beta may change when tau moves within its rounding error."""
+    """Return the largest |t| of the rows that count as near the kink.
+
+    These are all rows whose beta may change when tau changes by its rounding error.
+    """
     return nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
 
 
-def polish(tau: float, nu: float, balance: Callable[[float], Balance]) -> tuple[float, Balance]:
+def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
     """Improve tau by up to three Newton steps, which remove the rounding errors of finding it.
+
+    Parameters
+    ----------
+    tau, nu : float
+        The root as it was found, and the width.
+    sums_at : function
+        Returns the sums of both classes for a given tau. It may be collective; then `refine` is, too.
 
     Returns
     -------
     tau : float
         The improved root.
     best : Balance
-        The balance there.
+        The sums at this root.
     """
-    best = balance(tau)
+    best = sums_at(tau)
     for _ in range(3):
-        if abs(best.excess) <= 1e-12 * best.pos.total or best.under_way == 0:
+        if abs(best.excess) <= 1e-12 * best.pos.total or best.interior == 0:
             break
-        moved = tau - best.excess * nu / best.under_way
-        trial = best if moved == tau else balance(moved)
+        moved = tau - best.excess * nu / best.interior
+        trial = best if moved == tau else sums_at(moved)
         if abs(trial.excess) >= abs(best.excess):
             break
         tau, best = moved, trial
     return tau, best
 
 
-def settlement(pos: Side, neg: Side) -> tuple[Rule, Rule]:
-    """Return the rules for P and N that make sum_P beta = sum_N beta exactly, whatever rounding did to tau.
+def balancing_corrections(pos: ClassSums, neg: ClassSums) -> tuple[Correction, Correction]:
+    """Return the changes of beta in P and in N that make sum_P beta = sum_N beta in spite of rounding errors in tau.
 
-    The plane is valid only if beta is feasible. Only rows near the kink change, which hardly changes J_mu. If nu is
-    below the resolution of the scores, these are the rows tied at tau, and no tau alone would balance the sums.
+    The plane is a lower bound only if beta satisfies this equation. Only beta of the rows near the kink changes, so the
+    objective hardly does. If nu is smaller than the rounding errors of the scores, these are the rows whose t is zero
+    within rounding; then the equation may hold for no tau, and only this correction makes it hold.
     """
     excess = pos.total - neg.total
     falling, rising = (pos, neg) if excess > 0 else (neg, pos)
     room = falling.near_total + (rising.near - rising.near_total)
     share = min(1.0, abs(excess) / room) if room > 0 else 0.0
-    fall, rise = Rule(share, 0.0, 1.0), Rule(share, 1.0, 1.0)
+    fall, rise = Correction(share, 0.0, 1.0), Correction(share, 1.0, 1.0)
     total, limit = fall.total(falling), rise.total(rising)
-    if limit < total:  # by more than rounding this does not happen in practice; a smaller beta is feasible, too
+    if limit < total:  # in practice they differ only by rounding; scaling beta down to meet the equation is safe
         fall = fall._replace(scale=limit / total)
     return (fall, rise) if excess > 0 else (rise, fall)
 
 
 class Prbep(PrbepRisk, GatheringLoss):
-    """The PRBEP risk with all margins on the root: the reference."""
+    """The PRBEP risk with all margins gathered on the root. `PrbepExchange` is tested against it."""
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Find tau by Algorithms 2 and 3, and the exact R by a selection. O(n log n)."""
+        """Find tau by Algorithms 2 and 3, and the tau of the exact R by a partial sort. O(n log n)."""
         shifted = negative + self.shift  # t_j = shifted_j - tau
-        # At nu = 0 the sums balance where n- of all positions (s_i and s_j + a) are at most tau.
+        # At nu = 0 the two sums are equal where n- of the n numbers s_i (on P) and s_j + a (on N) are at most tau.
         tau = tau0 = np.partition(np.concatenate([positive, shifted]), self.n_neg - 1)[self.n_neg - 1]
-        if nu > 0:  # a negative's 1 - beta_j is a ramp of tau with its head at shifted_j - nu
+        if nu > 0:  # as a function of tau, 1 - beta_j of a negative is a ramp that starts at shifted_j - nu
             tau = root_of_ramps(np.sort(np.concatenate([positive, shifted - nu])), nu, float(self.n_neg))
         hinge = np.sum(np.maximum(tau0 - positive, 0.0)) + np.sum(np.maximum(shifted - tau0, 0.0))
 
@@ -181,14 +210,16 @@ class Prbep(PrbepRisk, GatheringLoss):
             for t in (tau - positive, shifted - tau):
                 yield t, ramp(t, nu), np.abs(t) <= near_kink(tau, nu)
 
-        def balance(tau: float) -> Balance:
+        def sums_at(tau: float) -> Balance:
             both = list(sides(tau))
             pos, neg = (np.array([np.sum(beta), np.count_nonzero(near), np.sum(beta[near])]) for _, beta, near in both)
-            under_way = sum(int(np.count_nonzero((beta > 0) & (beta < 1))) for _, beta, _ in both)
+            interior = sum(int(np.count_nonzero((beta > 0) & (beta < 1))) for _, beta, _ in both)
             smooth = sum(np.sum(huber(t, beta, nu)) for t, beta, _ in both)
-            return Balance(Side(*pos.tolist()), Side(*neg.tolist()), under_way, float(smooth), float(hinge))
+            return Balance(ClassSums(*pos.tolist()), ClassSums(*neg.tolist()), interior, float(smooth), float(hinge))
 
-        tau, found = polish(tau, nu, balance)
-        rules = settlement(found.pos, found.neg)
-        pos, neg = (rule.apply(beta, near) for rule, (_, beta, near) in zip(rules, sides(tau), strict=True))
-        return Solution(*self.risks(found, rules, nu), -2.0 / self.n * pos, 2.0 / self.n * neg)
+        tau, found = refine(tau, nu, sums_at)
+        corrections = balancing_corrections(found.pos, found.neg)
+        pos, neg = (
+            correction.apply(beta, near) for correction, (_, beta, near) in zip(corrections, sides(tau), strict=True)
+        )
+        return Solution(*self.risks(found, corrections, nu), -2.0 / self.n * pos, 2.0 / self.n * neg)

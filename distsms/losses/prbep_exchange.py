@@ -1,14 +1,21 @@
-"""PRBEP without gathering or sorting: tau by `order_statistics`, then sums over ranks at tau (JMLR, section 4.1).
+"""The PRBEP risk without gathering or sorting the margins (JMLR, section 4.1).
 
-On P, beta_i is a ramp that rises from 0 to 1 from s_i on. On N, 1 - beta_j is a ramp that rises up to s_j + a. So sum_P
-beta = sum_N beta says that all ramps together reach n-. At nu = 0 the same ramps are steps, and the root is tau0, the
-tau of the exact R. Both roots are searched for at once, first near those of the last evaluation, since margins change
+The ranks find tau together by `distsms.parallel.order_statistics`, and then add up sums over their rows at this tau.
+The letters are those of `distsms.losses.prbep`.
+
+As a function of tau, beta_i of a positive is a ramp that rises from 0 at s_i to 1 at s_i + nu. 1 - beta_j of a negative
+is a ramp that rises from 0 at s_j + a - nu to 1 at s_j + a. So sum_P beta = sum_N beta says that the sum of all ramps
+is n-. At nu = 0 the ramps are steps, and the root of the equation is tau0, the minimizing tau of the exact risk R. Both
+roots are searched for at the same time. The search starts near the roots of the last evaluation, since margins change
 little from one evaluation to the next.
 
-Cost of an evaluation, whatever n: two Allreduces for the roots (28 KiB, and less for the second) and one of 72 bytes
-for the sums; about three more after a jump, one more of 16 bytes at nu = 0, and one of 72 bytes for each Newton step,
-if rounding requires any. Passes over the local rows: one for each root, one for the sums, and one that writes the
-coefficients. Memory beyond the scores and coefficients: 5 n_local bytes and 64 KiB on every rank.
+Cost of one evaluation, for any n:
+
+- Communication: one Allreduce of 28 KiB and a smaller one for the roots, and one of 72 bytes for the sums. There are
+  about three more if the roots have moved far, one more of 16 bytes at nu = 0, and one of 72 bytes for each Newton
+  step, if rounding requires any.
+- Passes over the local rows: one for each root, one for the sums, and one that writes the coefficients.
+- Memory in addition to the scores and coefficients: 5 n_local bytes and 64 KiB on every rank.
 """
 
 from __future__ import annotations
@@ -20,19 +27,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.losses.base import Cost, LossValue
-from distsms.losses.prbep import Balance, PrbepRisk, Side, near_kink, polish, settlement
+from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_corrections, near_kink, refine
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import RootSearch, find_position, find_roots, select
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
-SLACK = 1e-13  # the tolerance of a root: its effect on the sum of beta, and on R
-LEAST = sys.float_info.min  # used instead of nu = 0: t / LEAST is at least 1, or at most 0
+SLACK = 1e-13  # the tolerance of the two roots, as the relative error of the sum of beta or of R
+LEAST = sys.float_info.min  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
 
 
 class PrbepExchange(PrbepRisk):
-    """The PRBEP risk, with the margins staying on their ranks."""
+    """The PRBEP risk; every rank keeps its own margins. See the module's docstring."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -56,35 +63,37 @@ class PrbepExchange(PrbepRisk):
         if math.isnan(tau):
             return LossValue(math.nan, math.nan, math.nan, np.zeros(len(scores)))
 
-        def balance(tau: float) -> Balance:
+        def sums_at(tau: float) -> Balance:
             near = near_kink(tau, nu)
             sums = self.comm.sum(_sums(scores, self._kinds, self.shift, tau, tau0, nu, near)).tolist()
-            return Balance(Side(*sums[:3]), Side(*sums[3:6]), *sums[6:])
+            return Balance(ClassSums(*sums[:3]), ClassSums(*sums[3:6]), *sums[6:])
 
-        tau, found = polish(tau, nu, balance)
-        rules = settlement(found.pos, found.neg)
+        tau, found = refine(tau, nu, sums_at)
+        corrections = balancing_corrections(found.pos, found.neg)
         scale, coefficients = 2.0 / self.n, np.empty(len(scores))
-        signed = np.array(rules) * [[1, 1, -scale], [1, 1, scale]]
+        signed = np.array(corrections) * [[1, 1, -scale], [1, 1, scale]]
         _coefficients(scores, self._kinds, self.shift, tau, nu, near_kink(tau, nu), signed, coefficients)
-        return LossValue(*self.risks(found, rules, nu), coefficients)
+        return LossValue(*self.risks(found, corrections, nu), coefficients)
 
     def _roots(self, scores: Floats, nu: float) -> tuple[float, float]:
         """Find tau and tau0; NaN if a margin of any rank is not finite. Collective."""
         a, smooth, exact = self.shift, self._smooth, self._exact
         if nu == 0:
             tau0 = find_position(exact, scores, a, self.comm)
-            exact.track()
+            exact.keep_root()
             return tau0, tau0
-        smooth.pose(a, nu, SLACK * min(nu, a))
-        exact.pose(a, 0.0, SLACK * self.n)
+        smooth.start(a, nu, SLACK * min(nu, a))
+        exact.start(a, 0.0, SLACK * self.n)
         find_roots([smooth, exact], scores, self.comm)
-        smooth.track()
-        exact.track()
+        smooth.keep_root()
+        exact.keep_root()
         return smooth.root, exact.root
 
 
-@njit(fastmath=False)  # explicit, since Numba would otherwise inline it with the caller's setting and lose ties
-def _above(tau, score, kind, shift):  # type: ignore[no-untyped-def]
+# fastmath=False is given, since Numba would otherwise inline this function with the fastmath of its caller. Then equal
+# scores would no longer give equal t.
+@njit(fastmath=False)
+def _hinge_argument(tau, score, kind, shift):  # type: ignore[no-untyped-def]
     """Return t of a row: tau - s on P, s + shift - tau on N."""
     return score + shift - tau if kind == NEGATIVE else tau - score
 
@@ -99,11 +108,11 @@ def _ramp(t, nu):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped-def]
-    """Return this rank's contribution to a `Balance` as an array: Side of P, Side of N, under_way, huber, hinge."""
-    pos = pos_near = pos_near_total = neg = neg_near = neg_near_total = under_way = huber = hinge = 0.0
+    """Return this rank's contribution to a `Balance` as an array of its nine numbers, in their order."""
+    pos = pos_near = pos_near_total = neg = neg_near = neg_near_total = interior = huber = hinge = 0.0
     for i in range(len(scores)):
         kind = kinds[i]
-        t, t0 = _above(tau, scores[i], kind, shift), _above(tau0, scores[i], kind, shift)
+        t, t0 = _hinge_argument(tau, scores[i], kind, shift), _hinge_argument(tau0, scores[i], kind, shift)
         beta = _ramp(t, nu)
         in_pos = 1.0 if kind == POSITIVE else 0.0
         in_neg = 1.0 if kind == NEGATIVE else 0.0
@@ -115,23 +124,23 @@ def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped
         pos_near_total += in_pos * close * beta
         neg_near_total += in_neg * close * beta
         counted = in_pos + in_neg
-        under_way += counted if 0.0 < beta < 1.0 else 0.0
+        interior += counted if 0.0 < beta < 1.0 else 0.0
         huber += counted * beta * (t - 0.5 * nu * beta)
         hinge += counted * (t0 if t0 > 0.0 else 0.0)
-    return np.array([pos, pos_near, pos_near_total, neg, neg_near, neg_near_total, under_way, huber, hinge])
+    return np.array([pos, pos_near, pos_near_total, neg, neg_near, neg_near_total, interior, huber, hinge])
 
 
 @njit(error_model="numpy")
-def _coefficients(scores, kinds, shift, tau, nu, near, rules, out):  # type: ignore[no-untyped-def]
-    """Set out (n_local,) to beta after the rule of each row's side.
+def _coefficients(scores, kinds, shift, tau, nu, near, corrections, out):  # type: ignore[no-untyped-def]
+    """Set out (n_local,) to the coefficients: beta after the correction of each row's class.
 
-    rules : (2, 3), [share, goal, scale] of P and of N.
+    corrections : (2, 3), the [share, goal, scale] of P and of N, where scale also has the factor -2/n or 2/n.
     """
     for i in range(len(scores)):
         kind = kinds[i]
-        t = _above(tau, scores[i], kind, shift)
+        t = _hinge_argument(tau, scores[i], kind, shift)
         beta = _ramp(t, nu)
-        share, goal, scale = rules[0] if kind == POSITIVE else rules[1]
+        share, goal, scale = corrections[0] if kind == POSITIVE else corrections[1]
         moved = beta + share * (goal - beta)
         value = scale * (moved if abs(t) <= near else beta)
         out[i] = value if kind != LEFT_OUT else 0.0

@@ -1,5 +1,8 @@
 """The table of all losses, by measure and ordering.
 
+An ordering is a way to compare the scores of rows that are on different ranks. "gather" collects all scores on the root
+and sorts them there. "exchange" leaves the rows on their ranks, and the ranks exchange what the comparison needs.
+
 A new loss is a module, a line in `MEASURES` and a name in `distsms.measures`.
 """
 
@@ -46,7 +49,7 @@ def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
     family = Measure.parse(measure).family
     if (family, ordering) not in MEASURES:
         offered = ", ".join(key_ordering for key_family, key_ordering in MEASURES if key_family == family)
-        raise InputError(f"{measure} is not offered with the ordering {ordering!r}, only with: {offered}")
+        raise InputError(f"{measure} is not offered with the ordering {ordering!r}; choose one of: {offered}")
     return MEASURES[family, ordering]
 
 
@@ -60,7 +63,7 @@ def make_loss(
     measure : str or Measure
         Such as "precision@100".
     ordering : str
-        As in the keys of `MEASURES`; not "auto", see `choose_ordering`.
+        "gather" or "exchange". The value "auto" is not allowed here; `choose_ordering` replaces it.
     labels, weights, comm
         See `Loss`.
 
@@ -78,7 +81,7 @@ def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, 
     Parameters
     ----------
     asked : str
-        The ordering, or "auto" for the cheapest one on so many ranks.
+        The ordering that the user asked for; "auto" asks for the one that is cheapest on `size` ranks.
     measure : str or Measure
         Such as "rocarea".
     n_pos, n_neg, size : int
@@ -87,12 +90,13 @@ def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, 
     Returns
     -------
     ordering, why : str
-        A key of `MEASURES`, and the reason, for people.
+        "gather" or "exchange", and the reason in words.
 
     Notes
     -----
-    The costs are those of `Loss.cost`, at one nanosecond for each byte and each step. That is about right for a network
-    of 10 Gbit/s and for a kernel, and the orderings' costs differ by orders of magnitude.
+    The costs are those of `Loss.cost`, with one nanosecond for each byte and for each step. That is about the speed of
+    a network of 10 Gbit/s and of a compiled loop. More precise figures would not change the choice, since the costs of
+    the orderings differ by orders of magnitude.
     """
     if asked != "auto":
         return asked, "as asked for"
@@ -105,4 +109,5 @@ def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, 
         f"{ordering} {costs[ordering].bytes:.2g} bytes, {costs[ordering].steps:.2g} steps"
         for ordering in [best, *others]
     )
-    return best, f"the cheapest by count on {size} rank{'s' * (size > 1)} ({listed}; an evaluation, on the busiest)"
+    ranks = "1 rank" if size == 1 else f"{size} ranks"
+    return best, f"the cheapest by count on {ranks} (for one evaluation, on the busiest rank: {listed})"

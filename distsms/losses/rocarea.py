@@ -39,7 +39,7 @@ class RocAreaRisk(Loss):
 
 
 class RocArea(RocAreaRisk, GatheringLoss):
-    """The ROCArea risk with all margins on the root: the reference."""
+    """The ROCArea risk with all margins gathered on the root. `RocAreaExchange` is tested against it."""
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Run Algorithm 4 once for each class. O(n log n)."""

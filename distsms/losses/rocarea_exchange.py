@@ -1,15 +1,16 @@
 """ROCArea's risk without gathering: only the smaller class is sorted, by every rank or by ranges of scores.
 
-With q = s_i - 1 and b = s_j if positives are fewer, and q = -s_j and b = 1 - s_i if negatives are, t_ij = b - q; see
-`distsms.losses.pairwise` for the sums. With P ranks, and n_min <= n_max rows in the two classes, there are two ways:
+If there are fewer positives than negatives, let q = s_i - 1 and b = s_j; otherwise, let q = -s_j and b = 1 - s_i. In
+both cases t_ij = b - q, and `distsms.losses.pairwise` computes the sums over pairs. With P ranks, and n_min <= n_max
+rows in the two classes, there are two methods:
 
-- *everywhere*: each rank sends its q to all ranks, every rank sorts all q and pairs them with its own b, and the sums
+- *Everywhere*: each rank sends its q to all ranks. Every rank sorts all q and pairs them with its own b. Then the sums
   are added over ranks. A rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min. O(n_min log P + n/P) time, 200 n_min
   bytes of memory.
-- *by ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends and receives at most (16
+- *By ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends and receives at most (16
   n_min + 32 n_max)/P bytes on average. O((n/P) log n) time, memory in proportion to n/P.
 
-In neither way does a rank hold an array of length n, and by ranges none of length n_min.
+With neither method does a rank hold an array of length n. With the second, no rank holds one of length n_min either.
 """
 
 from __future__ import annotations
@@ -19,24 +20,22 @@ import math
 import numpy as np
 
 from distsms.losses.base import Cost, LossValue
-from distsms.losses.pairwise import PairSums, SmallerClass
-from distsms.losses.pairwise_ranges import KeyRanges
+from distsms.losses.pairwise import PairSums, SortedClass
+from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 EVERYWHERE = 2**20
-"""Number of rows of a class that every rank can afford to sort: 0.2 GB."""
+"""The largest number of rows that every rank may sort. Their table takes 0.2 GB on each rank."""
 NOT_FINITE = PairSums(np.nan, np.nan, np.nan)
 
 
 class RocAreaExchange(RocAreaRisk):
-    """The ROCArea risk; see the module's docstring."""
+    """The ROCArea risk; only the smaller class is sorted. See the module's docstring."""
 
     by_ranges: bool | None = None
-    """Whether the smaller class is sorted by ranges. None: if it has more than `EVERYWHERE` rows and ranges move fewer
-    bytes. With little to send, the two collectives of "everywhere" are faster than the ten of "by ranges".
-    """
+    """Whether the smaller class is sorted by ranges. With None, the function `by_ranges` decides. (Tests set it.)"""
 
     def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -45,11 +44,11 @@ class RocAreaExchange(RocAreaRisk):
         self._smaller = np.flatnonzero(smaller)
         self._larger = np.flatnonzero(larger).astype(np.uint32 if len(labels) < 2**32 else np.uint64)
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
-        self._sums: KeyRanges | SmallerClass
+        self._sums: RangedClass | SortedClass
         if by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
-            self._sums = KeyRanges(len(self._smaller), len(self._larger), comm)
+            self._sums = RangedClass(len(self._smaller), len(self._larger), comm)
         else:
-            self._sums = SmallerClass(min(self.n_pos, self.n_neg))
+            self._sums = SortedClass(min(self.n_pos, self.n_neg))
             self._counts = [count + 1 for count in comm.allgather(len(self._smaller))]
             self._run = np.empty(len(self._smaller) + 1)
 
@@ -66,37 +65,37 @@ class RocAreaExchange(RocAreaRisk):
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
         coefficients = np.zeros(len(scores))
-        factor = self._sign / self.n_pos / self.n_neg  # n+ n- may exceed 2^53, so divide one after the other
-        if isinstance(self._sums, KeyRanges):
+        factor = self._sign / self.n_pos / self.n_neg  # two divisions, since n+ n- may exceed 2^53
+        if isinstance(self._sums, RangedClass):
             sums = self._by_ranges(self._sums, scores, nu, factor, coefficients)
         else:
             sums = self._everywhere(self._sums, scores, nu, factor, coefficients)
         R, R_mu, d = (float(total / self.n_pos / self.n_neg) for total in sums)
         return LossValue(R, R_mu, d, coefficients)
 
-    def _everywhere(self, table: SmallerClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
+    def _everywhere(self, table: SortedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort the whole smaller class on every rank. Collective."""
-        # The rows stay in the order of the last evaluation. It is nearly right for the next one, and then a stable
-        # sort,
-        # which merges runs, is fast. t = 1 - (s_i - s_j) is rounded as in the ordering "gather": first 1 - s_i.
+        # The rows are kept in the order of the last evaluation's scores. Most of them are still in order at the next
+        # evaluation, and then a stable sort, which merges sorted runs, is fast. 1 - s_i is computed first, so that t =
+        # 1 - (s_i - s_j) is rounded as in the ordering "gather".
         run = self._run
         run[1:] = self._sign * scores[self._smaller] - (1.0 - self._offset)
         order = np.argsort(run[1:], kind="stable")
         self._smaller, run[1:] = self._smaller[order], run[1:][order]
-        # One more number from each rank says whether all its margins are finite: -inf, which is sorted to the front, or
-        # NaN, which is sorted to the end.
+        # Each rank adds one number that says whether all its margins are finite. If so, the number is -inf, which comes
+        # first after sorting; if not, it is NaN, which comes last.
         run[0] = -np.inf if np.isfinite(scores).all() else np.nan
         q = self.comm.allgather_rows(run, self._counts)
         q.sort(kind="stable")  # a single rank has `run` itself here, which is sorted already
         if not np.isfinite(q[-1]):
             return NOT_FINITE
-        table.sort(q[self.comm.size :], nu)
-        table.meet(scores, self._larger, self._sign, self._offset, factor, out)
+        table.tabulate(q[self.comm.size :], nu)
+        table.add_points(scores, self._larger, self._sign, self._offset, factor, out)
         total = self.comm.sum(np.concatenate([table.gamma(), table.sums]))
-        table.give(total[:-3], run[1:], self._smaller, -factor, out)
+        table.write_gamma(total[:-3], run[1:], self._smaller, -factor, out)
         return PairSums(*total[-3:])
 
-    def _by_ranges(self, ranges: KeyRanges, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
+    def _by_ranges(self, ranges: RangedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort one range of the smaller class on each rank. Collective."""
         q, b = (
             self._sign * scores[self._smaller] - (1.0 - self._offset),
@@ -108,10 +107,7 @@ class RocAreaExchange(RocAreaRisk):
 
 
 def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
-    """Return the bytes that a rank sends and receives in an evaluation: everywhere, and by ranges.
-
-    See the module's docstring.
-    """
+    """Return the bytes that a rank sends and receives in an evaluation, for each of the module's two methods."""
     n_min, n_max = sorted((n_pos, n_neg))
     if size == 1:
         return 0.0, 0.0
@@ -119,6 +115,10 @@ def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
 
 
 def by_ranges(n_pos: int, n_neg: int, size: int) -> bool:
-    """Decide whether the smaller class is too large for every rank, and ranges move fewer bytes."""
+    """Decide whether the smaller class is sorted by ranges.
+
+    It is if it has more than `EVERYWHERE` rows and ranges move fewer bytes. If little has to be sent, the method
+    "everywhere" is faster, since it has two collectives and "by ranges" has ten.
+    """
     everywhere, ranges = _bytes(n_pos, n_neg, size)
     return min(n_pos, n_neg) > EVERYWHERE and ranges < everywhere

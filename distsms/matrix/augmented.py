@@ -1,10 +1,11 @@
 """Features that wrap others without copying them: with a constant column (the bias), or with repeated rows (weights).
 
-`WithBias` adds the constant feature of JMLR, section 5.1. Its weight is the model's bias. It is regularized like every
-other weight, so a larger constant makes a bias cheaper. ROCArea and PRBEP do not depend on it.
+`WithBias` adds the constant feature of JMLR, section 5.1. The model's bias is its weight times the constant. The weight
+is regularized like every other weight, so the larger the constant, the less the bias is regularized. ROCArea and PRBEP
+do not depend on the bias.
 
-`RepeatedRows` counts each row as often as its weight says, a whole number. For every measure, the risk of a row of
-weight k is the risk of k equal rows, so the losses need to know nothing of weights.
+`RepeatedRows` repeats each row as often as its weight says, which is a whole number. For every measure, a row of weight
+k has the same risk as k equal rows, so the losses need no code for weights.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.matrix.base import Features
+from distsms.matrix.base import ColumnStatistics, Features
 from distsms.matrix.local import as_features
 from distsms.utils.typing import Floats
 
@@ -72,16 +73,12 @@ class WithBias:
         """
         return 1.5 * self._features.largest_terms(w[:-1]) + 3.0 * self._value * abs(float(w[-1]))
 
-    def columns(self) -> tuple[Floats, Floats]:
-        """Return max_i |x_ij| and the number of stored entries of each column, (p + 1,) each."""
-        largest, counts = self._features.columns()
+    def columns(self) -> ColumnStatistics:
+        """Describe each column; see `Features.columns`."""
         rows = self.shape[0]
-        return np.append(largest, self._value if rows else 0.0), np.append(counts, float(rows))
-
-    def second_moments(self) -> Floats:
-        """Return sum_i x_ij^2 for each column, (p + 1,), which the caller sums over ranks."""
         with np.errstate(over="ignore"):
-            return np.append(self._features.second_moments(), self.shape[0] * np.square(self._value))
+            constant = self._value if rows else 0.0, float(rows), rows * np.square(self._value)
+        return ColumnStatistics(*map(np.append, self._features.columns(), constant))
 
 
 class RepeatedRows:
@@ -123,16 +120,12 @@ class RepeatedRows:
         """Return the bound of `Features.largest_terms` over all rows of X, those of weight 0 included."""
         return self._features.largest_terms(w)
 
-    def columns(self) -> tuple[Floats, Floats]:
-        """Return upper bounds on max_i |x_ij| and on the number of entries of each column, (p,) each."""
-        largest, counts = self._features.columns()
-        return largest, counts * self._weights.max(initial=0)
-
-    def second_moments(self) -> Floats:
-        """Return sum_i weights_i x_ij^2 for each column, (p,)."""
-        total = np.zeros(self.shape[1])
+    def columns(self) -> ColumnStatistics:
+        """Describe each column; see `Features.columns`. The largest entries and the counts are upper bounds."""
+        largest, counts, total = self._features.columns()
+        total[:] = 0
         for start in range(0, len(self._weights), BLOCK):
             rows = self._X[start : start + BLOCK].astype(np.float64)
             squares = rows.multiply(rows) if sparse.issparse(rows) else np.square(rows, out=rows)
             total += squares.T @ self._weights[start : start + BLOCK]
-        return total
+        return ColumnStatistics(largest, counts * self._weights.max(initial=0), total)

@@ -7,9 +7,27 @@ that store entries, and `distsms.matrix.augmented` those that wrap other feature
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from distsms.utils.typing import Floats
+
+
+class ColumnStatistics(NamedTuple):
+    """What one pass over this rank's rows finds out about each column: arrays (p,) of float64.
+
+    Attributes
+    ----------
+    largest : ndarray
+        max_i |x_ij|, or an upper bound of it.
+    counts : ndarray
+        The number of stored entries, or an upper bound of it.
+    squares : ndarray
+        sum_i x_ij^2, infinite where it overflows.
+    """
+
+    largest: Floats
+    counts: Floats
+    squares: Floats
 
 
 class Features(Protocol):
@@ -60,8 +78,5 @@ class Features(Protocol):
         eps/2 times this number bounds the rounding error of the margins X w (eps: the machine epsilon of float64).
         """
 
-    def columns(self) -> tuple[Floats, Floats]:
-        """Return max_i |x_ij| and the number of stored entries of each column: two (p,) arrays of this rank's rows."""
-
-    def second_moments(self) -> Floats:
-        """Return sum_i x_ij^2 for each column: a (p,) array of this rank's rows, which the caller sums over ranks."""
+    def columns(self) -> ColumnStatistics:
+        """Describe each column of this rank's rows. One pass over the data; the arrays are new."""

@@ -1,12 +1,12 @@
 """Local rows divided into parts, and multithreaded passes over the parts.
 
-The rows are divided into parts of nearly equal work, and each thread processes a run of consecutive parts. For X'c,
+The rows are divided into parts of nearly equal work, and each thread processes several consecutive parts. For X'c,
 every thread but the first needs a vector of length p of its own. These vectors are added up in a fixed order, so
 results depend on the number of threads in the last digits, but never on timing. The number of threads is
 OMP_NUM_THREADS, or 1.
 
-Where the entries do not all fit into memory, an `EntrySource` loads those of one part after the other. The sums are
-then the same to the bit.
+If the entries do not all fit into memory, an `EntrySource` loads those of one part after the other. The sums are
+exactly the same.
 
 Normalized rows are x_ij a_i b_j, with a factor a_i for each row or b_j for each column. The stored entries stay as they
 were read, and the factors are multiplied into the vectors, in float64. So the score of a row does not depend on the
@@ -22,7 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.normalization import Normalization, inverse
 from distsms.utils.typing import Floats
 
@@ -30,6 +32,7 @@ Vectors = Floats | Sequence[Floats]
 Entries = tuple[Any, ...]
 """The arrays that hold entries: (columns, values or None) of sparse rows, or (the rows themselves,) of dense ones."""
 T = TypeVar("T")
+Rows = TypeVar("Rows", bound="LocalRows")
 
 
 def thread_count() -> int:
@@ -59,7 +62,7 @@ class Part(NamedTuple):
 
 
 class EntrySource(Protocol):
-    """Where entries come from that do not all fit into memory; see `distsms.data.shards.streaming`."""
+    """Loads entries that do not all fit into memory; see `distsms.data.shards.streaming`."""
 
     @property
     def bytes_per_pass(self) -> int:
@@ -98,7 +101,7 @@ class LocalRows(ABC):
         entries : tuple of arrays
             The arrays that hold the parts. With a source these are empty arrays of the right types.
         source : EntrySource or None
-            Where the entries come from if they are not in memory.
+            Loads the entries if they are not in memory.
         """
         self.shape = shape  # (n_local, p)
         self.source = source
@@ -114,8 +117,7 @@ class LocalRows(ABC):
         self._dot(no_rows, entries, nothing, nothing)
         self._add(no_rows, entries, nothing, nothing)
         self._largest(no_rows, entries, nothing)
-        self._describe(no_rows, entries, nothing, nothing)
-        self._square(no_rows, entries, nothing)
+        self._describe(no_rows, entries, ColumnStatistics(nothing, nothing, nothing))
         self._length(no_rows, entries, nothing)
 
     @property
@@ -135,7 +137,7 @@ class LocalRows(ABC):
         Parameters
         ----------
         normalization : Normalization
-            Columns beyond its scale stay as they are.
+            The normalization. If these rows have more columns than its scale, the additional columns stay as they are.
 
         Notes
         -----
@@ -149,6 +151,12 @@ class LocalRows(ABC):
             self.column_factors = np.append(scale, np.ones(missing)) if missing else scale[:p]
         if normalization.kind == "l2":
             self.row_factors = inverse(self.lengths())
+
+    def _normalized(self, taken: Rows, rows: NDArray[np.bool_]) -> Rows:
+        """Give the same factors to rows that were taken from these, (n_local,) bool."""
+        taken.column_factors = self.column_factors
+        taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
+        return taken
 
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
@@ -215,27 +223,17 @@ class LocalRows(ABC):
 
         return float(max(self._on_threads(run)))
 
-    def columns(self) -> tuple[Floats, Floats]:
-        """Return max_i |x_ij| and the number of entries of each column, (p,) each. One pass on one thread. Local."""
-        largest, counts = np.zeros(self.shape[1]), np.zeros(self.shape[1])
+    def columns(self) -> ColumnStatistics:
+        """Describe each column; see `Features.columns`. One pass on one thread."""
+        found = ColumnStatistics(*(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields))
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
-                self._describe(part, entries, largest, counts)
-        if len(self.column_factors):
-            largest *= self.column_factors
-        return largest, counts
-
-    def second_moments(self) -> Floats:
-        """Return sum_i x_ij^2 for each column, (p,), which the caller sums over ranks. One pass on one thread."""
-        squares = np.zeros(self.shape[1])
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._square(part, entries, squares)
+                self._describe(part, entries, found)
         if len(self.column_factors):
             with np.errstate(over="ignore"):
-                squares *= self.column_factors
-                squares *= self.column_factors
-        return squares
+                for array in (found.largest, found.squares, found.squares):
+                    array *= self.column_factors
+        return found
 
     @abstractmethod
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None: ...
@@ -247,10 +245,7 @@ class LocalRows(ABC):
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float: ...
 
     @abstractmethod
-    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None: ...
-
-    @abstractmethod
-    def _square(self, part: Part, entries: Entries, squares: Floats) -> None: ...
+    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None: ...
 
     @abstractmethod
     def _length(self, part: Part, entries: Entries, out: Floats) -> None: ...

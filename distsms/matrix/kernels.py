@@ -1,13 +1,13 @@
 """The compiled loops of `distsms.matrix.local`.
 
-Sparse rows arrive as `SparseRows` stores them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None if
-all are 1, and then the compiler removes them; and `Runs`. Sums are float64 whatever the type of the values. A kernel
-works on the rows of one part, which begins at the start of a block. Nothing is checked here.
+Sparse rows are given as `SparseRows` stores them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None if
+all are 1 (the compiler then makes a version without them); and `Runs`. Sums are float64 for all types of values. A
+kernel works on the rows of one part, which begins at the start of a block. The kernels check nothing.
 
-The unusual shape of these loops comes from measurements. A processor predicts the end of a row badly unless the rows
-before it had the same length, and a misprediction costs more than a short row: hence the runs. Two running sums hide
-the latency of additions. And the compiler's unrolling defeats the processor's own prefetching where the entries of w
-miss the cache, so long rows contain explicit prefetch instructions.
+The unusual form of these loops is the result of measurements. A processor predicts the end of a row badly unless the
+rows before it had the same length, and a misprediction costs more than a short row. This is why rows are sorted into
+runs. Two running sums hide the latency of additions. If the entries of w are not in the cache, the loop that the
+compiler unrolls prevents the processor's own prefetching, so the loops for long rows contain prefetch instructions.
 """
 
 from __future__ import annotations
@@ -238,10 +238,21 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
 
 @njit()
 def describe_columns(
-    columns: Array, values: Values, runs: Runs, part: Part, factors: Array, largest: Array, counts: Array
+    columns: Array,
+    values: Values,
+    runs: Runs,
+    part: Part,
+    factors: Array,
+    largest: Array,
+    counts: Array,
+    squares: Array,
 ) -> None:
-    """Update max |x_ij| and the number of entries of each column, (p,), with the rows of a part times their factors."""
+    """Update max |x_ij|, the number of entries and sum x_ij^2 of each column with a part's rows times their factors.
+
+    largest, counts, squares : (p,).
+    """
     stop, q, run = np.uint64(part.start), part.first, part.run
+    ones = values is None and not len(factors)
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
         run += 1
@@ -251,25 +262,13 @@ def describe_columns(
             factor = _factor(factors, _place(runs.order, runs.block, q))
             while k < stop:
                 j = columns[k]
-                largest[j] = max(largest[j], abs(_value(values, k)) * factor)
                 counts[j] += 1.0
-                k += _ONE
-            q += 1
-
-
-@njit()
-def add_squares(columns: Array, values: Values, runs: Runs, part: Part, factors: Array, squares: Array) -> None:
-    """Add x_ij^2 of the rows of a part times their factors to squares, (p,)."""
-    stop, q, run = np.uint64(part.start), part.first, part.run
-    while q < part.last:
-        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
-        run += 1
-        while q < end:
-            k = stop
-            stop = k + length
-            factor = _factor(factors, _place(runs.order, runs.block, q))
-            while k < stop:
-                squares[columns[k]] += (_value(values, k) * factor) ** 2
+                if ones:  # nothing has to wait for a sum but the count
+                    largest[j], squares[j] = 1.0, counts[j]
+                else:
+                    size = abs(_value(values, k)) * factor
+                    largest[j] = max(largest[j], size)
+                    squares[j] += size**2
                 k += _ONE
             q += 1
 
@@ -340,21 +339,14 @@ def largest_dense(array: Array, w: Array, factors: Array) -> float:
 
 
 @njit()
-def largest_dense_entries(array: Array, factors: Array, largest: Array) -> None:
-    """Set largest_j = max(largest_j, |x_ij|) over all rows times their factors; (p,)."""
+def describe_dense(array: Array, factors: Array, largest: Array, squares: Array) -> None:
+    """Update max |x_ij| and sum x_ij^2 of each column with all rows times their factors; (p,) each."""
     for i in range(len(array)):
         row, factor = array[i], _factor(factors, i)
         for j in range(len(largest)):
-            largest[j] = max(largest[j], abs(np.float64(row[j])) * factor)
-
-
-@njit()
-def add_squares_dense(array: Array, factors: Array, squares: Array) -> None:
-    """Add x_ij^2 of all rows times their factors to squares, (p,)."""
-    for i in range(len(array)):
-        row, factor = array[i], _factor(factors, i)
-        for j in range(len(squares)):
-            squares[j] += (np.float64(row[j]) * factor) ** 2
+            size = abs(np.float64(row[j])) * factor
+            largest[j] = max(largest[j], size)
+            squares[j] += size**2
 
 
 @njit()

@@ -5,7 +5,7 @@ methods (`nnz`, `nbytes`, `normalize`). No other module asks which of them it ha
 rows into parts and passes over these on threads.
 
 X is stored in its own precision: float32 values stay float32, and nothing is copied that has the right type already.
-Sums are float64. Nothing communicates: the caller sums X'c and the second moments over ranks. A rank without rows is an
+Sums are float64. Nothing communicates: the caller sums X'c and sums of squares over ranks. A rank without rows is an
 ordinary case; its X'c is zero.
 """
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.matrix import kernels as kernel
+from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
 from distsms.matrix.normalization import Normalization
 from distsms.utils.typing import Floats
@@ -28,15 +29,15 @@ PART_ENTRIES = 2**20
 call negligible.
 """
 _SHORT, _FEW, _SAMPLE = 8, 8, 256
-"""For `_skips`: rows of fewer than _SHORT entries on average are never skipped; at most one coefficient in _FEW being
-nonzero counts as few; _SAMPLE is about how many coefficients are looked at.
+"""Constants of `_skips`. If rows have fewer than _SHORT entries on average, no row is skipped. Few coefficients are
+nonzero if at most one in _FEW is. About _SAMPLE coefficients are examined.
 """
 _SORTED = 2**10
 """Number of blocks that are sorted at a time."""
 
 
 def index_dtype(nnz: int, p: int) -> Any:
-    """Return int32 if it can count the local entries and the columns, else int64; SciPy wants one type for both."""
+    """Return int32 if it can count the local entries and the columns, else int64. SciPy needs one type for both."""
     return np.int32 if max(nnz, p) <= np.iinfo(np.int32).max else np.int64
 
 
@@ -46,16 +47,15 @@ def unsigned(largest: int) -> Any:
 
 
 def length_dtype(longest: int) -> Any:
-    """Return the smallest unsigned type for the numbers of entries of rows; it mostly has 8 bits."""
+    """Return the smallest unsigned type for the numbers of entries of rows, which is usually uint8."""
     return np.uint8 if longest < 2**8 else unsigned(longest)
 
 
 class SparseRows(LocalRows):
     """Local rows in compressed form. Products cost O(nnz k).
 
-    Where the arrays may be changed, rows are stored in the order of their lengths inside blocks of up to 256 rows. What
-    callers give and get is always in the original order of the rows. Consecutive rows of one length, inside a block,
-    form a run.
+    With `sort`, rows are stored in the order of their lengths inside blocks of up to 256 rows. All vectors that callers
+    give and get are in the original order of the rows. Consecutive rows of equal length inside a block form a run.
 
     Parameters
     ----------
@@ -152,6 +152,24 @@ class SparseRows(LocalRows):
         columns, held = (None if array is None else array[part.start : part.stop] for array in into)
         kernel.arrange_rows(given, values, self._runs, part, begin, columns, held)
 
+    def take(self, rows: NDArray[np.bool_]) -> SparseRows:
+        """Return a copy of those rows, normalized in the same way; see `DenseRows.take`."""
+        lengths, counts, order, block = self._runs
+        lengths = np.repeat(lengths, counts.astype(np.intp) + 1)  # of the rows as they are stored
+        place = np.arange(len(rows))
+        place = place if order is None else (place & -block) + order
+        chosen, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
+        for part, (given, held) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
+            here = slice(part.first, part.last)
+            wanted = part.start + np.flatnonzero(np.repeat(chosen[here], lengths[here]))
+            columns.append(given[wanted].astype(int))
+            values.append(np.ones(len(wanted), np.float32) if held is None else held[wanted])
+        indptr = np.append(0, np.cumsum(lengths[chosen], dtype=np.int64))
+        X = sparse.csr_matrix(
+            (np.concatenate(values), np.concatenate(columns), indptr), (len(indptr) - 1, self.shape[1])
+        )
+        return self._normalized(SparseRows.of(X[np.argsort(place[chosen])]), rows)
+
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         kernel.dot_rows(*entries, self._runs, part, w, out)
 
@@ -161,11 +179,8 @@ class SparseRows(LocalRows):
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
         return kernel.largest_row(*entries, self._runs, part, w, self.row_factors)
 
-    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
-        kernel.describe_columns(*entries, self._runs, part, self.row_factors, largest, counts)
-
-    def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
-        kernel.add_squares(*entries, self._runs, part, self.row_factors, squares)
+    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
+        kernel.describe_columns(*entries, self._runs, part, self.row_factors, *found)
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.row_lengths(*entries, self._runs, part, out)
@@ -233,6 +248,19 @@ class DenseRows(LocalRows):
         """The number of entries, n_local p."""
         return self.shape[0] * self.shape[1]
 
+    def take(self, rows: NDArray[np.bool_]) -> DenseRows:
+        """Return a copy of those rows, normalized in the same way. Local, one pass over the entries.
+
+        Parameters
+        ----------
+        rows : (n_local,) bool
+            Which rows to take.
+        """
+        taken = [np.empty((0, self.shape[1]), self._entries[0].dtype)]
+        for part, (array,) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
+            taken.append(array[part.start : part.stop][rows[part.first : part.last]])
+        return self._normalized(DenseRows(np.concatenate(taken)), rows)
+
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         kernel.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])
 
@@ -242,12 +270,10 @@ class DenseRows(LocalRows):
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
         return kernel.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
 
-    def _describe(self, part: Part, entries: Entries, largest: Floats, counts: Floats) -> None:
-        kernel.largest_dense_entries(entries[0][part.start : part.stop], self._factors(part), largest)
+    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
+        largest, counts, squares = found
+        kernel.describe_dense(entries[0][part.start : part.stop], self._factors(part), largest, squares)
         counts += part.last - part.first
-
-    def _square(self, part: Part, entries: Entries, squares: Floats) -> None:
-        kernel.add_squares_dense(entries[0][part.start : part.stop], self._factors(part), squares)
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])

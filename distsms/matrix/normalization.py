@@ -4,13 +4,14 @@
     maxabs      x_ij / m_j       m_j = max_i |x_ij|
     l2          x_i / ||x_i||
 
-`standard` does not centre the columns: that would make sparse rows dense, and shift the scores of all rows alike, which
-changes neither ROCArea nor PRBEP. Columns that are constant but for rounding (for maxabs: columns without a nonzero
-entry) and empty rows stay as they are.
+`standard` does not centre the columns. Centring would make sparse rows dense, and it would only add the same number to
+the scores of all rows, which changes neither ROCArea nor PRBEP. Columns that are constant up to rounding (for maxabs:
+columns without a nonzero entry) and empty rows stay as they are.
 
-Data sets hold the raw rows, and so does memory. Training multiplies w by the factors of the columns, or scores by those
-of the rows (`blocks.LocalRows.normalize`). The w of a saved model includes the factors of the columns. So the score of
-a row is <w, x>, or <w, x> / ||x|| for l2, of the raw row in float64, in training and everywhere else.
+The rows are stored without normalization, in data sets and in memory. Training multiplies w by the factors of the
+columns, or the scores by those of the rows (`blocks.LocalRows.normalize`). The w of a saved model includes the factors
+of the columns. So the score of a row is <w, x>, or <w, x> / ||x|| for l2, of the raw row in float64, in training and
+everywhere else.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ KINDS = ("none", *BY_COLUMN, "l2")
 CONSTANT = 8 * float(np.finfo(float).eps)
 """A column counts as constant if its standard deviation is at most this share of its largest absolute entry."""
 _BITS = 26
-"""Sums are taken exactly, of whole numbers in two parts of this many bits, so they do not depend on how rows are
-distributed.
+"""Numbers are rounded to two whole numbers of this many bits before they are added. So sums are exact and do not depend
+on how the rows are distributed.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """How rows are normalized; `blocks.LocalRows.normalize` applies it.
+    """A normalization of rows. `blocks.LocalRows.normalize` applies it.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""What is reported: measures over all ranks, curves, intervals, bootstrap."""
+"""The measures that are reported, over all ranks: with curves, histograms, confidence intervals and bootstrap."""

@@ -1,18 +1,23 @@
-"""Bootstrap replicates of PRBEP over rows: the same on any number of ranks, without gathering anything of size n.
+"""Bootstrap replicates of PRBEP, and of precision and recall at K, over rows.
 
-In replicate b, row i counts K_bi times, with independent Poisson numbers of mean 1. This is like drawing n rows out of
-n with replacement, except that the total varies. K_bi depends on (seed, b, global row number) alone: it is the b-th
-number of SplitMix64 (Steele, Lea & Flood 2014), started at a hash of seed and row, mapped through the inverse of the
-Poisson distribution. So no rank needs to know the others' draws, and the replicates of two models are paired.
+They do not depend on the number of ranks, and no rank gathers all rows.
 
-A replicate's PRBEP is decided at its own n+-th place, which is within about sqrt(n+) places of that of the data. So one
-pass over the rows adds up, for each replicate, the counts of all rows above a window around this place, of all
-positives below the window, and at each different score in it. One Allreduce for each block of replicates adds the
-ranks' tables. Negatives below the window are not even drawn. Replicates whose place lies outside the window are counted
-again with a wider one.
+In replicate b, row i counts K_bi times, where all K_bi are independent Poisson numbers of mean 1. This is like drawing
+n rows out of n with replacement, except that the total varies. K_bi depends only on the seed, b and the row's global
+number. For each row the random generator SplitMix64 (Steele, Lea & Flood 2014) starts at a hash of seed and row; its
+b-th number is converted to a Poisson number by the inverse of the distribution function. So no rank needs to know the
+draws of others, and the replicates of two models on the same rows use the same draws: they are paired.
 
-Cost: B draws for each positive, and for each row in the window or above it, about 5 ns each; 16 B U bytes by Allreduce
-in total, with U <= 41 + 17 sqrt(n+) different scores in the window; `BLOCK` numbers of memory.
+PRBEP of a replicate depends on the row at its n+-th place, where n+ is the number of positives of the replicate. This
+row is within about sqrt(n+) places of the n+-th place of the data. Precision at K depends on the row at the K-th place,
+which is within about sqrt(K) places. So a window of places around that place is chosen. For each replicate, one pass
+over the rows adds up how often these are drawn: all rows above the window, all positives below the window, and the rows
+at each different score in the window. Negatives below the window need not be drawn. One Allreduce for each block of
+replicates adds the ranks' tables. If the place of a replicate is outside the window, the replicate is computed again
+with a wider one.
+
+Cost for B replicates: B draws of about 5 ns for each positive and for each negative in the window or above it. In total
+16 B U bytes by Allreduce, with U <= 41 + 17 sqrt(n+) different scores in the window. `BLOCK` numbers of memory.
 """
 
 from __future__ import annotations
@@ -32,11 +37,11 @@ from distsms.utils.typing import Floats
 BLOCK = 2**20
 """Number of entries in the table of a block of replicates; tests lower it."""
 
-MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places to either side
+MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places in both directions
 
 
 def _poisson() -> NDArray[np.uint64]:
-    """Return P(K <= k) of Poisson(1) in units of 2^-64, followed by the largest number of its type."""
+    """Return P(K <= k), k = 0, 1, ..., of a Poisson number K of mean 1, in units of 2^-64, and 2^64 - 1 at the end."""
     share = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(18)])
     return np.array([min(int(p * 2.0**64), 2**64 - 1) for p in share] + [2**64 - 1], np.uint64)
 
@@ -65,29 +70,69 @@ def prbep_replicates(
     (replicates,) float64
         NaN where no positive row was drawn.
     """
+    tp, n_pos = _replicates(scores, labels, rows, None, replicates, seed, comm)
+    with np.errstate(invalid="ignore"):
+        return tp / n_pos
+
+
+def top_k_replicates(
+    scores: Floats,
+    labels: NDArray[np.int8],
+    rows: NDArray[np.int64],
+    k: int,
+    replicates: int,
+    seed: int,
+    comm: Communicator,
+) -> tuple[Floats, Floats]:
+    """Compute replicates of precision@k and of recall@k, the same on every rank. **Collective.**
+
+    The parameters are those of `prbep_replicates`; K counts the rows of a replicate. Recall is NaN where no positive
+    row was drawn, and both are NaN if there are fewer than k rows.
+    """
+    tp, n_pos = _replicates(scores, labels, rows, k, replicates, seed, comm)
+    with np.errstate(invalid="ignore"):
+        return tp / k, tp / n_pos
+
+
+def _replicates(
+    scores: Floats,
+    labels: NDArray[np.int8],
+    rows: NDArray[np.int64],
+    k: int | None,
+    replicates: int,
+    seed: int,
+    comm: Communicator,
+) -> tuple[Floats, Floats]:
+    """Return each replicate's true positives among its k highest scores, and its positive rows. Collective.
+
+    Without k, it is the number of positive rows of the replicate.
+    """
     n, n_pos = map(int, comm.sum(np.array([len(scores), np.count_nonzero(labels > 0)])))
-    found = np.full(replicates, np.nan)
-    if not n_pos:
-        return found
+    found, positives = np.full(replicates, np.nan), np.zeros(replicates)
+    place = n_pos if k is None else k
+    if not 1 <= place <= n:
+        return found, positives
     comm.root_first(lambda: _tabulate(np.zeros(0, np.uint64), np.zeros(0, np.int64), *_EMPTY))
-    wanted, margin = np.arange(replicates), MARGIN + int(SPREAD * math.sqrt(n_pos))
+    wanted, margin = np.arange(replicates), MARGIN + int(SPREAD * math.sqrt(place))
     while len(wanted):
-        window = _window(scores, labels, rows, seed, (max(n_pos - margin, 1), min(n_pos + margin, n)), comm)
+        places = max(place - margin, 1), min(place + margin, n)
+        window = _window(scores, labels, rows, seed, places, comm)
         step = max(1, BLOCK // window.columns)
         for block in (wanted[start : start + step] for start in range(0, len(wanted), step)):
             table = np.zeros((len(block), window.columns), np.int64)
             _tabulate(window.keys, window.column, block, table)
-            found[block] = _of_tables(comm.sum(table))
+            found[block], positives[block] = _of_tables(comm.sum(table), k, places[1] == n)
         wanted = wanted[np.isinf(found[wanted])]
         margin = 4 * margin + 1
-    return found
+    return found, positives
 
 
 class _Window(NamedTuple):
     """This rank's rows that are drawn, each with a key and a column of the table.
 
-    A row's random numbers start at its key, and its draws are counted in its column. The columns are the negatives and
-    the positives above the window, then those of each different score in it from above, then the positives below.
+    The random generator of a row starts at its key, and its draws are counted in its column. There are two columns, for
+    negatives and positives, for the rows above the window, then two for each different score in the window, from the
+    highest to the lowest, and one for the positives below the window.
     """
 
     keys: NDArray[np.uint64]
@@ -117,22 +162,24 @@ def _window(
     return _Window(row_keys(rows[drawn], seed), column[drawn], last + 1)
 
 
-def _of_tables(table: NDArray[np.int64]) -> Floats:
-    """Return PRBEP of each replicate from the summed table (B, columns).
+def _of_tables(table: NDArray[np.int64], k: int | None, whole: bool) -> tuple[Floats, Floats]:
+    """Return the true positives at the place of each replicate, and its positive rows, from the tables (B, columns).
 
-    Infinite if its place is outside the window.
+    The true positives are infinite if the place is outside the window, and NaN if there is no positive row. `whole`
+    says whether the window reaches down to the last row: then all rows are among the k highest, if there are fewer.
     """
     n_pos = table[:, 1::2].sum(axis=1) + table[:, -1]
     all_rows, positive = table[:, 0:-1:2] + table[:, 1::2], table[:, 1::2]
     up_to = np.cumsum(all_rows, axis=1)
-    at = np.argmax(up_to >= n_pos[:, None], axis=1)
+    place = n_pos if k is None else np.minimum(k, up_to[:, -1]) if whole else np.full(len(table), k)
+    at = np.argmax(up_to >= place[:, None], axis=1)
     each = np.arange(len(table))
     tied, tied_pos = all_rows[each, at], positive[each, at]
-    wanted = n_pos - (up_to[each, at] - tied)
+    wanted = place - (up_to[each, at] - tied)
     tp = np.cumsum(positive, axis=1)[each, at] - tied_pos + tied_pos * (wanted / np.maximum(tied, 1))
-    outside = (up_to[:, -1] < n_pos) | ((at == 0) & (tied > n_pos))
-    with np.errstate(invalid="ignore"):
-        return np.where(n_pos == 0, np.nan, np.where(outside, np.inf, tp / n_pos))
+    outside = (up_to[:, -1] < place) | ((at == 0) & (tied > place))
+    nothing = (n_pos == 0) if k is None else np.zeros(len(table), bool)
+    return np.where(nothing, np.nan, np.where(outside, np.inf, tp)), n_pos.astype(float)
 
 
 @njit()
@@ -142,7 +189,7 @@ def _tabulate(keys, column, replicates, table):  # type: ignore[no-untyped-def]
         step = np.uint64(replicates[j] + 1) * GOLDEN
         for i in range(len(keys)):
             drawn = _mix(keys[i] + step)
-            # Four comparisons without a branch, since mispredictions cost more; one draw in 270 needs the loop.
+            # Four comparisons without a branch are faster than mispredicted branches. One draw in 270 needs the loop.
             k = int(drawn > UP_TO[0]) + int(drawn > UP_TO[1]) + int(drawn > UP_TO[2]) + int(drawn > UP_TO[3])
             while drawn > UP_TO[k]:
                 k += 1

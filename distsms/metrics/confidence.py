@@ -1,7 +1,8 @@
 """Confidence intervals for a measure, and tests of whether one model, or one method, is better than another.
 
-There are two kinds of statements (`Interval.of`): what *this model* would reach on new rows, and what *the method*,
-trained on new rows, would reach on new rows. New rows are drawn like the given ones, so their class counts vary, too.
+There are two kinds of statements (`Interval.of`). The first is about *this model*: the value that it would reach on new
+rows. The second is about *the method*: the value that a model trained on other rows would reach on new rows. New rows
+are drawn from the same population as the given ones, so the numbers of rows in the classes vary, too.
 
 A measure is treated as a mean over rows (`MeanEstimate`). ROCArea is the mean of V10, the share of negatives below a
 positive, or of V01, the share of positives above a negative, with ties counting one half (DeLong, DeLong &
@@ -9,24 +10,27 @@ Clarke-Pearson 1988):
 
     variance = var(V10) / n+  +  var(V01) / n-      (sample variances, with n+ - 1 and n- - 1)
 
-PRBEP is the mean over positives of 1 for those among the n+ highest scores, and 0 for the others. Its threshold moves
-with the rows. That makes PRBEP steadier than its binomial variance PRBEP (1 - PRBEP) / n+, unless rows at the threshold
-are positive more often than those above it. Bootstrap replicates (`distsms.metrics.bootstrap`) take account of that,
-and the wider of the two intervals is used.
+PRBEP is a mean over positives: a positive counts 1 if it is among the n+ highest scores, and 0 if not. The threshold,
+the n+-th highest score, is different for each sample of rows. Because of this, PRBEP usually varies less than its
+binomial variance PRBEP (1 - PRBEP) / n+ says; it varies more if rows at the threshold are positive more often than
+those above it. Bootstrap replicates (`distsms.metrics.bootstrap`) take account of this. The result is the wider of the
+binomial and the bootstrap interval.
 
-The limits of a single mean (`limits`) are quantiles of Beta distributions. Their mean and variance are those of the
-rows with one more, unseen row in each class, which is the worst possible for the lower limit and the best possible for
-the upper one. For zeros and ones these are the limits of Clopper & Pearson (1934); the bound of Learned-Miller & Thomas
-(2019) is of this kind. Such limits exist for few rows, and for a measure of 0 or 1, too.
+The limits of a single mean (`limits`) are quantiles of Beta distributions. The mean and variance of the distribution
+are those of the rows and one more row in each class, whose value is assumed: the worst possible value for the lower
+limit, and the best possible value for the upper limit. If all values are 0 or 1, these are the limits of Clopper &
+Pearson (1934). The bound of Learned-Miller & Thomas (2019) is of the same kind. Such limits also exist if there are few
+rows, or if the measure is 0 or 1.
 
-Differences are between results on the same rows, and paired: what two models have in common cancels row by row, before
-anything is squared. ROCArea uses Student's t, with as many degrees of freedom as the rarer class has rows, less one.
-PRBEP uses percentiles of the replicates' differences.
+Differences are between two results on the same rows, and they are paired: the difference is taken in each row before
+its square is. ROCArea uses Student's t distribution; the degrees of freedom are the number of rows of the rarer class,
+less one. PRBEP uses percentiles of the replicates' differences.
 
-Folds: the rows of all folds count as one sample, each as a deviation from the mean of all. The folds' models share
-training rows, and other training rows would give other models. So the variance is enlarged as by Nadeau & Bengio
-(2003): their n_test / n_train, 1 / (k - 1) for k folds, is added to 1/k. They estimate a fold's variance from the
-spread of k values; here it is estimated from the rows, which are many.
+In cross-validation, the rows of all k folds are treated as one sample, each as a deviation from the mean of all. But
+the models of the folds share training rows, and other training rows would give other models. So the variance is
+enlarged as by Nadeau & Bengio (2003): 1/k is replaced by 1/k + n_test / n_train, where n_test / n_train = 1 / (k - 1).
+They estimate the variance of a fold from the spread of k values. Here it is estimated from the rows, of which there are
+many more.
 
 A p-value is two-sided, for the hypothesis "both are equally good". The program
 `scripts/experiments/coverage.py` simulates how reliable all of this is.
@@ -51,8 +55,8 @@ LEVEL = 0.95
 """The level of intervals over folds; intervals for a model may have any level."""
 
 FEWEST = 10
-"""The number of rows of the rarer class that a difference needs: with fewer, the intervals were not found to be
-reliable.
+"""The smallest number of rows of the rarer class for which a difference gets an interval. With fewer rows, the
+simulations did not show the intervals to be reliable.
 """
 
 MODEL = "this model on new rows"
@@ -66,13 +70,13 @@ class Interval:
     Attributes
     ----------
     value, standard_error, low, high : float
-        NaN where there is none.
+        The value, its standard error, and the limits of the interval. Each is NaN if it does not exist.
     method : str
         How the interval was computed.
     why : str
-        Why there is no interval; else "".
+        Why there is no interval; "" if there is one.
     p : float or None
-        The p-value of a difference.
+        The p-value of a difference; None if this is not a difference.
     of : str
         What the interval is about: `MODEL` or `METHOD`.
     """
@@ -99,11 +103,12 @@ class MeanEstimate(NamedTuple):
     value : float
         The measure.
     squares : tuple of float
-        The sums of squared deviations of the positive and of the negative rows; for PRBEP of the positive rows alone.
+        The sum of squared deviations from the mean for the positive rows, and that for the negative rows. PRBEP has
+        only the first.
     counts : (int, int)
         The number of positive and of negative rows.
     folds : int
-        The number of folds; 0 for a model.
+        The number of folds; 0 if the estimate is about one model.
     """
 
     value: float
@@ -113,7 +118,7 @@ class MeanEstimate(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """The factor by which new training rows enlarge the variance."""
+        """The factor by which the variance grows if the training rows are new, too; 1 for one model."""
         return 1 + self.folds / (self.folds - 1) if self.folds else 1.0
 
     @property
@@ -136,7 +141,8 @@ def rocarea_estimate(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: C
     Parameters
     ----------
     twice : (n_local,) int64
-        From `ranking.placements`. The difference of two models' placements gives the difference of their ROCAreas.
+        The result of `ranking.placements`. From the difference of two models' placements, the difference of their
+        ROCAreas is estimated.
     labels : (n_local,) int8
         This rank's labels, +1 or -1.
     comm : Communicator
@@ -145,8 +151,8 @@ def rocarea_estimate(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: C
     Returns
     -------
     MeanEstimate
-        NaN if a class has no rows. All sums are of whole numbers and exact: nothing cancels, and the result has the
-        same bits on any number of ranks.
+        NaN if a class has no rows. All sums are of whole numbers and therefore exact, so the result has the same bits
+        on any number of ranks.
     """
     positive = labels > 0
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
@@ -161,7 +167,7 @@ def rocarea_estimate(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: C
 
 
 def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
-    """Return the exact sum of all ranks' squares of numbers below 2^46. Collective."""
+    """Return the exact sum of the squares of all ranks' values, which must be below 2^46. Collective."""
     upper, lower = values >> 16, values & 0xFFFF
     parts = (exact_sum(products, comm) for products in (upper * upper, upper * lower, lower * lower))
     return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
@@ -173,7 +179,8 @@ def prbep_estimate(share: Floats, labels: NDArray[np.int8], comm: Communicator) 
     Parameters
     ----------
     share : (n_local,) float64
-        From `ranking.top_k_shares`. The difference of two models' shares gives the difference of their PRBEP.
+        The result of `ranking.top_k_shares`. From the difference of two models' shares, the difference of their PRBEP
+        is estimated.
     labels : (n_local,) int8
         This rank's labels, +1 or -1.
     comm : Communicator
@@ -192,6 +199,19 @@ def prbep_estimate(share: Floats, labels: NDArray[np.int8], comm: Communicator) 
     return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
 
 
+def top_k_estimates(
+    share: Floats, labels: NDArray[np.int8], k: int, comm: Communicator
+) -> tuple[MeanEstimate, MeanEstimate]:
+    """Estimate precision@k, as a mean over k rows, and recall@k, as one over the positives. **Collective.**
+
+    The parameters are those of `prbep_estimate`, for the k highest scores.
+    """
+    recall = prbep_estimate(share, labels, comm)
+    n_pos, n_neg = recall.counts
+    precision = recall.value * n_pos / k if n_pos else 0.0
+    return MeanEstimate(precision, (k * precision * (1 - precision),), (k, n_pos + n_neg - k)), recall
+
+
 def measure_estimate(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
     """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores and labels. **Collective.**"""
     if measure == "rocarea":
@@ -201,7 +221,7 @@ def measure_estimate(measure: str, scores: Floats, labels: NDArray[np.int8], com
 
 
 def pool_folds(found: Sequence[MeanEstimate]) -> MeanEstimate:
-    """Pool folds, which have no row in common, into the mean of their measures, as a measure of the method. Local."""
+    """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean. Local."""
     values = np.array([fold.value for fold in found])
     counts = np.array([fold.counts for fold in found])
     squares = np.array([fold.squares for fold in found])
@@ -220,7 +240,7 @@ def limits(found: MeanEstimate, level: float) -> tuple[float, float]:
 
 
 def _limit(found: MeanEstimate, end: float, quantile: float) -> float:
-    """Return one limit: a quantile with one more row at `end` in each class."""
+    """Return one limit: the quantile of the Beta distribution, with one more row of value `end` in each class."""
     mean, variance, kept = found.value, 0.0, 1.0
     for squares, n in zip(found.squares, found.counts, strict=False):
         total = found.factor * squares + (end - mean) ** 2 * n / (n + 1)
@@ -242,16 +262,16 @@ def rocarea_interval(found: MeanEstimate, level: float) -> Interval:
 
 
 def rocarea_difference_interval(found: MeanEstimate, level: float) -> Interval:
-    """Return the interval of how much larger one ROCArea is, from `rocarea_estimate` of placements' differences.
+    """Return the interval of the difference of two ROCAreas. Local.
 
-    Local.
+    found : the result of `rocarea_estimate` for the difference of the two models' placements.
     """
     value, error, method = found.value, found.error, "DeLong, paired"
     why = too_few(found.counts)
     if not why and error == 0:
         if not value:
             return Interval(0.0, 0.0, 0.0, 0.0, method, p=1.0, of=found.of)
-        why = "all rows differ alike, which leaves no variance to estimate"
+        why = "the difference is the same in all rows, so there is no variance to estimate"
     if why:
         return Interval(value, error, math.nan, math.nan, method, why, math.nan, found.of)
     freedom = min(found.counts) - 1
@@ -261,7 +281,10 @@ def rocarea_difference_interval(found: MeanEstimate, level: float) -> Interval:
 
 
 def prbep_interval(found: MeanEstimate, replicates: Floats, level: float) -> Interval:
-    """Return the interval of PRBEP, from `prbep_estimate` and (B,) replicates; B may be 0. Local."""
+    """Return the interval of PRBEP. Local.
+
+    found : the result of `prbep_estimate`. replicates : (B,), those of `bootstrap.prbep_replicates`; B may be 0.
+    """
     if not found.counts[0]:
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=found.of)
     low, high, method, drawn = *limits(found, level), "binomial", _enlarged(found, replicates)
@@ -272,14 +295,14 @@ def prbep_interval(found: MeanEstimate, replicates: Floats, level: float) -> Int
 
 
 def prbep_difference_interval(found: MeanEstimate, replicates: Floats, level: float) -> Interval:
-    """Return the interval of how much larger one PRBEP is. Local.
+    """Return the interval of the difference of two PRBEPs. Local.
 
     Parameters
     ----------
     found : MeanEstimate
         From `prbep_estimate` of the difference of two models' shares.
     replicates : (B,) float64
-        Differences of two models' replicates of the same draws.
+        The differences of the two models' replicates, which use the same draws.
     level : float
         The confidence level.
 
@@ -299,7 +322,10 @@ def prbep_difference_interval(found: MeanEstimate, replicates: Floats, level: fl
 
 
 def _enlarged(found: MeanEstimate, replicates: Floats) -> Floats:
-    """Return the replicates that have a positive row, with distances from the value enlarged for new training rows."""
+    """Return the replicates that have a positive row, with their distances from the value enlarged by sqrt(factor).
+
+    See `MeanEstimate.factor`.
+    """
     return found.value + math.sqrt(found.factor) * (replicates[np.isfinite(replicates)] - found.value)
 
 
@@ -307,12 +333,24 @@ def _quantile(drawn: Floats, level: float, side: int) -> float:
     return float(np.quantile(drawn, (0.5 - level / 2, 0.5 + level / 2)[side]))
 
 
+def folds_interval(values: Sequence[float], level: float) -> Interval:
+    """Return the interval of the mean of a measure over folds, from the spread of the folds alone. Local.
+
+    This is Student's t with the variance that Nadeau & Bengio (2003) enlarge for folds that share training rows. It
+    holds for any measure, and is wide for few folds.
+    """
+    k, mean = len(values), float(np.mean(values))
+    error = float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))
+    half = float(special.stdtrit(k - 1, 0.5 + level / 2)) * error
+    return Interval(mean, error, mean - half, mean + half, "Student's t over the folds", of=METHOD)
+
+
 def too_few(counts: Sequence[int]) -> str:
-    """Say why there is no verdict with so many positive and negative rows; "" if there may be one. Local."""
+    """Say why these numbers of positive and negative rows are too small for a verdict; "" if they are not. Local."""
     if min(counts) >= FEWEST:
         return ""
     which = ("positive", "negative")[counts.index(min(counts))]
-    return f"{min(counts)} {which} rows are too few; a difference wants {FEWEST} of each class"
+    return f"{min(counts)} {which} rows are too few; a difference needs at least {FEWEST} rows of each class"
 
 
 def verdict(difference: Interval, first: str, other: str) -> str:

@@ -1,9 +1,9 @@
 """ROC and precision-recall curves over all ranks, thinned out for drawing, and histograms of scores.
 
-A curve consists of the counts (tp, fp) at descending thresholds. Here the counts are exact, at as many thresholds as
-the eye needs. Each rank proposes every s-th of its sorted scores of either class, and the 1st, 2nd, 4th, 8th, ...
-highest. One Allreduce counts all rows at the thresholds that the ranks propose. Points within 1/`STEPS` of the previous
-one, in both directions, are left out. Nothing of size n leaves a rank.
+A curve consists of the counts (tp, fp) at descending thresholds. The counts are exact, but there are only as many
+thresholds as a picture needs. For each class, each rank proposes every s-th of its sorted scores, and its 1st, 2nd,
+4th, 8th, ... highest score. One Allreduce counts all rows at the thresholds that the ranks propose. A point is left out
+if both its rates differ by less than 1/`STEPS` from those of the point before. No rank sends anything of size n.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ STEPS = 400
 """Approximate number of points of a curve for each class."""
 
 TAIL = 0.002
-"""The share of each class's rows, approximately at most, that lie beyond either end of a histogram."""
+"""Beyond each end of a histogram there is at most about this share of the rows of each class."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The numbers of rows with a score of at least each threshold, from none (threshold infinite) to all of them.
+    """The numbers of rows whose score is at least the threshold, for several thresholds. Global.
+
+    At the first threshold, which is infinite, there are none of the rows; at the last, all.
 
     Attributes
     ----------
     thresholds : (m,) float64
-        Descending.
+        The thresholds, descending.
     tp, fp : (m,) int64
-        The positive and the negative rows with at least this score.
+        The numbers of positive and of negative rows with at least this score.
     """
 
     thresholds: Floats
@@ -66,12 +68,12 @@ def curve(scores: Floats, labels: NDArray[np.int8], comm: Communicator, also: Se
     comm : Communicator
         The ranks.
     also : sequence of float, optional
-        Thresholds at which the curve has points in any case.
+        Thresholds at which the curve must have points.
 
     Notes
     -----
-    Between two neighbouring points lies at most about 3/`STEPS` of each class, unless their scores are neighbours, too.
-    At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log n_local) time.
+    Between two neighbouring points there is at most about 3/`STEPS` of each class, unless many rows have the same
+    score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log n_local) time.
     """
     classes = [np.sort(scores[labels > 0]), np.sort(scores[labels < 0])]
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
@@ -86,7 +88,8 @@ def curve(scores: Floats, labels: NDArray[np.int8], comm: Communicator, also: Se
 def _offer(ordered: Floats, total: int, size: int) -> Floats:
     """Choose thresholds from this rank's ascending scores of a class that has `total` rows over all ranks. Local.
 
-    With P ranks, s is total / (P STEPS): less than s of each rank's rows lie between two thresholds that it proposes.
+    The step s of the module's docstring is total / (P STEPS) with P ranks. So there are fewer than s of the rank's rows
+    between two thresholds that it proposes.
     """
     from_above = ordered[::-1]
     step = max(1, total // (size * STEPS))
@@ -95,7 +98,10 @@ def _offer(ordered: Floats, total: int, size: int) -> Floats:
 
 
 def _spread(tpr: Floats, fpr: Floats, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark the points to keep: those wanted, the first 32, the last, and each that is 1/STEPS from the previous one."""
+    """Mark the points to keep: the wanted ones, the first 32, the last, and all at 1/STEPS or more from the one before.
+
+    The distance is the larger of the differences of the two rates.
+    """
     kept = wanted.copy()
     kept[-1:] = True
     last_tpr = last_fpr = 0.0
@@ -119,15 +125,15 @@ class Histogram:
 
 
 def histogram(scores: Floats, labels: NDArray[np.int8], drawn: Curve, comm: Communicator, bins: int = 60) -> Histogram:
-    """Compute the histogram of all ranks' scores, on every rank. **Collective**, 2 bins numbers.
+    """Compute the histogram of all ranks' scores, on every rank. **Collective**, one Allreduce of 2 * bins numbers.
 
     Parameters
     ----------
     scores, labels : (n_local,)
         This rank's scores, and labels +1 or -1.
     drawn : Curve
-        Their curve. The bins end where it leaves out the last `TAIL` of each class; otherwise an outlier would turn all
-        other rows into a single bar.
+        The curve of these rows. It shows where to end the bins, so that about `TAIL` of each class is beyond each end.
+        If the bins extended to the extreme scores, one outlier could put all other rows into a single bar.
     comm : Communicator
         The ranks.
     bins : int, optional

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from distsms.measures import RANKING, Measure
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
@@ -9,15 +13,17 @@ from distsms.utils.typing import Floats, Labels
 
 
 def decision_threshold(calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator) -> float:
-    """Return the score from which on a row is called positive. **Collective.**
+    """Return the smallest score with which a row is called positive. **Collective.**
 
     Parameters
     ----------
     calls_positive : int or None
-        How many rows the measure calls positive, see `distsms.losses.base.Loss`; None if it calls those positive whose
-        score is at least 0.
-    scores, labels : ndarray of shape (n_local,)
-        This rank's rows that count.
+        How many rows the measure calls positive (see `distsms.losses.base.Loss`). None if it calls the rows positive
+        whose score is at least 0.
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1, without rows that are left out of the training.
+    comm : Communicator
+        The ranks.
     """
     return 0.0 if calls_positive is None else ranking.top_k(scores, labels, calls_positive, comm).threshold
 
@@ -31,13 +37,42 @@ def headline_measures(
     ----------
     measure : Measure
         The measure that was trained for.
-    scores, labels : ndarray of shape (n_local,)
-        This rank's rows that count.
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1, without rows that are left out of the training.
     threshold : float
-        The score from which on a row is called positive.
+        The smallest score with which a row is called positive.
+    comm : Communicator
+        The ranks.
     """
     ranked = ranking.ranking(scores, labels, comm)
     values = {name: float(getattr(ranked, name)) for name in RANKING}
     if measure.name not in values:
         values[measure.name] = ranking.measure_value(measure, scores, labels, threshold, comm)
     return values
+
+
+def chooser_value(name: str, scores: Floats, labels: Labels, threshold: float, comm: Communicator) -> float:
+    """Return a measure of `distsms.measures.CHOOSERS`; larger is better, and NaN counts as 0. **Collective.**
+
+    Parameters
+    ----------
+    name : str
+        As `check_chooser` accepts it. K of precision@K and recall@K counts these rows; where there are fewer, all of
+        them are taken.
+    scores, labels : ndarray of shape (n_local,)
+        This rank's rows that count.
+    threshold : float
+        The score from which on a row is called positive.
+    """
+    if name == "average-precision":
+        value = ranking.average_precision(scores, labels, comm)
+    elif name in ("accuracy", "precision", "recall"):
+        table = ranking.contingency(scores, labels, threshold, comm)
+        value = 1 - table.error_rate if name == "accuracy" else getattr(table, name)
+    else:
+        measure = Measure.parse(name)
+        if measure.k:
+            n = int(comm.sum(np.array([len(scores)]))[0])
+            measure = replace(measure, k=min(measure.k, n))
+        value = ranking.measure_value(measure, scores, labels, threshold, comm)
+    return float(np.nan_to_num(value, nan=0.0))

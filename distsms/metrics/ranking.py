@@ -1,4 +1,4 @@
-"""The measures that are reported: ROCArea, PRBEP and the contingency table, exact over all ranks, with ties defined.
+"""The measures that are reported, computed exactly from the rows of all ranks. Each of them defines how ties count.
 
 - ROCArea: the share of correctly ordered pairs, a tie counting one half (equal to scikit-learn's roc_auc_score).
 - PRBEP: the precision among the n+ highest scores. If scores tie at the n+-th place, it is the expected value over
@@ -9,9 +9,9 @@
   scikit-learn's average_precision_score; tied rows count together).
 - Contingency table: a row is called positive if its score is at least the threshold.
 
-All counts are integers, and only the final divisions round. For ROCArea the smaller class goes to all ranks, in pieces.
-The k-th highest score needs about eight small Allreduces (`distsms.parallel.order_statistics`). For average precision
-the different scores are distributed by ranges.
+All counts are integers, and only the final divisions round. For ROCArea the smaller class is sent to all ranks, in
+pieces. The k-th highest score needs about eight small Allreduces (`distsms.parallel.order_statistics`). For average
+precision each rank is sent the scores in one range of values (a sample sort).
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from distsms.utils.typing import Floats
 
 @dataclass(frozen=True)
 class Contingency:
-    """The contingency table at a threshold. Ratios with a denominator of 0 are NaN."""
+    """The numbers of true and false positives and negatives at a threshold, over all ranks.
+
+    Ratios with a denominator of 0 are NaN.
+    """
 
     tp: int
     fp: int
@@ -88,15 +91,16 @@ def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ran
 
 
 class TopK(NamedTuple):
-    """Measures of the k highest scores, as expected values over random orders of the rows tied at the k-th.
+    """Measures of the k highest scores. Over rows that tie at the k-th place, they are means over all orders.
 
     Attributes
     ----------
     precision, recall : float
-        Precision@k and recall@k. NaN if there are fewer than k rows or scores are not finite; recall also if no row is
-        positive.
+        Precision@k and recall@k. Both are NaN if there are fewer than k rows or a score is not finite. Recall is also
+        NaN if no row is positive.
     threshold : float
-        Half-way between the k-th and the next score, so that about k rows are called positive; NaN like precision.
+        The mean of the k-th and the next lower score, so that about k rows are called positive. If rows tie at the k-th
+        place, it is the k-th score. NaN where precision is.
     """
 
     precision: float
@@ -114,7 +118,7 @@ def top_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) 
     scores, labels : (n_local,)
         This rank's scores, and labels +1 or -1.
     k : int
-        The number of rows called positive. PRBEP is both values at k = n+.
+        The number of rows called positive. With k = n+, precision and recall are both equal to PRBEP.
     comm : Communicator
         The ranks.
     """
@@ -163,7 +167,7 @@ def top_k_shares(scores: Floats, k: int, comm: Communicator) -> Floats:
 def measure_value(
     measure: str | Measure, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator
 ) -> float:
-    """Compute the measure of this name, on every rank; NaN where it is not defined. **Collective.**
+    """Compute a measure given by its name, on every rank. The result is NaN where it is undefined. **Collective.**
 
     Parameters
     ----------
@@ -172,8 +176,7 @@ def measure_value(
     scores, labels : (n_local,)
         This rank's scores, and labels +1 or -1.
     threshold : float
-        Error rate and F-beta call rows positive from this score on. Precision@K and recall@K use the K highest scores
-        instead.
+        Error rate and F-beta call a row positive if its score is at least this. The other measures do not use it.
     comm : Communicator
         The ranks.
     """
@@ -209,15 +212,15 @@ def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> flo
     if not (n_low and n_high):
         return float("nan")
     twice = sum(_twice_ordered(np.sort(piece), high.scores) for piece, _ in _pieces(low.scores, lengths[:, 0], comm))
-    # In two halves, since the sum may exceed 64 bits.
+    # The number is summed in two halves, since the sum may exceed 64 bits.
     upper, lower = map(int, comm.sum(np.array([twice >> 32, twice & 0xFFFFFFFF])))
     return ((upper << 32) + lower) / (2 * n_low * n_high)
 
 
 def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> NDArray[np.int64]:
-    """Count, twice, the rows of the other class that each row is ordered correctly with; a tie counts once.
+    """Return twice the number of correctly ordered pairs that each row forms with the other class. **Collective.**
 
-    **Collective.**
+    A pair whose two scores are equal counts as half a correctly ordered pair.
 
     Parameters
     ----------
@@ -234,7 +237,7 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
 
     Notes
     -----
-    The cost is that of `rocarea`, and each piece is summed over ranks once more.
+    The cost is that of `rocarea`, and one more Allreduce as long as the piece, for each piece.
     """
     low, high, lengths = _classes(scores, labels, comm)
     found = np.zeros(len(scores), np.int64)
@@ -247,7 +250,8 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
             found[high.rows] += below
             met += np.bincount(below, minlength=len(met))
         of_piece = np.empty(len(piece), np.int64)
-        # A row with more than k rows of the piece below it lies above the piece's k-th place.
+        # met[b] is the number of rows of the larger class that have exactly b rows of the piece below them. Those with
+        # b > k are above row k of the sorted piece.
         of_piece[order] = comm.sum(np.cumsum(met[:0:-1])[::-1].copy())
         of_low.append(of_piece[own])
     found[low.rows] = np.concatenate(of_low) if of_low else 0
@@ -262,8 +266,8 @@ class _Class(NamedTuple):
 def _classes(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> tuple[_Class, _Class, NDArray[np.int64]]:
     """Return the smaller class, the larger class, and each rank's number of rows in both, (P, 2). Collective.
 
-    Correctly ordered pairs have the first class below the second. So if the positives are the smaller class, all scores
-    change their sign.
+    The returned scores are such that in a correctly ordered pair the first class has the lower score. So if the
+    positives are the smaller class, the signs of all scores are changed.
     """
     classes = [labels < 0, labels > 0]
     lengths = np.array(comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
@@ -295,17 +299,17 @@ def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:
 
 
 def _twice_ordered(low: Floats, high: Floats) -> int:
-    """Return twice the number of pairs with low < high, a tie counting once; low is sorted.
+    """Return twice the number of pairs with low < high, where a tie counts as half a pair. Local.
 
-    Local. The sum may exceed 64 bits.
+    `low` has to be sorted. The result may exceed 64 bits.
     """
     twice = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
 
 
 SAMPLE = 512
-"""Number of different scores of each rank, on average, by which the ranges of `average_precision` are chosen; tests
-lower it.
+"""The average number of scores that each rank contributes to the sample from which `average_precision` chooses its
+ranges. Tests lower it.
 """
 
 
@@ -326,16 +330,17 @@ def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicat
 
     Notes
     -----
-    By sample sort: each rank gets a range of the different scores, with the number of rows of each class that have
-    them, and learns how many rows lie above its range. A rank sends 16 bytes for each different score that it has in a
-    class, and holds at most about a share of 1/P + 2/SAMPLE of all ranks' scores. O((n/P) log n) time.
+    This is a sample sort. Each rank gets the different scores in one range, with the number of rows of each class that
+    have them, and is told how many rows are above its range. A rank sends 16 bytes for each different score that it has
+    in a class. It receives at most about 1/P + 2/SAMPLE of the scores of all ranks. O((n/P) log n) time.
     """
     classes = [np.unique(scores[rows], return_counts=True) for rows in (labels > 0, labels < 0)]
     sizes = [np.count_nonzero(labels > 0), np.count_nonzero(np.isnan(scores)), *(len(values) for values, _ in classes)]
     n_pos, undefined, *different = map(int, comm.sum(np.array(sizes)))
     if undefined or not n_pos:
         return float("nan")
-    # Each score in the sample represents equally many scores, so its quantiles are those of all but for 2 P steps.
+    # Each score in the sample stands for `step` scores, or fewer for the last one of a rank and class. So the ranks of
+    # the sample's quantiles among all scores are wrong by at most 2 P steps.
     step = -(-sum(different) // (SAMPLE * comm.size))
     own = np.concatenate([values[::step] for values, _ in classes])
     sample = np.sort(comm.allgather_rows(own, comm.allgather(len(own))))
@@ -352,10 +357,9 @@ def _own_range(
 ) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
     """Return this rank's range of a class.
 
-    These are the sorted scores, their counts, and how many rows lie at or above each place. Collective.
-
-    values, counts : this rank's sorted different scores and how often they occur. The last result is (scores + 1,) and
-    counts the rows of all ranks.
+    Collective. The parameters are this rank's different scores, sorted, and the number of rows that have them. The
+    results are: the m sorted scores in this rank's range, (m,); how many rows of all ranks have them, (m,), in parts
+    that the ranks sent; and (m + 1,), for each place in this order, how many rows of all ranks are at or after it.
     """
     to = np.bincount(np.searchsorted(splitters, values, "right"), minlength=comm.size)
     values, counts = (comm.alltoall_rows(array, to)[0] for array in (values, counts))

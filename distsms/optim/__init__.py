@@ -1,1 +1,1 @@
-"""The objective, the proof of the gap, the smoothing, and the run that conducts a solver."""
+"""Optimization: the objective, the proof of the gap, the smoothing, the solvers, and the run that uses them all."""

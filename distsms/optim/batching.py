@@ -1,9 +1,10 @@
 """Several solves side by side, which share their passes over the data.
 
-A solver calls the objective from inside its own loop (TAO does), so each solve is a coroutine, a greenlet. It runs
-until it asks for an evaluation. When all solves have asked, the objective answers all of them in one pass, with X
-times a matrix and X' times a matrix, and each solve goes on with its own answer. Only one solve runs at a time, and
-their order is the same on every rank that runs solvers: collectives match as they do with one solve.
+A solver such as TAO's calls the objective from its own loop, which this module cannot interrupt. So each solve is a
+coroutine (a greenlet). It runs until it requests an evaluation. When all solves have requested one, the objective
+answers all requests in one pass over the data, with X times a matrix and X' times a matrix, and each solve goes on with
+its own answer. Only one solve runs at a time. Their order is the same on every rank that runs solvers, so collective
+calls match on all ranks, as they do with one solve.
 """
 
 from __future__ import annotations
@@ -22,11 +23,22 @@ from distsms.utils.typing import Floats
 try:
     from greenlet import getcurrent, greenlet
 except ImportError as error:
-    raise InputError(f"solves side by side want greenlet: {error}. pip install greenlet", everywhere=True) from error
+    raise InputError(
+        f"training several models at the same time needs the package greenlet ({error}): pip install greenlet",
+        everywhere=True,
+    ) from error
 
 
 class BatchedSolve:
-    """The objective of one solve of several: an `Evaluator` for a `TrainingRun`, on the ranks that run solvers."""
+    """The objective for one of several solves, on the ranks that run solvers: the `Evaluator` of its `TrainingRun`.
+
+    Parameters
+    ----------
+    objective : Objective
+        The objective that all solves share.
+    number : int
+        The index of this solve and of its loss.
+    """
 
     def __init__(self, objective: Objective, number: int) -> None:
         self._objective, self._number = objective, number
@@ -40,20 +52,20 @@ class BatchedSolve:
         return self._objective.stop_requested
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
-        """Return what `Objective.evaluate` does; the other solves go on meanwhile."""
+        """Return what `Objective.evaluate` returns. The other solves run while this one waits."""
         hub: Any = getcurrent().parent
         return [hub.switch(request._replace(loss=self._number)) for request in requests]
 
     def plane_errors(self) -> tuple[Floats, float]:
-        """As `Objective.plane_errors`."""
+        """See `Objective.plane_errors`."""
         return self._objective.plane_errors(self._number)
 
     def rounding(self, evaluation: Evaluation) -> float:
-        """As `Objective.rounding`; a pass of its own."""
+        """See `Objective.rounding`. The pass over the data is not shared with other solves."""
         return self._objective.rounding(evaluation, self._number)
 
     def assessment(self, w: Floats) -> Any:
-        """As `Objective.assessment`; a pass of its own."""
+        """See `Objective.assessment`. The pass over the data is not shared with other solves."""
         return self._objective.assessment(w, self._number)
 
 
@@ -65,15 +77,15 @@ def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve]
     objective : Objective
         The losses of all solves on this rank's rows.
     solves : sequence of callable
-        solves[i] is called with the `BatchedSolve` of loss i, on the ranks that run solvers. What a solve raises ends
-        all of them.
+        solves[i] is called with the `BatchedSolve` of loss i, on the ranks that run solvers. An exception from one
+        solve ends all of them.
     at_once : int
-        How many solves may be under way; the next one begins when one ends.
+        The largest number of solves at the same time. When a solve ends, the next one begins.
 
     Returns
     -------
     int
-        The passes that evaluations took; 0 on the ranks that only serve them.
+        The number of passes over the data for evaluations. 0 on ranks that do not run solvers.
     """
     if not objective.vectors.runs_solver:
         objective.serve()
@@ -99,6 +111,6 @@ def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve]
                     resume(pending, answer)
     finally:
         for pending in asking:
-            pending.throw()  # so that what they hold is freed now
+            pending.throw()  # end the coroutine, so that its memory is freed now
     objective.release()
     return passes

@@ -1,22 +1,23 @@
-"""Lower bounds on min J from the planes of the evaluations, without a further pass over the data: the proof of the gap.
+"""Lower bounds on min J, which prove the gap. They follow from the planes of the evaluations, without passes over data.
 
-Each evaluation yields a plane <r, v> + d <= R(v). With any weights alpha >= 0, sum alpha = 1, their mixture is a plane
-too (the zero plane is one of them where R >= 0), so by duality
+Each evaluation gives a plane <r, v> + d <= R(v). If R >= 0, the zero plane (r = 0, d = 0) is one more. A mixture of
+planes, with weights alpha >= 0 that add up to 1, is such a plane, too. So by duality
 
     min J >= <d, alpha> - Omega*(-m),    m = sum_k alpha_k r_k,    Omega* the regularizer's conjugate
 
-and the best alpha solves a small quadratic program. The bound holds for whatever alpha the program ends with; an
-inexact alpha only makes it looser.
+The best alpha solves a small quadratic program. The inequality is true for every alpha; if the program is solved
+inexactly, the bound is only a little lower than possible.
 
-What rounding can do to the bound is subtracted from it. Let u be the unit roundoff, S = sum_k alpha_k ||r_k|| the size
-of the terms of m, and e_j the most by which rounding may have put r_kj off (see `Objective.plane_errors`). ||m||^2 can
-be computed in two ways:
+A bound on the effect of rounding errors is subtracted from the lower bound. Let u be the unit roundoff, S = sum_k
+alpha_k ||r_k||, and e_j the bound on the rounding error of r_kj (see `Objective.plane_errors`). ||m||^2 can be computed
+in two ways:
 
-    from the Gram matrix,  alpha' (r_k'r_l) alpha: k^2 numbers, but wrong by about u S^2
-    from m itself:         a pass over the planes, and m is wrong by about u S, so ||m||^2 by u S ||m|| + (u S)^2
+    from the Gram matrix,  alpha' (r_k'r_l) alpha: needs k^2 numbers, but its error is about u S^2
+    from m itself:         needs a pass over the planes; the error of m is about u S, that of ||m||^2 is about
+                           u S ||m|| + (u S)^2
 
-If planes are steep and cancel in their mixture, the error of the first way divided by 2 lambda may be larger than J. So
-the second way is taken if the first would lose more than is tolerated.
+If the planes are steep and cancel each other in the mixture, the error of the first way, divided by 2 lambda, may be
+larger than J. So the second way is used if the error of the first is larger than the tolerance.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ USUAL = 128 * U
 """
 
 OF_PLANES = ("d", "lengths", "drift", "d_drift", "alpha", "last_use")
-"""What a snapshot has of each plane besides r and the Gram matrix: attributes of the bundle."""
+"""The attributes of the bundle, one number for each plane, that a snapshot contains besides r and the Gram matrix."""
 
 
 class Bound(NamedTuple):
-    """The lower bound that a mixture of planes proves, and what was subtracted for rounding."""
+    """The lower bound that a mixture of planes proves, and the amount that was subtracted from it for rounding."""
 
     value: float
     taken: float
@@ -53,37 +54,38 @@ class Bound(NamedTuple):
 class CuttingPlaneBundle:
     """A bundle of planes below R, and the best lower bound on min J so far.
 
-    It is on the ranks that run the solver. It is also BMRM's model of J: Omega(w) + the highest of the planes.
+    The ranks that run the solver have a bundle. It is also the model of J that BMRM minimizes: Omega(w) + the maximum
+    of the planes at w.
 
     Parameters
     ----------
     vectors : Vectors
-        Where vectors live; r and w are slices.
+        How vectors are distributed over the ranks; r and w are slices.
     regularizer : SquaredNorm
-        Omega.
+        The regularizer Omega.
     zero_plane : bool
-        Whether the zero plane is one more of the planes, as it may be if R >= 0.
+        Whether to add the zero plane, which is valid if R >= 0. It stays in the bundle.
     capacity : int
-        The most planes, at least 2.
+        The largest number of other planes, at least 2.
     errors : ndarray of shape (length,), optional
-        A slice of the most by which rounding may have put each entry of any r off; None for exact planes.
+        A slice of a bound on the rounding error of each entry of any r; None if there is none.
     d_error : float
         The same for d.
 
     Attributes
     ----------
     lower_bound : float
-        The best one so far.
+        The best lower bound so far.
     bound : Bound
-        That of the present mixture.
+        The lower bound of the present mixture.
     unavoidable : float
-        What is subtracted from every bound, for rounding in the planes themselves.
+        The amount that is subtracted from every bound because of rounding errors in the planes themselves.
 
     Notes
     -----
-    Memory: 8 capacity (p + capacity) bytes, taken as planes come. Cost of the k-th plane: one pass over k p numbers,
-    and a program of k variables. If the Gram matrix has lost the digits that matter, one more pass and a QR
-    factorization of the planes.
+    Memory: 8 capacity (p + capacity) bytes, used gradually as planes are added. Cost of the k-th plane: one pass over
+    k p numbers, and a quadratic program of k variables. If rounding errors of the Gram matrix are too large, one more
+    pass and a QR factorization of the planes.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class CuttingPlaneBundle:
         d_error: float = 0.0,
     ) -> None:
         if capacity < 2:
-            raise ValueError("a bundle needs room for two planes at least")
+            raise ValueError(f"capacity is {capacity}; it must be at least 2")
         self.regularizer = regularizer
         self.lower_bound = 0.0 if zero_plane else -float("inf")
         self.bound = Bound(self.lower_bound, 0.0)
@@ -110,10 +112,10 @@ class CuttingPlaneBundle:
         self._gram = np.zeros((1, 1))  # grows with the planes
         self._d = np.zeros(places)
         self._lengths = np.zeros(places)  # ||r_k||
-        # How far merging may have put each r_k, in length, and d_k off a mixture of the planes that came.
+        # Merging planes has rounding errors, too: these are bounds on the error of r_k (as a length) and of d_k.
         self._drift, self._d_drift = np.zeros(places), np.zeros(places)
         self._alpha = np.zeros(places)
-        self._last_use = np.zeros(places)  # the number of planes added when the plane came, or last had a weight
+        self._last_use = np.zeros(places)  # the value of _added when the plane was added, or last had a weight > 0
         self._added = 0
         self._count = self._fixed
         self._proximity = regularizer.lam  # weight of the next level point's proximal term
@@ -129,9 +131,9 @@ class CuttingPlaneBundle:
         r : ndarray of shape (length,)
             A slice; copied.
         d : float
-            The height at v = 0.
+            The plane's value at v = 0.
         tolerance : float
-            The bound may lose so much to rounding if that saves a pass over the planes.
+            The amount by which the bound may be too low because of rounding, if that saves a pass over the planes.
         """
         slot = self._free_slot()
         self._planes[slot] = r
@@ -169,22 +171,26 @@ class CuttingPlaneBundle:
         self._last_use[: len(alpha)][alpha > 0] = self._added
 
     def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
-        """Return the alpha of the simplex that maximizes (<linear, alpha> - ||sum alpha r||^2 / 2) / scale."""
+        """Return the alpha in the simplex that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale.
+
+        guess : (k,), where the search begins.
+        """
         if self._factor is None:
             k = self._count
             return simplex_qp(self._gram[:k, :k], linear, guess)
         return simplex_least_squares(self._factor / math.sqrt(scale), linear / scale, guess)
 
     def _products(self, alpha: Floats) -> Floats:
-        """Return <r_k, sum alpha r> of all planes, (k,)."""
+        """Return <r_k, m> for each plane, (k,), with m = sum_l alpha_l r_l."""
         F = self._factor
         return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
 
     def _by_gram(self, alpha: Floats) -> tuple[float, float, float]:
-        """Return a mixture's bound from the Gram matrix, and what rounding in the matrix probably cost the program.
+        """Return the bound of a mixture (its two numbers) computed from the Gram matrix, and an estimate of the loss.
 
-        The latter is the larger of two numbers: the usual effect on ||m||^2, and how far the program missed its
-        maximum, which is the highest slope minus the mixture's own.
+        The loss is the amount by which the bound is probably too low because of rounding in the Gram matrix. It is the
+        larger of two numbers: the usual rounding error of Omega*(-m), and the distance of the quadratic program from
+        its maximum, which is at most the largest entry of its gradient minus the mean of the entries under alpha.
         """
         k, lam = len(alpha), self.regularizer.lam
         products = self._gram[:k, :k] @ alpha
@@ -197,7 +203,7 @@ class CuttingPlaneBundle:
         return *self._bound(alpha, square, noise, self._errors_length * length, 0.0), lost
 
     def _by_mixture(self, alpha: Floats) -> Bound:
-        """Return the bound from the mixture's own r. A pass over the planes."""
+        """Return the bound of a mixture, computed from m itself. One pass over the planes."""
         k = len(alpha)
         m = np.abs(alpha @ self._planes[:k])
         square, first_order = self._vectors.dots(np.array([m, self._errors]), m).tolist()
@@ -205,17 +211,20 @@ class CuttingPlaneBundle:
         return self._bound(alpha, square, self._share(k) * square, first_order, off)
 
     def _share(self, count: int) -> float:
-        """Return the largest error of an inner product of mixtures of so many planes, as a share of the lengths."""
+        """Return a bound on the error of an inner product of two mixtures of `count` planes.
+
+        It is relative to the product of their sizes S (see the module's docstring).
+        """
         return (self._vectors.longest_sum + 2 * count + 8) * U
 
     def _bound(self, alpha: Floats, square: float, noise: float, first_order: float, off: float) -> Bound:
-        """Return what a mixture proves, minus the most that rounding can have added to it.
+        """Return the lower bound that a mixture proves, minus the most that rounding can have added to it.
 
-        square : ||m||^2, wrong by at most `noise`.  first_order : at least <e, |m|>.  off : the length by which m is
-        off, besides e and drift.
+        square : ||m||^2, with an error of at most `noise`.  first_order : an upper bound on <e, |m|>.  off : a bound on
+        the length of the error of m, without the errors e of the planes and those of merging.
         """
         k, conjugate = len(alpha), self.regularizer.conjugate
-        total = math.fsum(alpha)  # 1 but for rounding; the mixture that is meant has alpha / total
+        total = math.fsum(alpha)  # it is 1 up to rounding; the bound is for the mixture with weights alpha / total
         off += float(alpha @ self._drift[:k])
         changes = noise + 2 * (first_order + off * math.sqrt(square + noise)) + (self._errors_length + off) ** 2
         height, norm = float(alpha @ self._d[:k]) / total, conjugate(square) / total**2
@@ -224,20 +233,22 @@ class CuttingPlaneBundle:
         return Bound(height - norm - taken, taken)
 
     def minimum(self) -> tuple[Floats, float]:
-        """Return the model's minimizer w = -(1/lam) sum_k alpha_k r_k, a slice, and the bound that it attains.
+        """Return a slice of the model's minimizer w = -(1/lam) sum_k alpha_k r_k, and the model's minimum.
 
-        That is the present mixture's bound. It is the best one so far, unless rounding spoilt the last program.
+        The minimum is the bound of the present mixture. It is also the best bound so far, unless rounding errors made
+        the last quadratic program inexact.
         """
         alpha = self._alpha[: self._count]
         w = self.regularizer.minimizer(alpha @ self._planes[: self._count])
         return self._evened(w, alpha), self.bound.value
 
     def _evened(self, w: Floats, alpha: Floats) -> Floats:
-        """Move w to where the planes with a weight are equally high, as they are at the model's minimum.
+        """Correct rounding errors in w, so that all planes with a weight have the same value there.
 
-        Rounding errors of m are divided by lambda in w, and steep planes magnify them. The planes' heights at w tell
-        how far w is off: the shortest move that makes them equal is a combination of differences of their r. This is
-        done only if the Gram matrix has lost its digits. It takes two passes over the planes in each of two rounds.
+        At the exact minimum of the model they have. But w contains the rounding errors of m divided by lambda, and
+        steep planes magnify them. The shortest correction that makes the values equal is a combination of differences
+        of the planes' r. It is made only if the Gram matrix is too inaccurate. It has two rounds, each with two passes
+        over the planes.
         """
         used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
         if self._factor is None or len(used) == 1:
@@ -267,7 +278,7 @@ class CuttingPlaneBundle:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over the state of another bundle, to the bit; all its planes stay, even if they exceed `capacity`."""
+        """Set the state to exactly that of another bundle. All its planes are kept, even if they exceed `capacity`."""
         k = self._count = len(snapshot.tables["d"])
         places = max(k, len(self._planes))
         self._planes = np.empty((places, self._planes.shape[1]))
@@ -282,21 +293,23 @@ class CuttingPlaneBundle:
         self.lower_bound, self.bound = snapshot.numbers["lower_bound"], Bound(*snapshot.numbers["bound"])
 
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
-        """Return the next point of a level method: about the nearest to a centre where the model is at a level.
+        """Return a slice of the next point of a level method.
+
+        It is approximately the point nearest to `centre` at which the value of the model is at most the level.
 
         Parameters
         ----------
         centre : ndarray of shape (length,)
             A slice of the best w.
         J : float
-            The objective there.
+            The objective at the centre.
         share : float
-            Where the level is on the way from the lower bound up to J.
+            The level is lower_bound + share (J - lower_bound).
 
         Notes
         -----
-        The point minimizes the model + u/2 ||w - centre||^2; u is found by doubling, beginning from its last value.
-        Cost: two passes over k p numbers, and a few programs of k variables.
+        The point minimizes the model + u/2 ||w - centre||^2. The weight u is found by doubling, starting at the last
+        one. Cost: two passes over k p numbers, and a few quadratic programs of k variables.
 
         References
         ----------
@@ -310,7 +323,7 @@ class CuttingPlaneBundle:
         return w
 
     def _level_point(self, c: Floats, J: float, share: float) -> tuple[Floats, float]:
-        """Return the point, and what rounding of the Gram matrix probably cost the program that finds it."""
+        """Return the point, and the probable error of the program's value caused by rounding in the Gram matrix."""
         k, lam = self._count, self.regularizer.lam
         planes, d, dots = self._planes[:k], self._d[:k], self._vectors.dots
         at_centre, norm2 = dots(planes, c), float(dots(c[None, :], c)[0])
@@ -341,7 +354,11 @@ class CuttingPlaneBundle:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _free_slot(self) -> int:
-        """Return the place of the next plane: a new one, that of an idle plane, or one freed by merging two planes."""
+        """Return the index of the next plane.
+
+        If the bundle is full, it is the index of the plane of weight 0 that was used least recently. If there is none,
+        the two planes of least weight are merged, and the index is that of one of them.
+        """
         if self._count < len(self._planes):
             self._count += 1
             if self._count > len(self._gram):
@@ -354,7 +371,7 @@ class CuttingPlaneBundle:
         return int(first)
 
     def _merge(self, kept: int, gone: int) -> None:
-        """Replace plane `kept` by the mixture of both planes, which leaves the present mixture of all unchanged."""
+        """Replace plane `kept` by the mixture of both planes. The present mixture of all planes stays unchanged."""
         total = self._alpha[kept] + self._alpha[gone]
         a, b = self._alpha[kept] / total, self._alpha[gone] / total
         self._planes[kept] *= a

@@ -1,4 +1,4 @@
-"""The evaluations of a run: each one is counted, timed, added to the proof, watched, and checked against the limits."""
+"""The course of a run: each evaluation is counted, timed, added to the proof, reported, and checked against limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from distsms.utils.typing import Floats
 Watcher = Callable[[State, Floats], None]
 
 LEVEL = 0.3
-"""A level step aims this share of the gap above the lower bound."""
+"""The level at which a level step aims: the lower bound plus this share of the gap."""
 PATIENCE, LITTLE = 500, 1e-3
-"""A run ends if its gap has not narrowed by a share of `LITTLE` in `PATIENCE` evaluations."""
+"""A run ends if `PATIENCE` evaluations have not reduced the gap by the share `LITTLE` (0.1 %)."""
 KEPT = ("count", "count_then", "gap_then", "seconds")
-"""What a snapshot has of these attributes."""
+"""The attributes of `Course` that a snapshot contains."""
 
 
 class Course:
@@ -31,7 +31,7 @@ class Course:
     Parameters
     ----------
     objective : Evaluator
-        J of the rows of all ranks.
+        The objective over the rows of all ranks.
     settings : Settings
         The target and the limits.
     watch : callable
@@ -42,18 +42,18 @@ class Course:
     Attributes
     ----------
     gap : GapTracker
-        What is proved.
+        The best evaluation, the lower bound and the gap.
     smoothing : SmoothingSchedule
         The width nu of the smoothing.
     last : Evaluation
         The solver's last evaluation, without gradients.
     count : int
-        The number of evaluations, of all starts of the run.
+        The number of evaluations. If the run was resumed, those before are included.
     count_then, gap_then : int, float
-        The evaluation at which the gap had last narrowed by a share of `LITTLE`, and the gap there.
+        The number of evaluations when the gap was last reduced by the share `LITTLE`, and the gap at that time.
     seconds, seconds_before : float
-        The seconds of all starts, up to the last evaluation; and those of the starts before this one. Time spent in
-        `watch` is not counted.
+        The seconds of the run up to the last evaluation, and the part of them before the run was last resumed. Time
+        spent in `watch` is not counted.
     """
 
     def __init__(self, objective: Evaluator, settings: Settings, watch: Watcher, evaluated: Callable[[], None]) -> None:
@@ -67,15 +67,15 @@ class Course:
         self._start = time.perf_counter()
 
     def begin(self) -> None:
-        """Start the clock; a run that goes on may be at its end already. Raises StopRun then."""
+        """Start the clock. Raises StopRun if the run was resumed and has already reached its target or a limit."""
         self._start = time.perf_counter()
         if self.count:
             self._check_limits()
 
     def evaluate(self, w: Floats, nu: float) -> Evaluation:
-        """Evaluate J and J_nu at a slice of w. Raises StopRun at the end of the run."""
+        """Evaluate J and J_mu of width nu at a slice of w. Raises StopRun if the run has to end."""
         e = self._objective.evaluate([Request(w, nu, self.gap.regularizer)])[0]
-        if nu == self.smoothing.nu:  # the solver asked for it
+        if nu == self.smoothing.nu:  # an evaluation of the solver, not a level step
             self.last = e.without_slopes()
         if not np.isfinite([e.J, e.J_mu, e.optimization_gap, e.d]).all():
             norm = np.sqrt(self._objective.vectors.dot(w, w))
@@ -89,17 +89,17 @@ class Course:
         return e
 
     def level_step(self) -> float:
-        """Evaluate J where the bundle of planes suggests, and return the gap after it."""
+        """Evaluate J at the point that `CuttingPlaneBundle.level_point` proposes, and return the gap after that."""
         self.evaluate(self.gap.level_point(LEVEL), 0.0)
         return self.gap.gap
 
     @property
     def without_progress(self) -> int:
-        """The number of evaluations since the gap has last narrowed a little."""
+        """The number of evaluations since the gap was last reduced by the share `LITTLE`."""
         return self.count - self.count_then
 
     def elapsed(self) -> float:
-        """Return the seconds since the first start of the run, by this rank's own clock."""
+        """Return the seconds of the run so far by this rank's clock, with those before the run was resumed."""
         return self.seconds_before + time.perf_counter() - self._start - self._watching
 
     def numbers(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Course:
         return {name: getattr(self, name) for name in KEPT} | self.smoothing.numbers()
 
     def restore(self, numbers: Mapping[str, Any]) -> None:
-        """Go on from where another run was."""
+        """Set the state to that of an earlier run, which this run continues."""
         for name in KEPT:
             setattr(self, name, numbers[name])
         self.seconds_before = self.seconds
@@ -129,9 +129,10 @@ class Course:
             raise StopRun(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
 
     def _progresses(self) -> bool:
-        """Return whether the gap has narrowed a little during the last evaluations; at rounding it does not.
+        """Return whether the last `PATIENCE` evaluations have reduced the gap by the share `LITTLE`.
 
-        Cutting planes need no such limit, since each one raises the minimum of the model: see `solvers.bmrm`.
+        If not, rounding errors prevent further progress. Cutting-plane methods need no such limit, since each plane
+        raises the minimum of the model: see `distsms.optim.solvers.bmrm`.
         """
         if self.gap.gap < (1 - LITTLE) * self.gap_then:
             self.gap_then, self.count_then = self.gap.gap, self.count

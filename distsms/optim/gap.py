@@ -1,4 +1,4 @@
-"""The proved gap of a run: its best evaluation, the bundle of planes below the risk, and the distance of the two."""
+"""The proved gap of a run: the best J found so far minus the lower bound that the planes below the risk prove."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
 TOLERATED = 0.01
-"""The share of the target that a bound may lose to rounding, if that saves a pass over the planes."""
+"""The lower bound may be smaller than necessary by this share of the target, if that saves a pass over the planes."""
 _NOTHING = np.empty(0)
 NONE_YET = Evaluation(_NOTHING, 0.0, np.inf, np.inf, _NOTHING, np.nan, np.nan, _NOTHING, np.nan, 0.0, np.inf)
-"""Stands for the best evaluation before there is one."""
+"""The value of the best evaluation before the first evaluation."""
 BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient", "r"))
-"""The fields of the best evaluation that a snapshot has, besides w."""
+"""The fields of the best evaluation that a snapshot contains in addition to w."""
 
 
 class GapTracker:
@@ -30,7 +30,7 @@ class GapTracker:
     Parameters
     ----------
     objective : Evaluator
-        Tells how far rounding may have put planes and J off.
+        Gives bounds on the rounding errors of planes and of J.
     settings : Settings
         The target, lambda and the size of the bundle.
 
@@ -39,7 +39,7 @@ class GapTracker:
     best : Evaluation
         The evaluation of least J, without gradients; `NONE_YET` before the first one.
     regularizer : SquaredNorm
-        Omega.
+        The regularizer Omega.
     certificate : CuttingPlaneBundle
         The planes and the lower bound that they prove.
     """
@@ -52,19 +52,19 @@ class GapTracker:
         self.certificate = CuttingPlaneBundle(
             vectors, self.regularizer, zero and not pair, planes, *objective.plane_errors()
         )
-        if zero and pair:  # BMRM 2007, Algorithm 2: the first plane of the mixture, rather than one that stays
+        if zero and pair:  # as in BMRM 2007, Algorithm 2: here the zero plane is a usual plane, which may be merged
             self.certificate.add(np.zeros(vectors.length), 0.0)
 
     def add(self, evaluation: Evaluation) -> None:
         """Add the plane of an evaluation, and remember the evaluation if it is the best one."""
-        if evaluation.J <= self.best.J:  # of two at the same w, the later one, of the present width
+        if evaluation.J <= self.best.J:  # <=, so that of two evaluations at the same w the later is kept
             self.best = evaluation.without_slopes()
         with self._objective.clock.phase("certificate"):
             self.certificate.add(evaluation.r, evaluation.d, TOLERATED * self.target)
 
     @property
     def gap(self) -> float:
-        """best J - lower bound, without what rounding may have done to J."""
+        """The best J minus the lower bound. The rounding error of J is not included; see `proved`."""
         return max(0.0, self.best.J - self.certificate.lower_bound)
 
     @property
@@ -73,12 +73,12 @@ class GapTracker:
         return self._settings.target(self.best.J)
 
     def level_point(self, level: float) -> Floats:
-        """Return where the planes suggest to evaluate next: see `CuttingPlaneBundle.level_point`."""
+        """Return a slice of the next point of the level method: see `CuttingPlaneBundle.level_point`."""
         with self._objective.clock.phase("certificate"):
             return self.certificate.level_point(self.best.w, self.best.J, level)
 
     def proved(self) -> tuple[float, float, float]:
-        """Return the lower bound, the gap, and what rounding can have done to J, which both allow for.
+        """Return the lower bound, the gap, and the bound on the rounding error of J that both include.
 
         One more pass over the data.
         """
@@ -87,18 +87,21 @@ class GapTracker:
 
     @property
     def hopeless(self) -> bool:
-        """Whether rounding in the planes takes half of the target or more, and a large part of the remaining gap."""
+        """Whether the target cannot be proved because of rounding errors in the planes.
+
+        That is assumed if these errors are more than half of the target, and at least a quarter of the present gap.
+        """
         lost = self.certificate.unavoidable
         return not lost <= self.target / 2 and self.gap <= 4 * lost
 
     def check(self, at_end: bool = False) -> None:
-        """Raise StopRun if the gap is proved, or if rounding alone takes half of the target.
+        """Raise StopRun if the gap is proved, or if rounding errors alone may be more than half of the target.
 
         Parameters
         ----------
         at_end : bool
-            Whether the run cannot go on. Then what the present mixture of planes loses to rounding counts too, since
-            it will not become less.
+            Whether the solver can make no further progress. Then the rounding error of the present convex combination
+            of planes counts, too, since no later one will be more accurate.
         """
         _, gap, rounding = self.proved()
         if gap <= self.target:
@@ -115,6 +118,6 @@ class GapTracker:
         return kept.joined(self.certificate.snapshot().under("certificate"))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over the state of another tracker."""
+        """Set the state to that of another tracker."""
         self.best = NONE_YET._replace(w=snapshot.vectors["w"][0], **snapshot.part("best").numbers)
         self.certificate.restore(snapshot.part("certificate"))

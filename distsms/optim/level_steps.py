@@ -1,9 +1,10 @@
-"""When the bundle of planes evaluates in place of the solver: where its steps narrow the gap faster.
+"""The decision when the run takes level steps in place of evaluations of the solver.
 
-A solver of the smoothed risk is fast where many rows make the risk nearly smooth. It stalls where there are many more
-columns than rows, or where most rows are alike. There the level steps of the bundle (`CuttingPlaneBundle.level_point`,
-on the exact risk) need a fraction of the solver's evaluations; elsewhere they need many times as many. The schedule
-finds out by trying: it takes a step now and then, more as long as they pay, and ever fewer where they do not.
+A level step evaluates the exact objective at `CuttingPlaneBundle.level_point`. A solver of the smoothed risk is fast if
+there are many different rows, which make the risk nearly smooth. It stalls if there are many more columns than rows, or
+if most rows are alike. In these cases, level steps need only a fraction of the solver's evaluations; otherwise they
+need many times as many. The schedule decides by trials: it takes a level step now and then, further ones as long as
+they pay, and waits longer for the next trial each time that they do not.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ import numpy as np
 
 from distsms.optim.state import Snapshot
 
-FIRST = 5  # evaluations of the solver before the first trial, and between trials that pay
-GROWTH = 2.0  # of the evaluations between trials that do not pay
-WORTH = 1.5  # a step of the bundle pays if it narrows the gap by this many times what the solver's evaluations do
-RECENT, STALLED = 5, 0.2  # the solver stalls where its last evaluations gain less than this share of its mean gain
-PATIENCE = (
-    3  # so many steps in a row need not pay if the solver stalls, since a bundle may need some planes first; more,
-)
-# in proportion, if the solver has had more evaluations since the last trial
-REPEATS, LITTLE = 20, 1e-4  # the same if the solver cannot go on, and the gain that counts then
+# The gain of an evaluation is the decrease of log(gap).
+FIRST = 5  # number of evaluations of the solver before the first trial, and before the next if a trial paid
+GROWTH = 2.0  # if a trial did not pay, the number of evaluations before the next is multiplied by this
+WORTH = 1.5  # a level step pays if it gains this many times the mean gain of the solver's evaluations
+RECENT, STALLED = 5, 0.2  # the solver has stalled if its last 5 evaluations gained less than 0.2 of its mean gain
+# If the solver has stalled, a trial goes on in spite of this many steps in a row that do not pay, since the bundle may
+# need some planes first. If the solver had many evaluations since the last trial, the number is larger.
+PATIENCE = 3
+REPEATS, LITTLE = 20, 1e-4  # if the solver cannot go on: the same number, and the gain from which on a step pays
 
 
 class LevelStepSchedule:
-    """Compares what evaluations of solver and bundle gain, each as a difference of log gap.
+    """Compares the gains of the solver's evaluations with those of level steps.
 
-    It is given the same numbers on every rank that runs the solver, and so decides the same there.
+    All ranks that run the solver give it the same numbers, so it decides the same on all of them.
     """
 
     def __init__(self) -> None:
@@ -49,24 +50,24 @@ class LevelStepSchedule:
         return Snapshot(numbers, {"gains": np.array(self._gains)})
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over the state of another schedule."""
+        """Set the state to that of another schedule."""
         self._gap, self._interval, self._since = (snapshot.numbers[name] for name in ("gap", "interval", "since"))
         self._gains = snapshot.tables["gains"].tolist()
 
     @property
     def trial_due(self) -> bool:
-        """Whether the bundle is to try again."""
+        """Whether it is time for the next trial of level steps."""
         return self._since >= self._interval and bool(self._gains)
 
     def trial(self, step: Callable[[], float]) -> None:
-        """Let the bundle take steps as long as they pay; `step` takes one and returns the gap after it."""
+        """Take level steps as long as they pay. `step` takes one level step and returns the gap after it."""
         mean = float(np.mean(self._gains))
         stalled = np.mean(self._gains[-RECENT:]) < STALLED * mean
         paid = self._steps(step, WORTH * mean, max(PATIENCE, int(self._interval) // 2) if stalled else 0)
         self._interval, self._since = FIRST if paid else GROWTH * self._interval, 0
 
     def rescue(self, step: Callable[[], float]) -> None:
-        """Let the bundle take steps as long as they gain a little, since the solver cannot go on."""
+        """Take level steps as long as they gain anything. To be called if the solver cannot go on."""
         self._steps(step, LITTLE, REPEATS)
 
     def _steps(self, step: Callable[[], float], least: float, patience: int) -> int:

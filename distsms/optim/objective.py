@@ -1,11 +1,16 @@
-"""J, J_mu, the gradient and a plane of one w, or of several in one pass over the data (JMLR, equations (1), (6), (24)).
+"""The objective J and its smoothed form J_mu, over the rows of all ranks (JMLR, equations (1), (6), (24)).
 
-    w --> margins s = X w on each rank --the loss orders them--> R, R_mu, d and one coefficient c_i per row
-      --> r = X'c on each rank --sum--> J = Omega(w) + R,  J_mu = Omega(w) + R_mu,  grad J_mu = lam w + r
+With the regularizer Omega(w) = lam/2 ||w||^2 and the letters of `distsms.losses.base`, J = Omega + R and J_mu = Omega +
+R_mu. An evaluation at one w, or at several w in one pass over the data, has three steps:
 
-The ranks that run the solver ask (`evaluate`), and the others, if there are any, answer (`serve`). Which ranks run the
-solver depends on `distsms.parallel.vectors`: the root alone, which has vectors whole, or all ranks, each with a slice
-of every vector. "A slice" below is the whole vector if the root runs the solver.
+    each rank computes the margins of its rows,  s = X w
+    the loss computes R, R_mu, d and one coefficient c_i for each row
+    each rank computes X'c of its rows, and the sum over ranks is r;  the gradient of J_mu is lam w + r
+
+Some ranks run the solver. They call `evaluate`; the other ranks, if there are any, are in `serve` meanwhile and take
+part in the evaluation. `distsms.parallel.vector_placement` says which ranks run the solver: either the root alone, and
+then it holds whole vectors, or all ranks, and then each holds a slice of every vector. In this package, "a slice" means
+the whole vector if the root runs the solver.
 """
 
 from __future__ import annotations
@@ -20,7 +25,8 @@ from distsms.losses.registry import Loss
 from distsms.matrix.base import Features
 from distsms.optim.penalty import SquaredNorm
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import RootVectors, Vectors
+from distsms.parallel.vector_placement import RootVectors
+from distsms.parallel.vectors import Vectors
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
 
@@ -29,9 +35,9 @@ _NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
 
 
 class Query(IntEnum):
-    """What the ranks that run the solver ask of the others, besides evaluations.
+    """The requests, other than evaluations, that the ranks that run the solver send to the others.
 
-    It is the first number of the message that announces it; a number above 0 there asks for so many evaluations.
+    A message begins with one of these numbers, or with a number k > 0, which asks for k evaluations.
     """
 
     RELEASE = 0  # the others may leave `serve`
@@ -41,7 +47,7 @@ class Query(IntEnum):
 
 
 class Request(NamedTuple):
-    """One evaluation that is asked for: at a slice of w, of width nu, with a regularizer and one of the losses."""
+    """A request for one evaluation: a slice of w, the width nu, the regularizer, and the index of the loss."""
 
     w: Floats
     nu: float
@@ -50,12 +56,14 @@ class Request(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """One evaluation, on the ranks that asked for it. Numbers are of the whole data set, and identical on these ranks.
+    """The result of one evaluation, on the ranks that run the solver.
+
+    The numbers are global: they are for the rows of all ranks, and identical on the ranks that run the solver.
 
     Attributes
     ----------
     w : ndarray of shape (length,)
-        The request's own slice of w.
+        The slice of w that was given in the request (the same array).
     nu : float
         The width of the smoothing.
     J, J_mu, R, R_mu : float
@@ -63,11 +71,12 @@ class Evaluation(NamedTuple):
     gradient : ndarray of shape (length,)
         A slice of the gradient of J_mu.
     r, d : ndarray of shape (length,), float
-        A slice of the gradient of R_mu, and the height of the plane: <r, v> + d <= R(v) for every v.
+        A slice of the gradient of R_mu, and the plane's constant: <r, v> + d <= R(v) for every v.
     smoothing_gap : float
-        R(w) - (<r, w> + d) >= 0: how far the plane lies below R at w, which is due to smoothing alone.
+        R(w) - (<r, w> + d) >= 0: the distance of the plane from R at w, which is caused by the smoothing alone.
     optimization_gap : float
-        Omega*(grad J_mu) >= J_mu(w) - min J_mu. The sum of both gaps is J(w) less the plane's own lower bound.
+        Omega*(grad J_mu) >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two gaps is J(w)
+        minus the lower bound that this one plane proves.
     """
 
     w: Floats
@@ -83,12 +92,12 @@ class Evaluation(NamedTuple):
     optimization_gap: float
 
     def without_slopes(self) -> Evaluation:
-        """Return the evaluation without its two gradients, for keeping."""
+        """Return a copy without the two gradients, which takes less memory."""
         return self._replace(gradient=_NOTHING, r=_NOTHING)
 
 
 class Evaluator(Protocol):
-    """What a run needs of an objective: an `Objective`, or a `distsms.optim.batching.BatchedSolve`."""
+    """The part of an objective that a run uses. `Objective` and `distsms.optim.batching.BatchedSolve` provide it."""
 
     @property
     def vectors(self) -> Vectors: ...
@@ -104,7 +113,7 @@ class Evaluator(Protocol):
 
 
 class Objective:
-    """J of the rows of all ranks. Building it is local, and every rank builds its own.
+    """The objective over the rows of all ranks. Each rank builds an object of its own, which is local.
 
     Parameters
     ----------
@@ -115,19 +124,19 @@ class Objective:
     comm : Communicator
         The ranks.
     stop_wanted : callable
-        Asked on every rank at each evaluation.
+        Called without arguments on every rank at each evaluation. It returns True if the run has to stop.
     clock : Clock, optional
         Counts the seconds of each phase.
     vectors : Vectors, optional
-        Where vectors such as w live; by default whole on the root.
+        How vectors such as w are distributed over the ranks. By default the root holds them whole.
 
     Attributes
     ----------
     evaluations : int
-        How many there were; several in one pass count each.
+        The number of evaluations. If a pass answers several requests, each counts.
     stop_requested : bool
-        On the ranks that run the solver: True from the same evaluation on, once `stop_wanted` returned True on any
-        rank.
+        Whether `stop_wanted` returned True on any rank at the last evaluation. Only valid on the ranks that run the
+        solver, where it is the same on all.
 
     Notes
     -----
@@ -154,7 +163,7 @@ class Objective:
         self._column_errors: Floats | None = None
         self._scores = np.empty((1, features.shape[0]))
 
-    # On the ranks that run the solver, while the others are in `serve`
+    # The ranks that run the solver call these methods while the others are in `serve`.
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         """Answer the requests in one pass over the data, on the ranks that run the solver."""
@@ -168,42 +177,46 @@ class Objective:
         w, nu, regularizer, _ = request
         gradient = r.copy()
         regularizer.add_gradient(w, gradient)
-        # One sum over ranks, to which the numbers of the loss come from the root alone: all are the same everywhere.
+        # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
+        # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
-        with np.errstate(over="ignore", invalid="ignore"):  # the run ends if a number is not finite, and says so
+        with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
             products = np.array([np.dot(w, w), np.dot(r, w), np.dot(gradient, gradient)])
         R, R_mu, d, ww, rw, gg = self.vectors.sum_values(np.append(numbers, products)).tolist()
         omega, smoothing_gap, optimization_gap = regularizer.value(ww), R - (rw + d), regularizer.conjugate(gg)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
 
     def plane_errors(self, loss: int = 0) -> tuple[Floats, float]:
-        """Return by how much rounding may have put the planes off: a slice of e, for each entry of r; and for d.
+        """Return bounds on the rounding errors of a plane: e, a slice with a bound for each entry of r; and one for d.
 
         Notes
         -----
-        r is a sum over rows of c_i x_ij, where the |c_i| of every loss sum to at most 2 (ROCArea's are mean slopes of a
-        hinge over pairs, the others' mixtures of (z_i - y_i) / n with |z_i - y_i| <= 2). So summing the m entries of
-        column j puts r_j off by |e_j| <= m eps max_i |x_ij|. d is a sum of n terms >= 0 that add up to at most 1.
-        The first call takes a pass over the data.
+        r_j is the sum over rows of c_i x_ij. The |c_i| of every loss sum to at most 2: those of ROCArea are mean slopes
+        of a hinge over pairs, those of the other losses are convex combinations of (z_i - y_i) / n with |z_i - y_i| <=
+        2. So if column j has m entries on a rank, the rounding error of this rank's summand of r_j is at most e_j = m
+        eps max_i |x_ij|. The largest e_j of a single rank bounds that of all of them, since the |c_i| of all ranks
+        together sum to at most 2. d is a sum of n terms >= 0 that add up to at most 1. The first call takes a pass over
+        the data, unless `second_moments` has taken it.
         """
         if self._column_errors is None:
             self._column_errors = self._ask(Query.PLANE_ROUNDING)
         return self._column_errors, EPS * self.losses[loss].n
 
     def rounding(self, evaluation: Evaluation, loss: int = 0) -> float:
-        """Return by how much rounding can have put J at an evaluation off.
+        """Return a bound on the rounding error of J at an evaluation.
 
         Notes
         -----
-        A margin is a sum of L terms, wrong by at most L eps/2 sum_j |x_ij w_j|, and J by twice the largest such error,
-        since the coefficients of every loss sum to at most 2 in absolute value. R itself is a sum of n terms of sizes
-        that add up to at most R + 4 (in most losses to R, since all are positive), at K to twice the largest margin on
-        top of that, for which the first part has room. One pass over the data.
+        A margin is a sum of L terms, so its rounding error is at most L eps/2 sum_j |x_ij w_j|. The error of J is at
+        most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
+        itself is a sum of n terms. Their absolute values add up to at most R + 4 (in most losses to R, since no term is
+        negative). For precision@k and recall@k there is also a term of up to twice the largest margin; the first part
+        of the bound is large enough to include its error. One pass over the data.
         """
         return EPS * (self._ask(Query.MARGIN_ROUNDING, [evaluation.w]) + self.losses[loss].n * (evaluation.R + 4))
 
     def assessment(self, w: Floats, loss: int = 0) -> Any:
-        """Return what `assess` makes of the margins at a slice of w. One pass over the data."""
+        """Return the result of `assess` for the margins at a slice of w. One pass over the data."""
         return self._ask(Query.ASSESS, [w], np.array([[0.0, loss]]))
 
     def release(self) -> None:
@@ -214,21 +227,41 @@ class Objective:
         self.vectors.send_request(query, numbers)
         return self._ANSWERS[query](self, slices, numbers)
 
-    # On all ranks
+    # All ranks call these methods.
 
     def assess(self, scores: Floats, loss: int) -> Any:
-        """Judge the margins of this rank's rows at some w, for one of the losses; a subclass says how. Collective."""
+        """Compute measures from the margins (n_local,) of this rank's rows, for one of the losses. Collective.
+
+        A subclass defines which measures.
+        """
         raise NotImplementedError
 
     def second_moments(self) -> Floats:
-        """Return a slice of mean_i x_ij^2 of each column over all rows. **Collective**; a pass over the data."""
-        moments = self.vectors.sum_vector(self.features.second_moments())
-        rows = self.comm.sum(np.array([self.features.shape[0]]))[0]
-        moments /= rows
+        """Return a slice of mean_i x_ij^2 of each column over all rows. **Collective.**
+
+        One pass over the data, which also gives what `plane_errors` needs.
+        """
+        errors, squares = self._describe_columns()
+        self._column_errors = self.vectors.maximum(errors)
+        del errors
+        moments = self.vectors.sum_vector(squares)
+        moments /= self.comm.sum(np.array([self.features.shape[0]]))[0]
         return moments
 
+    def _describe_columns(self) -> tuple[Floats, Floats]:
+        """Return what rounding can do to this rank's summand of r, and its sum_i x_ij^2: (p,) each.
+
+        Local; one pass over the data, in which three vectors (p,) are held.
+        """
+        self.vectors.free_buffer()
+        largest, counts, squares = self.features.columns()
+        counts += self.comm.size + 8
+        counts *= EPS
+        largest *= counts
+        return largest, squares
+
     def serve(self) -> None:
-        """Answer what is asked until `release` is called. Ranks that run the solver return at once."""
+        """Take part in evaluations until the ranks that run the solver call `release`. On those it returns at once."""
         while not self.vectors.runs_solver:
             with self.clock.phase(self.vectors.outward):
                 query, numbers = self.vectors.receive_request()
@@ -239,20 +272,16 @@ class Objective:
             else:
                 self._ANSWERS[Query(query)](self, None, numbers)
 
-    # The answers. Collective; slices : this rank's slices of the vectors that are asked about, None if it has none
+    # The answers to the requests. All are collective. slices : this rank's slices of the vectors in the request; None
+    # on ranks that do not run the solver.
 
     def _plane_rounding(self, slices: list[Floats] | None, numbers: Floats) -> Floats:
         """Return a slice of the bound e on rounding in r: see `plane_errors`."""
         with self.clock.phase("rounding"):
-            self.vectors.free_buffer()
-            largest, counts = self.features.columns()
-            errors = self.vectors.maximum(largest)
-            del largest
-            errors *= EPS * (self.vectors.sum_vector(counts) + self.comm.size + 8)
-            return errors
+            return self.vectors.maximum(self._describe_columns()[0])
 
     def _margin_rounding(self, slices: list[Floats] | None, numbers: Floats) -> float:
-        """Return twice `Features.largest_terms` at w, of all rows."""
+        """Return twice the largest `Features.largest_terms` at w over all ranks."""
         with self.clock.phase("rounding"):
             local = np.array([2 * self.features.largest_terms(self.vectors.replicate(1, slices)[0])])
             return float(self.comm.maximum(local)[0])

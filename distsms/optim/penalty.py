@@ -1,4 +1,4 @@
-"""The regularizer lambda/2 ||w||^2 of equation (1), and its conjugate, which turns planes into lower bounds."""
+"""The regularizer lambda/2 ||w||^2 of equation (1), and its conjugate, by which a plane gives a lower bound on J."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from distsms.errors import InputError
 
 @dataclass(frozen=True)
 class SquaredNorm:
-    """Omega(w) = lam/2 ||w||^2, with lam > 0. Vectors enter through their inner products only."""
+    """Omega(w) = lam/2 ||w||^2, with lam > 0.
+
+    Some methods take the squared norm of a vector, since the vector itself may be distributed over ranks.
+    """
 
     lam: float
 

@@ -1,4 +1,4 @@
-"""The smoothed objective as a solver sees it, and when the solver is asked to pause."""
+"""The function that a solver minimizes, and the decision when the solver has to pause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from distsms.parallel.vectors import Vectors
 from distsms.utils.typing import Floats
 
 STUCK = 50
-"""After so many evaluations without progress the bundle's level steps take over for a while."""
+"""After this many evaluations without progress, the run takes level steps (see `distsms.optim.level_steps`) in place of
+the solver for a while.
+"""
 
 
 class SmoothedProblem:
@@ -20,35 +22,35 @@ class SmoothedProblem:
     Parameters
     ----------
     course : Course
-        Evaluates.
+        Makes the evaluations and adds them to the proof.
     vectors : Vectors
-        Where the solver's vectors live.
+        How the solver's vectors are distributed over the ranks.
     settings : Settings
-        Of the run.
+        The settings of the run.
 
     Attributes
     ----------
     level_steps : LevelStepSchedule
-        When the bundle evaluates in place of the solver.
-    rescued : bool
-        Whether level steps help where the solver cannot go on.
-    narrower, ahead, stuck : bool
-        Why the solver was asked to pause: the smoothing is too wide; a level step found a better point; the solver has
-        made no progress for `patience` evaluations.
+        Decides when a level step replaces an evaluation of the solver.
+    can_rescue : bool
+        Whether level steps are taken if the solver cannot go on.
+    too_wide, found_better, stuck : bool
+        The reasons why the solver was asked to pause. `too_wide`: the smoothing has to become narrower. `found_better`:
+        a level step found a better point. `stuck`: there was no progress for `patience` evaluations.
     """
 
     def __init__(self, course: Course, vectors: Vectors, settings: Settings) -> None:
         self._course, self._vectors, self._traits = course, vectors, settings.traits
         self.dot, self.strong_convexity = vectors.dot, settings.lam  # the risk is convex
         self.level_steps = LevelStepSchedule()
-        self.rescued = settings.bundle_steps and settings.c_mu is None
-        self._tries = self.rescued and settings.traits.movable
-        self.narrower = self.ahead = self.stuck = False
+        self.can_rescue = settings.bundle_steps and settings.c_mu is None
+        self._tries = self.can_rescue and settings.traits.movable
+        self.too_wide = self.found_better = self.stuck = False
         self.patience = STUCK
 
     @property
     def holders(self) -> Any:
-        """The communicator of the ranks that hold the vectors; asking for it starts MPI, where it is installed."""
+        """The communicator of the ranks that hold the vectors. Reading this starts MPI, if MPI is installed."""
         return self._vectors.mpi_comm
 
     def model_minimum(self) -> tuple[Floats, float]:
@@ -65,19 +67,22 @@ class SmoothedProblem:
         """Return whether the solver should pause. May take level steps, and raise StopRun."""
         course = self._course
         gap = course.gap
-        self.narrower = course.smoothing.too_wide(course.last, gap.target, course.count)
+        self.too_wide = course.smoothing.too_wide(course.last, gap.target, course.count)
         if self._tries and self.level_steps.trial_due:
             before = gap.best
             self.level_steps.trial(course.level_step)
-            self.ahead = gap.best is not before and gap.best.J < course.last.J
-        self.stuck = self.rescued and self._traits.smooth and course.without_progress >= self.patience
-        return self.narrower or self.ahead or self.stuck
+            self.found_better = gap.best is not before and gap.best.J < course.last.J
+        self.stuck = self.can_rescue and self._traits.smooth and course.without_progress >= self.patience
+        return self.too_wide or self.found_better or self.stuck
 
     def rescue(self) -> None:
-        """Let the bundle take level steps as long as they gain a little; then be as patient as they were many."""
+        """Take level steps as long as each narrows the gap a little, then change `patience`.
+
+        `patience` becomes twice the number of evaluations without progress, so that hopeless rescues become rare.
+        """
         self.level_steps.rescue(self._course.level_step)
         self.patience = max(STUCK, 2 * self._course.without_progress)
 
     def resumed(self) -> None:
-        """Forget why the solver paused: it goes on from the best point."""
-        self.ahead = self.stuck = False
+        """Forget the reasons for the pause. To be called before the solver goes on."""
+        self.found_better = self.stuck = False

@@ -1,8 +1,10 @@
 """Quadratic programs over the simplex {a >= 0, sum a = 1}, by primal active-set methods.
 
-`simplex_qp` works on the matrix Q of the quadratic term, and is fast. If Q = F'F has lost digits that matter, since the
-columns of F are long and their mixture is short, `simplex_least_squares` works on F itself, which is slower and more
-accurate: its error is that of `simplex_qp` with the square of the unit roundoff in place of the unit roundoff.
+`simplex_qp` works on the matrix Q of the quadratic term, and is fast. It is inaccurate if Q = F'F and the columns of F
+are long but their mixture is short. Then `simplex_least_squares`, which works on F itself, is slower and more accurate:
+its error is proportional to the square of the unit roundoff, that of `simplex_qp` to the unit roundoff.
+
+A plane of the bundle is one variable here: a_k is its weight, d_k its constant, and F_k its slope.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from numpy.typing import NDArray
 from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
-PROXIMAL = 1e-13  # weight of a plane's proximal term, as a share of its own entry of Q plus the largest |d|
+PROXIMAL = 1e-13  # the proximal term of variable k has this weight times (Q_kk + the largest |d|)
 SHORTEST = 1e-150  # replaces a length of 0 in denominators
-DEPENDENT = 1e-12  # singular values below this share of the largest mean that vectors depend on one another
-FARTHEST = 1e200  # the longest step; multiples of it do not overflow
+DEPENDENT = 1e-12  # vectors count as linearly dependent if a singular value is below this share of the largest
+FARTHEST = 1e200  # the longest step; small multiples of it do not overflow
 
 
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
@@ -36,16 +38,17 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     Returns
     -------
     ndarray of shape (k,)
-        A point of the simplex whose value is no worse than the guess's.
+        A point of the simplex. Its value is at least that of the guess.
 
     Notes
     -----
-    Each step solves one system on the support, of s planes: O(k s + s^3). In exact arithmetic the method is finite; in
-    floating point the number of steps is bounded.
+    The support is the set of the s variables that may be positive. Each step solves one linear system for them, in O(k
+    s + s^3). In exact arithmetic the method ends after finitely many steps; here their number is also limited.
 
-    Libraries were compared on hundreds of planes of real data at lambda = 1e-6. quadprog, which needs a definite Q,
-    ends with KKT violations of 1e-3 from 200 planes on. Interior-point (Clarabel) and splitting (OSQP) methods are as
-    accurate as this one and a hundred times slower, since only this one starts from the last solution.
+    Libraries were compared on hundreds of planes of real data at lambda = 1e-6. quadprog needs a positive definite Q;
+    with 200 planes or more its solutions violate the KKT conditions by 1e-3. An interior-point method (Clarabel) and a
+    splitting method (OSQP) are as accurate as this function and a hundred times slower, since they cannot start from
+    the last solution.
     """
 
     def value(a: Floats) -> float:
@@ -57,7 +60,7 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
 
     def slopes(a: Floats, support: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         weights, rows = a[support], Q[support]
-        # Each slope to its own rounding: planes of very different steepness may lie in one bundle.
+        # Each entry of the gradient has its own rounding error, since the planes' slopes may be of very different size.
         return d - weights @ rows, 1e-13 * (np.abs(d) + weights @ np.abs(rows))
 
     first = _first(alpha, d - 0.5 * np.diag(Q), value)
@@ -67,8 +70,8 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
 def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
     """Maximize <d, a> - ||F a||^2 / 2 over the simplex, from F (q, k) itself.
 
-    d, alpha and what is returned are as in `simplex_qp`. With a unit roundoff u the value is within about
-    (u max_k ||F_k||)^2 of the maximum, where that of `simplex_qp` with Q = F'F is within about u max_k ||F_k||^2.
+    d, alpha and the result are as in `simplex_qp`. With u the unit roundoff, the value at the result is within about (u
+    max_k ||F_k||)^2 of the maximum. With `simplex_qp` and Q = F'F it is within about u max_k ||F_k||^2.
     Cost of a step: O(q k), and a singular value decomposition (q, s) of the s planes of the support.
     """
     lengths = np.sqrt(np.sum(np.square(F), axis=0))
@@ -88,12 +91,15 @@ def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
 
 
 def _first(alpha: Floats, vertices: Floats, value: Callable[[Floats], float]) -> Floats:
-    """Where to begin: at the guess alpha, or at the best vertex if that is better. vertices : their values, (k,)."""
+    """Return the starting point: the guess alpha, or the best vertex of the simplex if its value is higher.
+
+    vertices : (k,), the value at each vertex.
+    """
     alpha, vertex = np.maximum(alpha, 0.0), np.zeros(len(alpha))
     vertex[np.argmax(vertices)] = 1.0
     if alpha.sum() > 0:
         alpha /= alpha.sum()
-    # Among steep planes, rounding may hide that a flat one is better alone than any mixture of them.
+    # If most planes are steep, rounding errors may hide that one flat plane alone is better than any mixture.
     return alpha if alpha.any() and value(alpha) >= value(vertex) else vertex
 
 
@@ -103,13 +109,16 @@ def _active_set(
     on_support: Callable[[NDArray[np.bool_], Floats], tuple[Floats, Floats]],
     slopes: Callable[[Floats, NDArray[np.bool_]], tuple[Floats, Floats]],
 ) -> Floats:
-    """From `first` to the maximum of `value`.
+    """Maximize `value` over the simplex, starting at `first`.
 
-    on_support : the maximizer on a support with sum 1, signs free, the next to a point; and what `slopes` needs of it.
-    slopes : of the value there, (k,), and what rounding may have made of each.
+    on_support : returns the maximizer under the constraints that the sum is 1 and that all variables outside a support
+    are 0 (entries may be negative), or the maximizer nearest to a given point if there are several; and what `slopes`
+    needs of it.
+    slopes : returns the gradient of the value at this maximizer, (k,), and a bound on the rounding error of each entry.
     """
     alpha, best, support = first, first, first > 0
-    reached, barred = -np.inf, np.zeros(len(first), bool)  # planes that did not raise the value when they were let in
+    # `barred` are the variables whose entry into the support did not raise the value.
+    reached, barred = -np.inf, np.zeros(len(first), bool)
     for _ in range(200 + 10 * len(first)):
         target, found = on_support(support, alpha)
         falling = support & (target <= 0)
@@ -140,10 +149,10 @@ def _active_set(
 
 
 def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> Floats:
-    """The maximizer with sum 1 on the support alone, signs free; (k,), zero elsewhere.
+    """Return the maximizer (k,) with sum 1 that is 0 outside the support; its entries may be negative.
 
-    Equal planes would make the system singular: of its solutions, about the one next to `near` (k,). A proximal term
-    does that, and unlike a ridge it vanishes as `near` comes to the solution.
+    If two planes are equal, the maximizer is not unique. A small proximal term selects about the one nearest to `near`
+    (k,). In contrast to a ridge term, its effect vanishes as `near` approaches the solution.
     """
     S = np.flatnonzero(support)
     k = len(S)
@@ -155,7 +164,8 @@ def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) 
         scale = max(sizes.max(), highest, 1e-300)
         kkt = np.ones((k + 1, k + 1))
         np.divide(part, scale, out=kkt[:k, :k])
-        # Each plane's by its own size: a steep plane must not hold the flat ones where they are.
+        # Each variable has a weight of its own. A common weight that suits steep planes would be too large for flat
+        # ones and would keep them where they are.
         proximal = PROXIMAL / scale * (sizes + highest)
         kkt.ravel()[:: k + 2][:k] += proximal
         kkt[k, k] = 0.0
@@ -166,13 +176,17 @@ def _on_support(Q: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) 
 
 
 def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> tuple[Floats, Floats]:
-    """The same by least squares: a = near + B t, where B takes the plane of largest weight as the others' origin.
+    """Return the same as `_on_support`, computed by least squares from F; and z = -F a, (q,).
 
-    Minimizes ||m + (F B) t||^2 / 2 - <B'd, t> with m = F near. Differences of nearly equal planes are exact, and their
-    lengths are made alike. A direction that is flat to rounding is given the least curvature that rounding could hide:
-    the way along it then ends at the boundary of the simplex, or nowhere where nothing is to be gained.
-    Also returns z = -F a, (q,), which gives the slopes d + F'z. It follows from those of the support, which are equal:
-    F a itself is a short sum of long vectors, and has lost more digits.
+    The variables are written as a = near + B t: the columns of F B are the differences between the other planes of the
+    support and the plane of largest weight, scaled to length 1. Differences of nearly equal planes have no rounding
+    error. The function minimizes ||m + (F B) t||^2 / 2 - <B'd, t> with m = F near.
+
+    A direction whose curvature is zero within rounding is given the largest curvature that rounding could hide. If the
+    value grows in this direction, the step then leaves the simplex, and the caller stops it at the boundary.
+
+    The gradient is d + F'z. z is computed from the condition that all entries of the gradient on the support are equal.
+    This is more accurate than F a, a short sum of long vectors.
     """
     S = np.flatnonzero(support)
     target, origin = np.zeros(len(d)), S[np.argmax(near[S])]
@@ -190,7 +204,8 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
     m = F[:, S] @ near[S]
     mixture = m @ U
     along = V @ slope
-    # In the directions of V: the gradient over the curvature, written so that nothing large is divided by little.
+    # The step in the direction of each row of V is the gradient divided by the curvature. The two forms of the quotient
+    # avoid dividing a large number by a small one.
     kept = np.where(steep, sizes, floor)
     t = np.where(steep, along / kept - mixture, (along - sizes * mixture) / kept) / kept
     flat = slope - along @ V
@@ -206,9 +221,10 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
 
 
 def short_combination(F: Floats) -> Callable[[Floats], Floats]:
-    """For vectors v = F c, F (q, k): b (k,) -> the c (k,) of the shortest v with the inner products F'v = b.
+    """Return a function that takes b (k,) and returns the c (k,) for which v = F c is the shortest v with F'v = b.
 
-    Columns that depend on others to rounding are taken for dependent: then v is the best there is.
+    F is (q, k). Columns that are linearly dependent within rounding count as dependent. Then F'v = b may have no
+    solution, and v is the least-squares solution.
     """
     lengths = np.maximum(np.sqrt(np.sum(np.square(F), axis=0)), SHORTEST)
     _, sizes, V = np.linalg.svd(F / lengths, full_matrices=False)

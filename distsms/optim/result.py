@@ -31,12 +31,12 @@ class Status(Enum):
 
     @property
     def sentence(self) -> str:
-        """A sentence for people."""
+        """What the user is told about how the run ended."""
         return self.value[1]
 
 
 class StopRun(Exception):
-    """Raised inside an evaluation, through the solver, when the run is over."""
+    """Ends a run. It is raised in an evaluation and passes through the solver to the `TrainingRun`."""
 
     def __init__(self, status: Status, detail: str = "") -> None:
         super().__init__(status, detail)
@@ -44,7 +44,7 @@ class StopRun(Exception):
 
 
 class State(NamedTuple):
-    """The state of a run after an evaluation; one line of the trace."""
+    """The state of a run after an evaluation. Each line of a trace file is one state."""
 
     evaluation: int
     seconds: float
@@ -68,7 +68,7 @@ class Result:
     detail: str
     J: float
     R: float
-    lower_bound: float  # what rounding can have done is subtracted
+    lower_bound: float  # the bound on rounding errors is subtracted from it
     gap: float  # J - lower_bound
     J_at_zero: float
     nu: float
@@ -78,21 +78,16 @@ class Result:
 
     @property
     def vacuous(self) -> bool:
-        """Whether it is proved that no w is much better than w = 0, so that the model says nothing."""
+        """Whether it is proved that no w is much better than w = 0, so that the model is useless."""
         return self.idle and bool(self.gap <= 1e-2 * self.J_at_zero)
 
     @property
     def idle(self) -> bool:
-        """Whether w is hardly better than w = 0: J differs from J(0) by no more than the gap or a thousandth of J(0).
+        """Whether w is hardly better than w = 0.
 
-        A gap of more than a hundredth of J(0) counts as a hundredth.
+        That is so if J(0) - J is at most the gap (but not more than 1 % of J(0)), or at most 0.1 % of J(0).
         """
         return bool(self.J_at_zero - max(min(self.gap, 1e-2 * self.J_at_zero), 1e-3 * self.J_at_zero) <= self.J)
-
-    @property
-    def against_zero(self) -> str:
-        """How w compares with w = 0 if it is idle, for people."""
-        return f"{'no' if self.J_at_zero <= self.J else 'hardly'} better than w = 0"
 
     def numbers(self) -> dict[str, Any]:
         """Return everything but w, ready for JSON; numbers that are not finite become None."""

@@ -1,6 +1,6 @@
-"""A run: the solver's starts and pauses until the gap is proved or a limit is reached, and the run's snapshots.
+"""A run starts, pauses and restarts the solver until the gap is proved or a limit is reached, and takes snapshots.
 
-`minimize` is the entry. The ranks that hold the solver's vectors conduct a `TrainingRun`, the others serve its
+Call `minimize`. The ranks that hold the solver's vectors execute a `TrainingRun`; the other ranks take part in its
 evaluations. The solver keeps its memory when the width of the smoothing changes.
 """
 
@@ -20,7 +20,7 @@ from distsms.optim.result import Result, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
-from distsms.parallel.vectors import NOT_SPREADABLE
+from distsms.parallel.vector_placement import NOT_SPREADABLE
 from distsms.utils.typing import Floats
 
 Keeper = Callable[[Snapshot], None]
@@ -39,7 +39,7 @@ def minimize(
     Parameters
     ----------
     objective : Objective
-        J of this rank's rows.
+        The objective, with this rank's rows.
     settings : Settings
         The same on every rank.
     w : ndarray of shape (p,), optional
@@ -48,10 +48,12 @@ def minimize(
         Called after every evaluation, on each rank that runs the solver, with the `State` and this rank's slice of the
         best w so far, which must not be changed. The run's seconds and its time limit do not count the time in it.
     keep : callable
-        Called likewise with a `Snapshot`, every `settings.checkpoint_every` seconds and at the end.
+        Called with a `Snapshot` on each rank that runs the solver, every `settings.checkpoint_every` seconds and at the
+        end.
     snapshot : Snapshot, optional
-        What `keep` was given in a run of the same problem, solver and smoothing, on any number of ranks: the run goes
-        on from there. Evaluations and seconds add up; the time limit is for this start alone.
+        A snapshot that `keep` was given in a run of the same problem with the same solver and smoothing, on any number
+        of ranks. The run is continued from there. Its evaluations and seconds are added to the earlier ones, but the
+        time limit is for this call alone.
 
     Returns
     -------
@@ -61,11 +63,13 @@ def minimize(
     Raises
     ------
     InputError
-        If the solver needs a smoothed risk and the loss has none, or whole vectors where they are spread.
+        If the solver needs a smoothed risk and the loss has none, or if it needs whole vectors and they are
+        distributed.
 
     Notes
     -----
-    Memory beyond the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on each.
+    Memory in addition to the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on
+    every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
     scale, result = scale_of(objective, settings), None
@@ -80,12 +84,15 @@ def minimize(
 
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:
-    """Return the factors between the solver's variables and w, a slice; None if they are the same. **Collective.**
+    """Return a slice of the factors by which the solver's variables are multiplied to get w. **Collective.**
+
+    The result is None if the solver works on w itself.
 
     Raises
     ------
     InputError
-        If the solver needs a smoothed risk and the loss has none, or whole vectors where they are spread.
+        If the solver needs a smoothed risk and the loss has none, or if it needs whole vectors and they are
+        distributed.
     """
     settings.check_measure(objective.losses[0].name, objective.losses[0].smooth)
     if objective.vectors.longest < objective.p and not settings.traits.spreadable:
@@ -98,18 +105,18 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
 
 
 class TrainingRun:
-    """Conducts one run, on each rank that runs the solver.
+    """One run, on each rank that runs the solver.
 
-    Vectors are slices. Numbers, and so decisions, are the same on each of these ranks.
+    Vectors are slices. All numbers are the same on each of these ranks, and so are all decisions.
 
     Parameters
     ----------
     objective : Evaluator
-        J of the rows of all ranks.
+        The objective over the rows of all ranks.
     settings : Settings
-        Of the run.
+        The settings of the run.
     scale : ndarray of shape (length,), optional
-        What `scale_of` returned.
+        The result of `scale_of`.
     watch, keep : callable
         See `minimize`.
     """
@@ -142,7 +149,7 @@ class TrainingRun:
         try:
             if snapshot is not None:
                 self._restore(snapshot)
-            course.begin()  # now, since the seconds of loading PETSc are not the run's
+            course.begin()  # only here, so that the time for loading PETSc does not count
             self._solve()
         except StopRun as end:
             self._keep_snapshot()
@@ -157,10 +164,10 @@ class TrainingRun:
             before = gap.gap
             outcome, why = self._solver.run()
             paused = outcome is Outcome.PAUSED
-            if problem.rescued and (problem.stuck or not paused):
+            if problem.can_rescue and (problem.stuck or not paused):
                 problem.rescue()
-            waits = paused and not problem.stuck  # the solver could go on
-            if problem.narrower if waits else course.smoothing.matters(course.last, gap.target):
+            can_continue = paused and not problem.stuck  # the solver paused only because it was asked to
+            if problem.too_wide if can_continue else course.smoothing.matters(course.last, gap.target):
                 course.smoothing.shrink(course.count)
                 failures = 0
             elif not paused:
@@ -170,9 +177,9 @@ class TrainingRun:
                     raise StopRun(Status.STALLED, why)
             if not paused:
                 gap.check(at_end=failures > 0)
-            if not waits:
+            if not can_continue:
                 self._solver.restart(gap.best.w / self._scale)
-            elif problem.ahead:
+            elif problem.found_better:
                 self._solver.move(gap.best.w / self._scale)
             problem.resumed()
 
@@ -187,7 +194,7 @@ class TrainingRun:
             self._keep_snapshot()
 
     def _keep_snapshot(self) -> None:
-        """Give a snapshot to `keep`, if that is wanted and there is something to keep."""
+        """Call `keep` with a snapshot, if the settings ask for snapshots and there was an evaluation."""
         course, problem = self._course, self._problem
         if self._settings.checkpoint_every is None or not course.count:
             return
@@ -198,7 +205,7 @@ class TrainingRun:
         self._seconds_kept = course.seconds
 
     def _restore(self, snapshot: Snapshot) -> None:
-        """Go on from where a run was when the snapshot was taken."""
+        """Set the state to that of the run when the snapshot was taken."""
         course, problem = self._course, self._problem
         course.restore(snapshot.numbers)
         self._starts, problem.patience = snapshot.numbers["starts"] + 1, snapshot.numbers["patience"]

@@ -1,4 +1,4 @@
-"""The settings of a run, checked, and the memory that they take."""
+"""The settings of a run. They are checked when they are made, and they say how much memory a run takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from distsms.errors import InputError
 from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 
 RUN, PAIR = 6, 3
-"""Measured numbers of vectors: those that an evaluation, the run and the proof hold, and those of a pair of TAO's."""
+"""Numbers of vectors (p,) held in memory, as measured. RUN: by an evaluation, the run and the proof together. PAIR: by
+TAO for each pair of vectors in its history.
+"""
 
 
 @dataclass(frozen=True)
@@ -25,31 +27,34 @@ class Settings:
     epsilon : float, optional
         The gap to prove, as a difference in J.
     relative : float, optional
-        The gap to prove, as a share of J, below 1. Where both are given the larger gap is enough; one must be given.
+        The gap to prove, as a share of J, below 1. At least one of `epsilon` and `relative` must be given. If both are,
+        the larger of the two gaps is the target.
     c_mu : float, optional
         Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width as the run goes on.
     solver : str
-        A key of `SOLVERS`: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
+        The solver: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
     history : int
-        The most pairs of vectors that the solver remembers.
+        The largest number of pairs of vectors that the solver remembers.
     planes : int
-        The most planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
+        The largest number of planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
     scaling : float
-        A solver that gains from it works on w_j m_j^scaling, where m_j is the mean of x_ij^2 over the rows. From 0
-        (works on w itself) to 1. The problem is the same.
+        The exponent of a change of variables, from 0 (none) to 1. The solver works on w_j m_j^scaling, where m_j is the
+        mean of x_ij^2 over the rows. The problem and its minimum stay the same. Solvers that do not gain from it
+        ignore it.
     zero_plane : bool
-        Whether R >= 0 counts among the planes, as in BMRM (2007); Algorithm 1 of the paper goes without.
+        Whether the inequality R >= 0 is one of the planes, as in BMRM (2007). Algorithm 1 of the paper does not use it.
     bundle_steps : bool
-        Whether the planes of the proof also suggest where to evaluate, if that pays or the solver is stuck.
+        Whether the run also takes level steps, which evaluate where the planes of the proof propose. It takes them if
+        they narrow the gap faster than the solver, or if the solver makes no progress.
     vector_bytes : float
-        The most bytes that history and planes may take on a rank, half of it each; there are fewer of them where they
-        would take more.
+        The most bytes that the history and the planes may take on a rank, half of it each. Their numbers are reduced if
+        they would take more.
     max_evaluations : int
-        The most evaluations, of all starts of the run.
+        The largest number of evaluations. If the run was resumed, those before count.
     time_limit : float
-        The most seconds of training, of this start.
+        The most seconds of training. If the run was resumed, the seconds before do not count.
     checkpoint_every : float, optional
-        Seconds between two snapshots of the run; None takes none.
+        Seconds between two snapshots of the run. With None there are no snapshots.
     solver_options : tuple of str
         Options of PETSc, for "lmvm".
 
@@ -86,9 +91,13 @@ class Settings:
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}; it must be positive")
         if self.c_mu is not None and not self.traits.smooth:
-            raise InputError(f"c_mu is given, but {self.solver} minimizes the exact risk: there is no smoothing")
+            raise InputError(
+                f"c_mu is given, but {self.solver} minimizes the exact risk, without smoothing: omit c_mu, or choose "
+                "another solver"
+            )
         if self.solver_options and not self.traits.options:
-            raise InputError(f"{self.solver} has no options of PETSc: {' '.join(self.solver_options)}")
+            options = " ".join(self.solver_options)
+            raise InputError(f"{self.solver} does not use PETSc, so it takes no options of PETSc: {options}")
         if not 0 <= self.scaling <= 1:
             raise InputError(f"scaling is {self.scaling}; it must be between 0 (none) and 1")
         for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
@@ -107,9 +116,9 @@ class Settings:
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
     def history_within(self, p: int) -> int:
-        """Return the length of the solver's history if a rank holds p numbers of a vector: 24 p bytes a pair.
+        """Return the number of pairs in the solver's history if a rank holds p entries of each vector.
 
-        It is at least 5, TAO's own.
+        A pair takes 24 p bytes. There are at least 5 pairs, which is TAO's default.
         """
         if not self.traits.history:
             return 0
@@ -117,17 +126,20 @@ class Settings:
         return int(min(self.history, room, max(5, self.max_evaluations)))
 
     def remembered_within(self, p: int) -> int:
-        """Return how many pairs are kept for snapshots: they take at most a quarter of `vector_bytes`; at least 5."""
+        """Return how many pairs are kept for snapshots if a rank holds p entries of each vector.
+
+        They take at most a quarter of `vector_bytes`, but there are at least 5, or as many as in the history.
+        """
         if self.checkpoint_every is None:
             return 0
         return int(min(self.history_within(p), max(5, self.vector_bytes / 4 // (16 * max(p, 1)))))
 
     def planes_within(self, p: int) -> int:
-        """Return how many planes are kept if a rank holds p numbers of each; at least 2.
+        """Return how many planes are kept, at least 2, if a rank holds p entries of each.
 
-        k planes take 8 k (p + k) bytes, with their Gram matrix. If the planes are the solver's model, all are kept for
-        which `vector_bytes` have room. Beyond that number an idle plane is replaced, or the two of least weight are
-        merged.
+        k planes and their Gram matrix take 8 k (p + k) bytes. If the planes are the solver's model, as many are kept as
+        `vector_bytes` allows; otherwise at most `planes`. Later planes replace a plane of weight 0; if there is none,
+        the two planes of least weight are merged.
         """
         if self.traits.planes is Planes.PAIR:
             return 2
@@ -137,7 +149,7 @@ class Settings:
         return int(min(wanted, max(2, room)))
 
     def vectors_held(self, p: int) -> int:
-        """Return the bytes of all vectors if a rank holds p numbers of each: the solver's, the planes' and `RUN`."""
+        """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""
         planes, pairs = self.planes_within(p), PAIR * self.history_within(p) + 2 * self.remembered_within(p)
         return 8 * p * (pairs + self.traits.vectors + planes + RUN) + 8 * planes**2
 
@@ -146,7 +158,7 @@ class Settings:
         return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
 
     def describe_target(self) -> str:
-        """Return the gap to prove, for people."""
+        """Return the gap to prove in words, such as "0.001 or 0.01 J"."""
         wanted = [f"{self.epsilon:g}"] if self.epsilon else []
         return " or ".join([*wanted, f"{self.relative:g} J"] if self.relative else wanted)
 

@@ -1,7 +1,8 @@
-"""The smoothing width nu of a run: fixed, as in the paper, or adaptive, and when it is too wide.
+"""The smoothing width nu of a run, which is either fixed, as in the paper, or adaptive.
 
-Smoothing lowers R by at most kappa nu. The paper fixes nu (`c_mu`). By default the width starts wide, where J_mu is
-easy to minimize, and shrinks when the smoothing gap at the present w matters more than what is left to optimize there.
+Smoothing lowers R by at most kappa nu (`distsms.losses.base.Loss.smoothing_cost`). In the paper nu is fixed; the
+setting `c_mu` chooses it. By default nu is adaptive. It starts large, since J_mu is then easy to minimize. It is
+reduced when the smoothing gap at the present w contributes more to the gap than the optimization gap.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from distsms.optim.objective import Evaluation
 from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
 
-START_COST = 0.02  # the most that the first width may take off R; several times more or less takes longer
+START_COST = 0.02  # the first width lowers R by at most this; runs take longer with a much larger or smaller value
 SHRINK = 0.3
 EVALUATIONS_BETWEEN_SHRINKS = 5
-FLOOR_SHARE = 1e-3  # a fixed width is at its floor when less than this share of the target is left to optimize
+# With a fixed width, the run checks whether it can end if the optimization gap is below this share of the target.
+FLOOR_SHARE = 1e-3
 
 
 class SmoothingSchedule:
-    """The width of the smoothing in the course of a run.
+    """The present width of the smoothing, and the decision when to reduce it.
 
-    In the methods, `last` is the solver's last evaluation, `target` the gap to prove, and `count` the number of all
-    evaluations.
+    The methods' parameters: `last` is the solver's last evaluation, `target` is the gap to prove, and `count` is the
+    number of evaluations so far.
 
     Attributes
     ----------
@@ -44,7 +46,7 @@ class SmoothingSchedule:
             self.nu = START_COST / loss.smoothing_cost()
 
     def too_wide(self, last: Evaluation, target: float, count: int) -> bool:
-        """Return whether the smoothing gap is too large. Raises StopRun at the floor of a fixed width."""
+        """Return whether the width has to be reduced. Raises StopRun if a fixed width makes the target unreachable."""
         smoothing, optimization = last.smoothing_gap, last.optimization_gap
         if optimization < FLOOR_SHARE * target:
             self.check_floor(last, target)
@@ -58,11 +60,11 @@ class SmoothingSchedule:
     def check_floor(self, last: Evaluation, target: float) -> None:
         """Raise StopRun if a fixed width alone keeps the gap above the target."""
         if self._fixed and last.smoothing_gap > target / 2:
-            costs = f"nu = {self.nu:.3g} costs {last.smoothing_gap:.3g}; a smaller --c-mu gets further"
-            raise StopRun(Status.FLOOR, costs)
+            share = f"smoothing with nu = {self.nu:.3g} adds {last.smoothing_gap:.3g} to the gap"
+            raise StopRun(Status.FLOOR, f"{share}; a smaller --c-mu adds less")
 
     def matters(self, last: Evaluation, target: float) -> bool:
-        """Return whether a narrower width is worth a new start of a solver that cannot go on."""
+        """Return whether to reduce the width and restart a solver that can make no further progress."""
         return self.adaptive and last.smoothing_gap > target / 4
 
     def shrink(self, count: int) -> None:
@@ -75,7 +77,7 @@ class SmoothingSchedule:
         return {"nu": self.nu, "count_at_shrink": self._count_at_shrink}
 
     def restore(self, numbers: Mapping[str, Any]) -> None:
-        """Take over the state of another schedule; a fixed width is not taken over."""
+        """Set the state to that of another schedule. A fixed width stays as the settings say."""
         self._count_at_shrink = numbers["count_at_shrink"]
         if self.adaptive:
             self.nu = numbers["nu"]

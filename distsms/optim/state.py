@@ -1,4 +1,4 @@
-"""Snapshots: what a run needs to go on from where it was, as numbers, tables and vectors by name."""
+"""Snapshots: the state from which a run can be continued, as named numbers, tables and vectors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 class Snapshot(NamedTuple):
     """The state of a run, or of a part of it, on a rank that runs the solver.
 
-    The arrays are views of those that the run goes on with: they must be written or copied at once.
+    The arrays are views of arrays that the run changes when it goes on, so they must be written or copied at once.
 
     Parameters
     ----------
     numbers : mapping
-        Values that are ready for JSON; the same on all ranks that run the solver.
+        Values that can be written as JSON; the same on all ranks that run the solver.
     tables : mapping
-        Arrays (k,) or (k, k); the same on all of these ranks.
+        Arrays (k,) or (k, k), with k for example the number of planes; the same on all ranks that run the solver.
     vectors : mapping
         Sequences of rows, each of which is this rank's slice of a vector of length p.
     """
@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
     vectors: Mapping[str, Sequence[Floats]] = {}
 
     def under(self, name: str) -> Snapshot:
-        """Return the snapshot with `name.` before each key, as a part of a larger one."""
+        """Return the snapshot with `name.` before each key, so that it can be joined to others."""
         return self._renamed(lambda key: f"{name}.{key}")
 
     def part(self, name: str) -> Snapshot:

@@ -1,1 +1,1 @@
-"""Ranks: the communicator, vectors on one or all ranks, shared memory, order statistics, signals, the watchdog."""
+"""Everything that uses several ranks: collectives, distributed vectors, order statistics, signals, the watchdog."""

@@ -1,6 +1,6 @@
 """Split arrays into messages small enough for MPI's 32-bit counts, and into the shares of ranks.
 
-Views only: nothing is copied.
+The functions return views and copy nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def own(whole: NDArray[Any], counts: Sequence[int], rank: int) -> NDArray[Any]:
     counts : (P,) ints
         The number of elements (rows) of each rank.
     rank : int
-        Whose share to return.
+        The rank whose share is returned.
     """
     start = sum(counts[:rank])
     return whole[start : start + counts[rank]]

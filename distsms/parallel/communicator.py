@@ -1,9 +1,9 @@
-"""All collective operations of the program, with their meaning for a single rank.
+"""The collective operations of the program, and their implementation for a single rank.
 
-`Communicator` is a single rank: its collectives return their argument or do nothing.
-`distsms.parallel.mpi.MPICommunicator` implements them over MPI. Callers never ask which of them they have. Arrays are
-C-contiguous NumPy arrays. Buffers of more than `buffers.COUNT_LIMIT` elements are sent in pieces, since MPI counts
-elements in 32 bits. No module outside this package imports mpi4py.
+The class `Communicator` is for a single rank: its collectives return their argument or do nothing. Its subclass
+`distsms.parallel.mpi.MPICommunicator` implements them over MPI. Callers need not know which of the two they have.
+Arrays are C-contiguous NumPy arrays. Buffers of more than `buffers.COUNT_LIMIT` elements are sent in pieces, since MPI
+counts elements in 32 bits. No module outside this package imports mpi4py.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 class Communicator:
-    """A single rank.
+    """The communicator of a job with a single rank, and the base class of the others.
 
     Attributes
     ----------
     rank, size : int
         This rank's number, from 0, and the number of ranks.
     sent, received : Counter
-        Bytes by the name of the collective: what this rank passes to the transport, and what it gets from it. What a
-        rank keeps for itself counts as neither. A buffer that is reduced counts once in each direction. A broadcast
-        buffer counts once at the root and once at each other rank, by whatever tree the MPI library distributes it.
-        Counts of rows, and the Python objects of the set-up, are not included.
+        The bytes that this rank gives to MPI and gets from it, by the name of the collective. Data that a rank keeps
+        for itself do not count. A buffer that is reduced counts once in each direction. A buffer that is broadcast
+        counts once at the root and once at each other rank, however the MPI library distributes it. Messages with
+        numbers of rows or with Python objects do not count.
     """
 
     rank = 0
@@ -114,7 +114,7 @@ class Communicator:
         k, length : int
             The number of vectors and their length.
         shared : bool
-            Let the ranks of a node share one copy, where that is possible; else each rank has its own.
+            Whether the ranks of a node share one copy, if that is possible. Otherwise each rank has its own.
         """
         return Replica()
 
@@ -199,7 +199,8 @@ class Communicator:
 
         **Collective.** `make` itself is local.
 
-        For work that compiles kernels: one rank compiles them, and the others find them in the cache.
+        This is for functions that compile kernels: the root compiles them, and the other ranks load them from the
+        cache.
         """
         made = make() if self.is_root else None
         self.barrier()
@@ -212,8 +213,8 @@ class Communicator:
         **Collective** at the end.
 
         The body must not communicate. If it raises a `DistsmsError` on any rank, every rank raises the error of the
-        lowest failing rank. It is then reported once, and the job ends in order. Any other exception is a defect and
-        goes straight to the abort handler of `distsms.__main__`.
+        lowest failing rank. So it is reported once, and the job ends without an abort. Any other exception is a bug of
+        the program. It is not caught here, and `distsms.__main__` then aborts the job.
         """
         error: DistsmsError | None = None
         try:
@@ -234,6 +235,8 @@ class Communicator:
 
 def self_communicator() -> Any:
     """Return mpi4py's communicator of this process alone, for libraries that need one; None without mpi4py."""
+    # A process that no launcher started needs no daemon of Open MPI beside it. Launched ones do not read this.
+    os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
     try:
         from mpi4py import MPI
     except ImportError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,11 @@ from distsms.errors import LaunchError
 from distsms.parallel import buffers, shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.shared_memory import Replica
+
+LAUNCHER = re.compile(
+    "(OMPI_COMM|PMI|PMIX(?!_MCA)|MPI|MPIRUN|HYDRA?|MV2|MPISPAWN|SLURM|PALS|ALPS|FLUX|JSM|PBS|LSB|PRTE(?!_MCA)|MPIEXEC)_"
+)
+"""Names of variables that launchers of MPI, and schedulers that start ranks, give to their processes."""
 
 
 class MPICommunicator(Communicator):
@@ -199,21 +205,34 @@ def launched_size() -> int:
     return 0
 
 
+def _launched() -> bool:
+    """Return whether anything in the environment may come from a launcher of ranks, whichever it is."""
+    return any(LAUNCHER.match(name) for name in os.environ)
+
+
 def world() -> Communicator:
     """Return the communicator of all ranks of this job; a single rank if mpi4py is not installed.
+
+    Without a launcher MPI is not started, since that takes longer than the rest of a small job.
 
     Raises
     ------
     LaunchError
-        If the launcher started several processes but MPI sees each as "rank 0 of 1". Two MPI libraries are mixed then,
-        and without this check, each of 32 processes would do the whole job and overwrite the others' files.
+        If the launcher started several processes but MPI sees each as "rank 0 of 1". The launcher and mpi4py then use
+        different MPI libraries. Without this check, each process would do the whole job and overwrite the files of the
+        others.
     """
     launched = launched_size()
+    if not _launched():
+        return Communicator()
     try:
         from mpi4py import MPI
     except ImportError as error:
         if launched > 1:
-            raise LaunchError(f"started as {launched} processes, but mpi4py cannot be imported: {error}") from error
+            raise LaunchError(
+                f"started as {launched} processes, but mpi4py cannot be imported: {error}. Install mpi4py, or start a "
+                "single process"
+            ) from error
         return Communicator()
     size = MPI.COMM_WORLD.Get_size()
     if size == 1 and launched > 1:

@@ -1,25 +1,25 @@
-"""Find roots of sums of ramps, and the k-th largest score, over all ranks by a few small Allreduces.
+"""Find the k-th largest score over all ranks, and roots of sums of ramps, with a few small Allreduces.
 
-A root is a tau at which the sum of ramps over all ranks' rows reaches a target.
+The row i of any rank has a position z_i and a ramp. A ramp is a function of tau that is 0 at first, rises linearly to
+1, and stays 1. It starts or ends to rise at z_i; its head is where it starts, its tail is where it ends, and both are
+called kinks. G(tau) is the sum of the ramps of all rows. A root is a tau at which G(tau) equals a given target. If the
+width of the ramps is 0, they are steps, and the root is the target-th smallest position. This module replaces
+Algorithms 2 and 3 of JMLR.
 
-Row i has a position z_i and a ramp: a piecewise linear function of tau between 0 and 1 that starts or ends at z_i. The
-sum G(tau) of all ramps does not decrease, and a root is a tau with G(tau) = target. This replaces Algorithms 2 and 3 of
-JMLR. Ramps of width 0 are steps: the root is then the target-th smallest position. A kink is the head or the tail of a
-ramp, where its slope changes.
+The search begins with an interval that contains the root, called the bracket, which is divided into K buckets. One pass
+over the rows computes how G changes in each bucket, and one Allreduce adds the tables of the ranks. Then G is known at
+the edges of all buckets. The bucket in which G reaches the target is divided into K buckets again, and so on. K and the
+scale are powers of two, and positions in the bracket are rounded to a grid. So the division has no rounding errors, and
+a kink is in the same bucket in every round. No summand is negative, so no digits are lost by cancellation, however
+narrow the ramps are. If the grid is too coarse (because of ties, or because the ramps are narrower than the grid), the
+last bucket becomes a new bracket with a finer grid.
 
-An interval that contains the root, the bracket, is divided into K buckets. One pass over the rows counts how G changes
-in each of them, and one Allreduce adds the ranks' tables. G is then known at the edges of all buckets. The bucket in
-which G reaches the target is divided into K buckets again, and so on. K and the scale are powers of two, and positions
-in the bracket lie on a grid, so the division is exact: a kink stays in its bucket in every round. All summands are
-positive, so nothing cancels, however narrow the ramps are. Where the grid is too coarse (ties, or ramps narrower than
-the grid), the last bucket becomes a new bracket with a grid of its own.
-
-Cost of a search: one pass over the local rows and an Allreduce of 8 (4 K + 3) bytes, or 8 (3 K + 3) for steps: 16 and
-12 KiB. Then, with m kinks in the first bracket, about log_K m more Allreduces and passes over the rows of these kinks,
-as long as they fit into the buffer; otherwise over all rows. If the root is not in the first bracket, one more pass and
-two or three more Allreduces are needed, and about a hundred if single scores are as large as 1e300; never more than
-LEVELS (1 + REFINEMENTS) rounds in a bracket. Memory: 2 n_local bytes and 32 KiB, allocated once. All ranks take the
-same decisions, because an Allreduce gives all of them the same bits.
+Cost of a search: one pass over the local rows and an Allreduce of 8 (4 K + 3) bytes, or of 8 (3 K + 3) for steps, which
+is 16 and 12 KiB. Then, with m kinks in the first bracket, there are about log_K m more Allreduces, each with a pass
+over the rows of these kinks, or over all rows if these do not fit into the buffer. If the root is not in the first
+bracket, one more pass and two or three more Allreduces are needed; about a hundred, if some scores are as large as
+1e300. In a bracket there are never more than LEVELS (1 + REFINEMENTS) rounds. Memory: 2 n_local bytes and 32 KiB,
+allocated once. All ranks take the same decisions, because an Allreduce gives identical numbers to all of them.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE
 from distsms.utils.typing import Floats
 
 LEVELS = 3  # how often a bracket is divided before its last bucket becomes a new bracket
-REFINEMENTS = 80  # how often that happens at most: 27 bits each time lead from the largest float to the smallest
-ENOUGH = 3  # the same where the root is already determined to one float
-GRID = 42  # positions are multiples of 2^-42
-REACH = 8.0  # the first bracket extends this many times the root's last move to either side,
-SIGHT = 128  # and at least so far that it contains this many kinks
-# The numbers before a table, all at the bracket's left edge: how many ramps are complete, how many have begun but are
-# not complete, and the sum of the latter's distances from their heads.
+# The largest number of new brackets. Each is narrower by 27 bits, so 80 lead from the largest float to the smallest.
+REFINEMENTS = 80
+ENOUGH = 3  # the largest number of new brackets after the bucket has become as narrow as one float
+GRID = 42  # positions are rounded to multiples of 2^-42 buckets
+MOVES_WIDE = (
+    8.0  # the first bracket extends to both sides of the last root by this many times the last change of the root,
+)
+KINKS_WIDE = 128  # and by so much that it contains about this many kinks
+# A table has three numbers before its columns, all for the left edge of the bracket: how many ramps end before it, how
+# many contain it, and, over the ramps that contain it, the sum of the distances from their heads to the edge.
 _BASE = 3
 
 
 class RootSearch:
-    """The search for one root, in rounds: `count` makes a local table, and `narrow` uses the sum of all ranks' tables.
+    """The search for one root. In each round `count` makes a local table, and `narrow` uses the sum of all tables.
 
     Parameters
     ----------
@@ -62,12 +65,12 @@ class RootSearch:
     root : float
         The result; NaN before `done`.
     done, lost : bool
-        Whether the search has ended, and whether the root lies outside the bracket, so that `look_between` must be
-        called.
+        `done` says whether the search has ended. `lost` says whether the root is outside the bracket; then
+        `continue_between` must be called.
 
     Notes
     -----
-    Within a bracket, positions are u = z scale - origin, in [0, K). A round looks at those in [left, right).
+    Within a bracket, positions are u = z scale - origin, in [0, K). A round considers the positions in [left, right).
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: int) -> None:
@@ -75,22 +78,22 @@ class RootSearch:
         self._found = np.empty((2 * BLOCK + len(kinds) // 8, 2))  # head and tail of the rows with a kink in the bracket
         self._table = np.empty(_BASE + 4 * BUCKETS)
         self._last: float | None = None  # the root of the last search
-        self._radius = 0.0  # how far from it the next search looks first
+        self._radius = 0.0  # the first bracket of the next search extends this far to both sides of the last root
 
-    def pose(self, shift: float, width: float, slack: float = 0.0, exact: bool = False) -> None:
-        """Begin a new search, near the root of the last one if there was one.
+    def start(self, shift: float, width: float, slack: float = 0.0, exact: bool = False) -> None:
+        """Begin a new search. If there was a search before, begin near its root.
 
         Local, with the same arguments on every rank.
 
         Parameters
         ----------
         shift, width : float
-            A positive row's ramp is clip((tau - s) / width, 0, 1), so z = s. A negative row's has z = s + shift and is
-            1 - clip((z - tau) / width, 0, 1).
+            The ramp of a positive row with score s is clip((tau - z) / width, 0, 1) with z = s. The ramp of a negative
+            row is 1 - clip((z - tau) / width, 0, 1) with z = s + shift.
         slack : float, optional
-            A root is accurate enough when its distances from the kinks around it add up to at most this.
+            The search may end if the distances of the root from the kinks in its bucket add up to at most this.
         exact : bool, optional
-            Only look for a bucket that probably contains a single position (width 0).
+            End as soon as the bucket probably contains a single position. Only for width 0.
         """
         self.shift = shift
         self._width, self._slack, self._exact = width, slack, exact
@@ -99,7 +102,7 @@ class RootSearch:
         if not self.lost:
             self._begin(*ends)
 
-    def look_between(self, low: float, high: float) -> None:
+    def continue_between(self, low: float, high: float) -> None:
         """Continue in the bracket [low, high], which certainly contains a root.
 
         If an end is not finite, the root is NaN. Local.
@@ -108,35 +111,37 @@ class RootSearch:
         if not self.done:
             self._begin(low, high, sure=True)
 
-    def track(self) -> None:
-        """Let the next search begin near this root. Local."""
+    def keep_root(self) -> None:
+        """Remember the root, so that the next search begins near it. Local."""
         if math.isfinite(self.root):
             if self._last is not None:
-                seen = self._radius * min(1.0, SIGHT / max(self.kinks, 1.0))
-                self._radius = max(REACH * abs(self.root - self._last), seen)
+                seen = self._radius * min(1.0, KINKS_WIDE / max(self.kinks, 1.0))
+                self._radius = max(MOVES_WIDE * abs(self.root - self._last), seen)
             self._last = self.root
 
     def _begin(self, low: float, high: float, sure: bool = False, refinements: int = 0) -> None:
         mantissa, exponent = math.frexp(max(high / 2 - low / 2, math.ulp(low), math.ulp(high)))
         # (high - low) 2^exponent < K, even when rounded to the grid
         exponent = math.frexp(BUCKETS / 4)[1] - exponent - (mantissa > 1 - 1e-9)
-        self._lift = 2.0 ** min(max(exponent - 900, 0), 200)  # the scale's second factor, for denormal numbers
+        # The scale is a product of two factors, since for denormal numbers it would overflow.
+        self._lift = 2.0 ** min(max(exponent - 900, 0), 200)
         self._scale = math.ldexp(1.0, min(exponent, 900))
         self._origin, self._left, self._factor = low * self._scale * self._lift, 0.0, 1.0
-        self._reach = self._width * self._scale * self._lift
-        if self._width > 0 and self._reach < BUCKETS:
-            self._reach = math.ldexp(max(round(math.ldexp(self._reach, GRID)), 1), -GRID)
+        self._scaled_width = self._width * self._scale * self._lift
+        if self._width > 0 and self._scaled_width < BUCKETS:
+            self._scaled_width = math.ldexp(max(round(math.ldexp(self._scaled_width, GRID)), 1), -GRID)
         self._level, self._rescan, self._sure, self._refinements = 0, True, sure, refinements
 
     @property
     def _window(self) -> tuple[float, float, float, float, float, float, float]:
         right = self._left + BUCKETS / self._factor
-        return self.shift, self._reach, self._scale, self._lift, self._origin, self._left, right
+        return self.shift, self._scaled_width, self._scale, self._lift, self._origin, self._left, right
 
     def count(self, scores: Floats) -> Floats:
         """Return this rank's table for the buckets of the bracket, to be summed over ranks.
 
-        Local. O(n_local), or only a few rows.
+        Local. O(n_local) in the first round of a bracket; then only rows with a kink in the bracket are considered, if
+        they fit into the buffer.
         """
         columns = 4 if self._width > 0 else 3
         counted = self._table[: _BASE + columns * BUCKETS]
@@ -154,9 +159,9 @@ class RootSearch:
         return counted
 
     def narrow(self, counted: Floats) -> None:
-        """Continue with the bucket in which G reaches the target, or note that it is reached outside the bracket.
+        """Continue with the bucket in which G reaches the target. Local.
 
-        Local.
+        If G reaches the target outside the bracket, `lost` is set.
 
         counted : the sum of all ranks' tables.
         """
@@ -167,10 +172,10 @@ class RootSearch:
                 self.done = True
                 return
             self._value = (
-                full - self.target + (0.0 if steps else distance / self._reach)
-            )  # small where precision matters
+                full - self.target + (0.0 if steps else distance / self._scaled_width)
+            )  # the target is subtracted first, so that the sum is small near the root
             self.kinks = float(table[:, 0].sum() if steps else table[:, (0, 2, 3)].sum())
-        k, value, slope, grown = kernel.walk(table, self._value, self._slope, self._reach * self._factor)
+        k, value, slope, grown = kernel.walk(table, self._value, self._slope, self._scaled_width * self._factor)
         if not self._sure and (k == BUCKETS or (self._level == 0 and (value > 0 or (steps and value == 0)))):
             # within a refined bracket, G is so near the target that only rounding decides
             self.lost, self.done = not self._refinements, bool(self._refinements)
@@ -179,7 +184,8 @@ class RootSearch:
         bucket = 1 / self._factor
         if steps:
             kinks, share, squares = (table[k] / [1, max(table[k, 0], 1), max(table[k, 0], 1)]).tolist()
-            spread = math.sqrt(max(squares - share * share, 0.0))  # by rounding at least 1e-8, except for a single row
+            # The standard deviation of the positions; equal positions give up to about 1e-8 because of rounding.
+            spread = math.sqrt(max(squares - share * share, 0.0))
         else:
             kinks, spread = float(table[k, 0] + table[k, 2] + table[k, 3]), 1.0
             share = -value / (grown - value) if grown > value else 0.0
@@ -199,20 +205,20 @@ class RootSearch:
             self._begin(self.root - margin, self.root + margin, refinements=self._refinements + 1)
 
     def extremes(self, scores: Floats) -> Floats:
-        """Return the largest position in the bucket that was found, and minus the smallest; -inf if there is none.
+        """Return the largest position in the present bucket, and minus the smallest. Local.
 
-        Local.
+        If this rank has no row there, both are -inf.
         """
         return kernel.extremes(scores, self.kinds, *self._window)
 
 
 def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicator) -> None:
-    """Find the roots of searches that were posed, for all ranks' scores. **Collective.**
+    """Find the roots of several searches at the same time. **Collective.**
 
     Parameters
     ----------
     searches : sequence of RootSearch
-        Their `root` is set; it is NaN if a score of any rank is not finite.
+        The searches, after `start`. Their `root` is set; it is NaN if a score of any rank is not finite.
     scores : (n_local,) float64
         This rank's scores.
     comm : Communicator
@@ -225,7 +231,7 @@ def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicato
             ends = comm.maximum(np.array([-low, high]) if finite else np.full(2, math.inf))
             for search in unsolved:
                 if search.lost:
-                    search.look_between(-float(ends[0]), float(ends[1]) + search.shift)
+                    search.continue_between(-float(ends[0]), float(ends[1]) + search.shift)
             continue
         tables = [search.count(scores if finite else scores[:0]) for search in unsolved]
         counted = comm.sum(np.concatenate(tables) + (0.0 if finite else math.nan))
@@ -238,17 +244,17 @@ def find_roots(searches: Sequence[RootSearch], scores: Floats, comm: Communicato
 def find_position(search: RootSearch, scores: Floats, shift: float, comm: Communicator) -> float:
     """Return the target-th smallest position exactly; NaN if a score is not finite.
 
-    **Collective**, one or two more Allreduces.
+    **Collective**, with one or two more Allreduces than `find_roots`.
     """
-    search.pose(shift, 0.0, exact=True)
+    search.start(shift, 0.0, exact=True)
     while True:
         find_roots([search], scores, comm)
         if math.isnan(search.root):
             return search.root
         high, low = comm.maximum(search.extremes(scores)).tolist()
-        if not -low < high:  # a single position, however many rows are tied there
+        if not -low < high:  # all rows in the bucket have the same position
             return high
-        search.look_between(-low, high)
+        search.continue_between(-low, high)
 
 
 def select(scores: Floats, k: int, comm: Communicator) -> float:

@@ -1,7 +1,7 @@
 """The compiled loops of `distsms.parallel.order_statistics`, which explains kinks, brackets and buckets.
 
-The head and the tail of a row lie at positions u = z scale lift - origin, `reach` apart. A round looks at those in
-[left, right).
+The head and the tail of a row are at positions u = z scale lift - origin. Their distance is `width`. A round considers
+the kinks with a position in [left, right).
 """
 
 from __future__ import annotations
@@ -15,56 +15,56 @@ BLOCK = 512  # number of rows that are processed together
 LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
 
 
-@njit(fastmath=False)  # explicit, since Numba would otherwise inline it with the caller's setting
-def _kinks(score, kind, shift, reach, scale, lift, origin):  # type: ignore[no-untyped-def]
+@njit(fastmath=False)  # given, since Numba would otherwise inline this function with the fastmath of its caller
+def _kinks(score, kind, shift, width, scale, lift, origin):  # type: ignore[no-untyped-def]
     """Return the positions of a row's head and tail on the grid, where all ramps have exactly the same length."""
     place = (score + (shift if kind == NEGATIVE else 0.0)) * scale * lift - origin
     place = place + 3 * BUCKETS - 3 * BUCKETS if kind != LEFT_OUT else np.inf  # rounded to the grid
-    return place - (reach if kind == NEGATIVE else 0.0), place + (0.0 if kind == NEGATIVE else reach)
+    return place - (width if kind == NEGATIVE else 0.0), place + (0.0 if kind == NEGATIVE else width)
 
 
 @njit(fastmath={"reassoc", "nsz"})
-def _look(scores, kinds, shift, reach, scale, lift, origin, left, right, heads, tails, in_sight):  # type: ignore[no-untyped-def]
+def _compute_kinks(scores, kinds, shift, width, scale, lift, origin, left, right, heads, tails, inside):  # type: ignore[no-untyped-def]
     """Compute the kinks of a block of rows, and mark the rows that have one in [left, right).
 
-    Returns how many ramps end before left, how many have begun but not ended there, and the sum of the latter's
-    distances from their heads to left.
+    Returns how many ramps end before `left`, how many begin before it and end after it, and the sum of the distances
+    from the heads of the ramps of the second kind to `left`.
     """
     full = 0
-    under_way = 0
+    rising = 0
     distance = 0.0
     for j in range(len(scores)):
-        head, tail = _kinks(scores[j], kinds[j], shift, reach, scale, lift, origin)
+        head, tail = _kinks(scores[j], kinds[j], shift, width, scale, lift, origin)
         heads[j] = head
         tails[j] = tail
         behind = left - head if tail >= left else 0.0
         full += 1 if tail < left else 0
-        under_way += 1 if behind > 0.0 else 0
+        rising += 1 if behind > 0.0 else 0
         distance += behind if behind > 0.0 else 0.0
         head_in = (1 if head >= left else 0) & (1 if head < right else 0)
         tail_in = (1 if tail >= left else 0) & (1 if tail < right else 0)
-        in_sight[j] = head_in | tail_in
-    return full, under_way, distance
+        inside[j] = head_in | tail_in
+    return full, rising, distance
 
 
 @njit()
-def collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
-    """Collect the rows from `start` on with a kink in [left, right) in `found`, until it is full.
+def collect(scores, kinds, shift, width, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
+    """Copy the kinks of the rows with a kink in [left, right) to `found`, from row `start` on until `found` is full.
 
-    The other rows are added up in `base`.
+    What all ramps contribute to G at the left edge is added to `base`.
 
-    Returns the row to continue with, and how many rows were found. The rows are processed in blocks and without a
-    branch for each row, since whether a row has a kink in the interval is unpredictable.
+    Returns the row to continue with, and how many rows are in `found`. The rows are processed in blocks and without a
+    branch for each row, since a processor cannot predict whether a row has a kink in the interval.
     """
-    heads, tails, in_sight = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.uint8)
+    heads, tails, inside = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.uint8)
     m = 0
     while start < len(scores) and m + BLOCK <= len(found):
         stop = min(len(scores), start + BLOCK)
-        seen = _look(
+        seen = _compute_kinks(
             scores[start:stop],
             kinds[start:stop],
             shift,
-            reach,
+            width,
             scale,
             lift,
             origin,
@@ -72,7 +72,7 @@ def collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start
             right,
             heads,
             tails,
-            in_sight,
+            inside,
         )
         base[0] += seen[0]
         base[1] += seen[1]
@@ -80,19 +80,21 @@ def collect(scores, kinds, shift, reach, scale, lift, origin, left, right, start
         for j in range(stop - start):
             found[m, 0] = heads[j]
             found[m, 1] = tails[j]
-            m += in_sight[j]
+            m += inside[j]
         start = stop
     return start, m
 
 
 @njit()
 def tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
-    """Add rows to a table of what each bucket adds to G, apart from ramps that pass right through the bucket.
+    """Add rows to a table with the change of G in each bucket, without the ramps that rise throughout the bucket.
 
-    For ramps the table is (K, 4). Its columns are the number of rows with both kinks in the bucket; and for the rows
-    with one kink in it, the summed lengths of their ramps inside the bucket, in buckets, the number of heads, and the
-    number of tails. For steps it is (K, 3): the number of rows, the sum of their positions in the bucket, and the sum
-    of the squares of these.
+    For ramps the table is (K, 4). Column 0 is the number of rows with both kinks in the bucket. The other columns are
+    for the rows with one kink in the bucket: the summed lengths of the parts of their ramps inside the bucket, in units
+    of its width; the number of heads; and the number of tails.
+
+    For steps the table is (K, 3): the number of rows, the sum of their positions relative to the bucket, in [0, 1), and
+    the sum of the squares of these.
     """
     K = len(table)
     for j in range(len(found)):
@@ -117,7 +119,7 @@ def tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
+def walk(table, value, slope, width):  # type: ignore[no-untyped-def]
     """Find the first bucket at whose right edge G >= target.
 
     Parameters
@@ -125,8 +127,8 @@ def walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
     table : (K, 3) or (K, 4)
         See `tabulate`.
     value, slope : float
-        G - target, and the number of ramps under way, at the table's left end.
-    reach : float
+        G - target, and the number of ramps that are rising, at the table's left end.
+    width : float
         The width of a ramp in buckets, 0 for steps.
 
     Returns
@@ -134,29 +136,29 @@ def walk(table, value, slope, reach):  # type: ignore[no-untyped-def]
     k : int
         The bucket; K if there is none.
     value, slope : float
-        G - target and the number of ramps under way at the bucket's left edge.
+        G - target and the number of ramps that are rising, at the bucket's left edge.
     grown : float
         G - target at the bucket's right edge.
     """
     for k in range(len(table)):
         grown = value + table[k, 0]
-        if reach > 0.0:
-            grown += (slope - table[k, 3] + table[k, 1]) / reach
+        if width > 0.0:
+            grown += (slope - table[k, 3] + table[k, 1]) / width
         if grown >= 0.0:
             return k, value, slope, grown
         value = grown
-        if reach > 0.0:
+        if width > 0.0:
             slope += table[k, 2] - table[k, 3]
     return len(table), value, slope, value
 
 
 @njit()
-def extremes(scores, kinds, shift, reach, scale, lift, origin, left, right):  # type: ignore[no-untyped-def]
+def extremes(scores, kinds, shift, width, scale, lift, origin, left, right):  # type: ignore[no-untyped-def]
     """Return the largest z with a position in [left, right), and minus the smallest."""
     high = -np.inf
     low = np.inf
     for i in range(len(scores)):
-        position, _ = _kinks(scores[i], kinds[i], shift, reach, scale, lift, origin)
+        position, _ = _kinks(scores[i], kinds[i], shift, width, scale, lift, origin)
         if left <= position < right:
             place = scores[i] + (shift if kinds[i] == NEGATIVE else 0.0)
             high = max(high, place)

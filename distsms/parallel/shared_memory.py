@@ -1,4 +1,4 @@
-"""Copies of the same vectors for every rank to read: one on each rank, or one in the shared memory of each node."""
+"""Vectors that every rank can read whole. Each rank has a copy, or the ranks of a node share one in shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux, and so MPI, keeps shared
 
 
 class Replica:
-    """The same k vectors for every rank to read; for a single rank, they are the vectors that it passes in."""
+    """Buffers for k vectors that every rank can read whole.
+
+    This class is for a single rank and uses the caller's own vectors; subclasses are for several ranks.
+    """
 
     def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
         """Return the root's k vectors, on every rank. **Collective.**
@@ -79,7 +82,7 @@ def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Repl
 
 
 def _shared_memory(comm: MPICommunicator, node: list[int], wanted: int) -> bool:
-    """Return whether every node has so many free bytes where Linux keeps shared memory. Collective."""
+    """Return whether the shared memory of every node has at least `wanted` free bytes. Collective."""
     try:
         status = os.statvfs(SHARED_MEMORY)
         free = status.f_bavail * status.f_frsize
@@ -89,7 +92,7 @@ def _shared_memory(comm: MPICommunicator, node: list[int], wanted: int) -> bool:
 
 
 class OnePerRank(Replica):
-    """One copy on each rank; the root uses a broadcast vector itself rather than a copy of it."""
+    """One copy on each rank. In `broadcast`, the root uses its own vector and makes no copy."""
 
     def __init__(self, comm: MPICommunicator, k: int, length: int) -> None:
         self._comm, self._shape = comm, (k, length)
@@ -119,9 +122,9 @@ class OnePerRank(Replica):
 class OnePerNode(Replica):
     """One copy per node, in shared memory. Only the first rank of each node, its leader, communicates.
 
-    The ranks of a node are consecutive. Before any rank writes, all ranks of its node have passed a barrier, so none
-    still reads. Before any rank reads, all have written (MPI 3.1, section 11.4: barriers between processes and memory
-    barriers are separate calls).
+    The ranks of a node are consecutive. There is a barrier before a rank writes, so that no rank still reads, and one
+    before a rank reads, so that all have written. Each consists of a barrier between processes and of memory barriers,
+    which are separate calls (MPI 3.1, section 11.4).
     """
 
     def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:

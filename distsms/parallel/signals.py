@@ -1,8 +1,9 @@
-"""Signals that ask a run to stop in order.
+"""Signals that ask a run to save its state and stop.
 
-They are recorded here, and the run acts on them after the current evaluation.
+The signal handler only records the signal. The run stops after the current evaluation.
 
-Batch systems announce preemption and time limits by SIGTERM, SIGUSR1 or SIGUSR2, often to one rank only.
+Batch systems announce preemption and time limits by SIGTERM, SIGUSR1 or SIGUSR2, which they often send to one rank
+only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from types import FrameType, TracebackType
 
 
 class StopSignals:
-    """A context in which stop signals are recorded rather than fatal; `wanted` tells whether one came.
+    """A context in which stop signals are recorded and do not end the process. `wanted` says whether there was one.
 
     A second SIGINT (Ctrl-C) raises KeyboardInterrupt.
     """
@@ -32,7 +33,8 @@ class StopSignals:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._before.items():  # once the run is stopping, a second signal must not interfere
+        # If the run is stopping, further signals are ignored, so that they do not interrupt the writing of files.
+        for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self.wanted() and not error else handler)  # type: ignore[arg-type]
 
     def _remember(self, number: int, frame: FrameType | None) -> None:

@@ -1,13 +1,8 @@
-"""The solver's vectors of length p: whole on the root, or distributed in slices over all ranks.
+"""The solver's vectors of length p, and the operations on them: what all places where they may be held have in common.
 
-- `RootVectors`: the root runs the solver. w goes to all ranks by Bcast, X'c to the root by Reduce. The other ranks wait
-  for the root's requests.
-- `DistributedVectors`: all ranks run the solver in lock-step. Slices of w go to all ranks by Allgather, X'c becomes
-  slices by Reduce-scatter.
-
-A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions, so they
-decide by numbers that are the same to the bit on each of them: sums over ranks (an Allreduce gives every rank the same)
-or the root's numbers (`root_values`).
+A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions. So
+they decide only by numbers that are identical on all of them: sums over ranks, since an Allreduce gives the same number
+to every rank, or the root's numbers (`root_values`). `distsms.parallel.vector_placement` has the two placements.
 """
 
 from __future__ import annotations
@@ -19,16 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from distsms.errors import InputError
-from distsms.parallel.communicator import Communicator, Replica, self_communicator
+from distsms.parallel.communicator import Communicator, Replica
 from distsms.utils.typing import Floats
 
-SPREAD_FROM = 2**20
-"""Number of columns from which vectors are distributed: one pass over a vector then takes longer than the extra sums
-over ranks.
-"""
-SHARED_FROM = 2**17
-"""Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB."""
 MEASURED_FROM = 2**13
 """Number of columns from which the collectives are timed: the cost of shorter messages does not depend on their length.
 """
@@ -36,10 +24,6 @@ SUMMED = 2**14
 """Number of entries that are summed in one go; these partial sums are added afterwards, which keeps rounding errors
 small.
 """
-PIECE = 2**17
-"""Number of elements in a piece, where a reduction proceeds in pieces."""
-STEPS = ("root", "spread")
-NOT_SPREADABLE = "this solver needs whole vectors on the root: use --step root, or choose another solver"
 
 
 class Vectors(ABC):
@@ -141,7 +125,7 @@ class Vectors(ABC):
         slices : (k, length) float64
             This rank's slice of each sum. Meaningless on ranks that do not run the solver.
         flag : bool
-            Whether any rank's flag was not 0; likewise.
+            Whether any rank's flag was not 0. Meaningless on ranks that do not run the solver.
         """
 
     @abstractmethod
@@ -279,15 +263,15 @@ class Vectors(ABC):
         """
         found = np.empty((0, len(A)))
         for start in range(0, A.shape[1], SUMMED):
-            found = _triangular(np.vstack([found, A[:, start : start + SUMMED].T]))
+            found = triangular(np.vstack([found, A[:, start : start + SUMMED].T]))
         return found
 
     def choose_collective(self) -> None:
         """Time the ways to sum X'c for this p and these ranks, and use the fastest from now on. **Collective.**
 
-        Each way is run five times, or as often as a run begins within a second, but at least twice. The first run does
-        not count, since it touches memory for the first time. A run takes as long as the slowest rank; the way's best
-        run counts.
+        Each way is run at least twice, and then again, up to five times, until a second has passed. The first run does
+        not count, since memory is slow when it is used for the first time. The time of a run is that of the slowest
+        rank, and the time of a way is that of its fastest run.
         """
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
@@ -305,189 +289,11 @@ class Vectors(ABC):
         self._sum = self._ways()[self.inward]
 
     def describe(self) -> str:
-        """Describe for people how w and X'c travel."""
+        """Return words that say by which collectives w and X'c are sent, and how long each of these takes."""
         times = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.measured.items())
         return f"{self.outward} and {self.inward}" + (f", the fastest of {times}" if times else "")
 
 
-class RootVectors(Vectors):
-    """Whole vectors on the root, which runs the solver; the other ranks answer its requests.
-
-    Only the root needs the sum X'c.
-    """
-
-    outward = "broadcast"
-
-    def __init__(self, comm: Communicator, p: int, shared: bool = False) -> None:
-        self.runs_solver = comm.is_root
-        self.length = p if comm.is_root else 0
-        super().__init__(comm, p, shared)
-
-    @property
-    def longest(self) -> int:
-        return self.p
-
-    @property
-    def mpi_comm(self) -> Any:
-        return self_communicator()
-
-    def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
-        comm = self.comm
-        return {
-            "reduce": comm.reduce,
-            "reduce by pieces": lambda array: comm.reduce(array, PIECE),
-            "allreduce": comm.sum,
-        }
-
-    def send_request(self, what: int, numbers: Floats) -> None:
-        first, others = (numbers[0], numbers[1:]) if len(numbers) else (np.zeros(2), numbers)
-        self.comm.broadcast(np.array([what, *first]))
-        if len(others):
-            self.comm.broadcast(np.ascontiguousarray(others))
-
-    def receive_request(self) -> tuple[int, Floats]:
-        what, *first = self.comm.broadcast(np.empty(3))
-        numbers = np.empty((max(1, int(what)), 2))
-        numbers[0] = first
-        if what > 1:
-            self.comm.broadcast(numbers[1:])
-        return int(what), numbers
-
-    def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
-        return self._room_for_copies(k).broadcast(slices)
-
-    def buffer(self, k: int) -> Floats:
-        # On the root the result is a view of this buffer, which the caller keeps: so it is a new one each time.
-        return np.empty(k * self.p + 1) if self.runs_solver else super().buffer(k)
-
-    def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
-        self._sum(buffer)
-        return buffer[:-1].reshape(-1, self.p), bool(buffer[-1])
-
-    def sum_vector(self, local: Floats) -> Floats:
-        return self.local_slice(self._sum(local))
-
-    def local_slice(self, whole: Floats) -> Floats:
-        return whole if self.runs_solver else whole[:0]
-
-    def gather(self, mine: Floats) -> Floats | None:
-        return mine
-
-    def scatter(self, whole: Floats | None) -> Floats:
-        return np.empty(0) if whole is None else whole
-
-
-class DistributedVectors(Vectors):
-    """A slice of every vector on every rank, of p/P entries or one more; all ranks run the solver in lock-step."""
-
-    outward = "allgather"
-    runs_solver = True
-
-    def __init__(self, comm: Communicator, p: int, shared: bool = False) -> None:
-        self._counts = [p // comm.size + (rank < p % comm.size) for rank in range(comm.size)]
-        self.length = self._counts[comm.rank]
-        super().__init__(comm, p, shared)
-
-    @property
-    def longest(self) -> int:
-        return self._counts[0]
-
-    @property
-    def mpi_comm(self) -> Any:
-        return self.comm.mpi_comm
-
-    def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
-        comm, counts = self.comm, self._counts
-        return {
-            "reduce-scatter": lambda array: comm.reduce_scatter(array, counts),
-            "reduces in turn": lambda array: comm.reduce_scatter(array, counts, in_turn=True),
-        }
-
-    def send_request(self, what: int, numbers: Floats) -> None:
-        pass  # every rank runs the solver and knows what is next
-
-    def receive_request(self) -> tuple[int, Floats]:
-        raise AssertionError("all ranks run the solver, so none waits for requests")
-
-    def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
-        assert slices is not None
-        return self._room_for_copies(k).gather(slices, self._counts)
-
-    def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
-        flag = bool(self.comm.maximum(buffer[-1:])[0])
-        return np.array([self._sum(vector) for vector in buffer[:-1].reshape(-1, self.p)]), flag
-
-    def sum_vector(self, local: Floats) -> Floats:
-        return self._sum(local)
-
-    def local_slice(self, whole: Floats) -> Floats:
-        start = sum(self._counts[: self.comm.rank])
-        return whole[start : start + self.length]
-
-    def gather(self, mine: Floats) -> Floats | None:
-        return self.comm.gather_rows(mine)
-
-    def scatter(self, whole: Floats | None) -> Floats:
-        return self.comm.scatter_rows(whole, self.length)
-
-    def sum_values(self, values: Floats) -> Floats:
-        return self.comm.sum(values)
-
-    def root_values(self, values: Floats) -> Floats:
-        return self.comm.broadcast(values)
-
-    def qr_factor(self, A: Floats) -> Floats:
-        return _triangular(np.vstack(self.comm.allgather(super().qr_factor(A))))
-
-    def minimum(self, values: Floats) -> float:
-        return -float(self.comm.maximum(np.array([-super().minimum(values)]))[0])
-
-
-def _triangular(A: Floats) -> Floats:
+def triangular(A: Floats) -> Floats:
     """Return the factor R of A = Q R if A has more rows than columns, else A itself."""
     return np.asarray(np.linalg.qr(A, mode="r")) if len(A) > A.shape[1] else A
-
-
-def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple[str, str]:
-    """Choose where the solver's vectors of length p are held, and say why. Local.
-
-    Parameters
-    ----------
-    asked : str
-        "root", "spread" (distributed) or "auto": distributed from `SPREAD_FROM` columns on.
-    p, size : int
-        The number of columns and of ranks.
-    spreadable : bool, optional
-        Whether the solver works with distributed vectors.
-
-    Returns
-    -------
-    step, why : str
-        "root" or "spread", and the reason, for people.
-
-    Raises
-    ------
-    InputError
-        If "spread" is requested for a solver that needs whole vectors.
-    """
-    if not spreadable:
-        if asked == "spread":
-            raise InputError(NOT_SPREADABLE)
-        return "root", "this solver needs whole vectors"
-    if asked != "auto":
-        return asked, "as asked for"
-    if size == 1:
-        return "root", "there is one rank"
-    if p >= SPREAD_FROM:
-        return "spread", f"{p} columns, at least {SPREAD_FROM}"
-    return "root", f"{p} columns, fewer than {SPREAD_FROM}"
-
-
-def make_vectors(step: str, p: int, comm: Communicator) -> Vectors:
-    """Build a run's vectors and choose the fastest collective; nodes share one copy of w where that pays.
-
-    **Collective.**
-    """
-    made = {"root": RootVectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)
-    made.choose_collective()
-    return made

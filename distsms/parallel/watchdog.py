@@ -1,6 +1,6 @@
 """Watch over the ranks of a job: end it, with a message, when a rank has stopped responding.
 
-Beside each rank runs a watcher, a process of its own, whose program is `distsms.parallel.watcher`. This module starts
+Each rank has a watcher, a process of its own, whose program is `distsms.parallel.watcher`. This module starts
 it, tells it where the other watchers are, and tells it when the rank is done.
 """
 

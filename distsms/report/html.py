@@ -13,10 +13,10 @@ from html import escape
 
 STYLE = """\
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --paper: #ffffff; --raised: #f5f7f9; --line: #d5dbe1;
-  --blue: #0072b2; --vermilion: #d55e00; --green: #009e73; --purple: #cc79a7; }
+  --blue: #0072b2; --vermilion: #d55e00; --green: #009e73; --purple: #cc79a7; --red: #b3001b; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6eaef; --soft: #a0abb6; --paper: #14171b; --raised: #1d2126; --line: #3a424b;
-    --blue: #56b4e9; --vermilion: #e69f00; --green: #2fc79b; --purple: #e3a1c5; } }
+    --blue: #56b4e9; --vermilion: #e69f00; --green: #2fc79b; --purple: #e3a1c5; --red: #ff8080; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem clamp(1rem, 4vw, 3rem) 4rem; max-width: 72rem; background: var(--paper);
   color: var(--ink); font: 1rem/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
@@ -29,6 +29,8 @@ p { margin: .5rem 0; max-width: 48rem; overflow-wrap: anywhere; }
 .tiles dt { color: var(--soft); font-size: .875rem; }
 .tiles dd { margin: 0; font-size: .8125rem; color: var(--soft); }
 .tiles dd.value { font-size: 1.5rem; line-height: 1.3; color: var(--ink); font-variant-numeric: tabular-nums; }
+.notice { border: 2px solid var(--red); border-radius: .5rem; color: var(--red); font-weight: 600; margin: 1.25rem 0;
+  max-width: none; padding: .75rem 1rem; }
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: 1.25rem 2rem;
   margin: 1rem 0; }
 figure { margin: 0; }
@@ -118,6 +120,11 @@ def tiles(entries: Sequence[tuple[str, str, str]]) -> Html:
         for name, value, remark in entries
     ]
     return element("dl", *each, class_="tiles")
+
+
+def notice(text: str) -> Html:
+    """Return a warning that stands out."""
+    return element("p", text, class_="notice", role="alert")
 
 
 def side_by_side(*parts: Html) -> Html:

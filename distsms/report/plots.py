@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distsms.measures import SHOWN
+from distsms.measures import display_name
 from distsms.metrics.curves import Curve, Histogram
 from distsms.report import mpl
 
 if TYPE_CHECKING:
     from distsms.metrics.confidence import Interval
-    from distsms.selection.path import Choice, Mean, Point
+    from distsms.selection.choice import Choice, Mean
+    from distsms.selection.path import Point
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"  # the palette of Okabe and Ito
 SQUARE, WIDE = (4.2, 4.4), (4.2, 3.6)  # inches
@@ -156,13 +157,13 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
         All points of the path; those whose lambda is not on the curve are left out.
     choice : Choice
         The lambda that was chosen, which is marked.
-    measure : {"rocarea", "prbep"}
+    measure : str
         The measure to draw.
     """
     figure, (axes,) = mpl.blank(WIDE)
-    name, lams = SHOWN[measure], [mean.lam for mean in curve]
+    name, lams = display_name(measure), [mean.lam for mean in curve]
     on_folds = [(point.lam, point.held_out[measure]) for point in points if point.held_out and point.lam in lams]
-    trained = [(point.lam, point.training[measure]) for point in points if not point.lane and point.lam in lams]
+    trained = [(point.lam, point.training.get(measure)) for point in points if not point.fold and point.lam in lams]
     axes.plot(*zip(*on_folds, strict=True), color="grey", linestyle="", marker=".", markersize=4, label="each fold")
     axes.plot(*zip(*trained, strict=True), color=VERMILION, linestyle="--", linewidth=1.2, label="training rows")
     errors = [mean.error for mean in curve]

@@ -79,14 +79,18 @@ def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
     measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
     gap = f"J {_number(info.get('J'))}, lower bound {_number(info.get('lower_bound'))}"
     chance = measured["n_pos"] / measured["n"] if measured["n"] else math.nan
-    return html.tiles(
-        [
-            ("ROCArea", _measure(measured["rocarea"]), _describe_interval(intervals["rocarea"], data.level)),
-            ("PRBEP", _measure(measured["prbep"]), _describe_interval(intervals["prbep"], data.level)),
-            ("Average precision", _measure(measured["average_precision"]), f"chance: {_measure(chance)}"),
-            ("Proved gap to the optimum", _number(info.get("gap"), ".3g"), gap),
-        ]
-    )
+    tiles = [
+        ("ROCArea", _measure(measured["rocarea"]), _describe_interval(intervals["rocarea"], data.level)),
+        ("PRBEP", _measure(measured["prbep"]), _describe_interval(intervals["prbep"], data.level)),
+        ("Average precision", _measure(measured["average_precision"]), f"chance: {_measure(chance)}"),
+    ]
+    if not info.get("vacuous"):  # a small gap to a useless optimum is no merit
+        tiles.append(("Proved gap to the optimum", _number(info.get("gap"), ".3g"), gap))
+    return html.tiles(tiles)
+
+
+def _notices(data: ReportData, drawings: list[Drawing]) -> Html:
+    return Html("".join(html.notice(warning) for warning in data.info.get("warnings") or []))
 
 
 def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
@@ -230,6 +234,7 @@ def _provenance(data: ReportData, drawings: list[Drawing]) -> Html:
 
 
 SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
+    _notices,
     _headline,
     _measures,
     _training,

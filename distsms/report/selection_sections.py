@@ -13,7 +13,8 @@ from distsms.report import html, plots
 from distsms.report.html import Html, element
 from distsms.report.mpl import as_svg
 from distsms.report.plots import Drawing
-from distsms.selection import baseline, baseline_text, path, path_store, path_text
+from distsms.selection import baseline, baseline_text, path_store, path_text
+from distsms.selection.choice import choose, faults, means
 from distsms.selection.method_results import MethodResult
 from distsms.selection.path import Point
 
@@ -25,6 +26,7 @@ class PathResult(NamedTuple):
     points: Sequence[Point]
     rule: str  # by which lambda was chosen, one of `path.RULES`
     warnings: Sequence[str] = ()
+    select: str | None = None  # the measure that chose lambda; None: the one that was trained for
 
 
 class BaselineResult(NamedTuple):
@@ -55,7 +57,11 @@ def read_path(folder: Path, fingerprint: str | None) -> PathResult:
     _require_same_data(folder, content["problem"], fingerprint)
     warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
     return PathResult(
-        content["problem"], store.points(), str(content.get("rule", "best")), [str(warning) for warning in warnings]
+        content["problem"],
+        store.points(),
+        str(content.get("rule", "best")),
+        [str(warning) for warning in warnings],
+        content.get("select"),
     )
 
 
@@ -84,9 +90,9 @@ def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:
     """
     if result is None:
         return ""
-    measure = result.problem["measure"]
-    curve = path.means(result.points, measure)
-    choice = path.choose(curve, result.rule, path.faults(result.points)) if curve else None
+    measure = result.select or result.problem["measure"]
+    curve = means(result.points, measure)
+    choice = choose(curve, result.rule, faults(result.points)) if curve else None
     header, rows = path_text.table(result.points, measure, choice)
     warnings = [element("p", f"Warning: {warning}.") for warning in result.warnings]
     parts = [html.table("Each lambda", [name or "remark" for name in header], rows)]

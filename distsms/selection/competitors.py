@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.matrix.local import as_features
+from distsms.measures import RANKING
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -148,3 +149,16 @@ def require(names: Sequence[str]) -> None:
                 f"the method {name} needs {METHODS[name].package}, which cannot be imported: {error}. Install it with: "
                 "pip install 'distsms[baseline]', or name other methods with --methods"
             ) from error
+
+
+def check_select(measure: str | None) -> None:
+    """Raise InputError unless a measure, of `distsms.measures.CHOOSERS`, can choose the settings of all methods.
+
+    The methods have no thresholds in common, so that only measures of the ranking can.
+    """
+    if measure in (None, "average-precision", *RANKING) or "@" in measure:
+        return
+    raise InputError(
+        f"{measure} depends on a threshold, and the scores of the other methods have none in common with distsms;"
+        " choose by rocarea, prbep, average-precision, precision@K or recall@K"
+    )

@@ -122,7 +122,7 @@ def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArra
     return np.concatenate([np.empty(0, np.float64 if by == "time" else np.uint64), *found])
 
 
-def dealt(
+def make_folds(
     by: str,
     fold_keys: NDArray[Any],
     labels: NDArray[np.int8],
@@ -187,7 +187,7 @@ def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def deal_rows(
     labels: NDArray[np.int8], counted: NDArray[np.bool_], folds: int, seed: int, comm: Communicator
 ) -> NDArray[np.int16]:
-    """Deal the rows of each class out evenly. **Collective.** The parameters are those of `dealt`.
+    """Deal the rows of each class out evenly. **Collective.** The parameters are those of `make_folds`.
 
     Returns
     -------
@@ -334,7 +334,7 @@ def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: 
     Parameters
     ----------
     by, fold_keys, labels
-        As for `dealt`, with all rows on this rank.
+        As for `make_folds`, with all rows on this rank.
     parts : int
         One of this many parts is held out, by time the latest one. There are fewer parts where that many are not
         possible, or a part would lack a class.
@@ -350,7 +350,7 @@ def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: 
             if by == "time":
                 held = periods(fold_keys, [1 - 1 / count], alone) == 1
             else:
-                held = dealt(by, fold_keys, labels, np.ones(len(labels), bool), count, 0, alone).judged(1)
+                held = make_folds(by, fold_keys, labels, np.ones(len(labels), bool), count, 0, alone).judged(1)
         except InputError:
             continue
         if len(set(labels[held].tolist())) == len(set(labels[~held].tolist())) == 2:

@@ -9,7 +9,7 @@ rows, on new rows (see `distsms.metrics.confidence`). Differences are paired by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from distsms.errors import InputError
 from distsms.measures import RANKING
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
+from distsms.metrics.headline import chooser_value
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
 from distsms.selection.competitors import ALONE, METHODS, OURS
 from distsms.selection.folds import best_on_other_folds
@@ -80,7 +81,9 @@ METHOD_RESULT: Fields = {
 }
 
 
-def evaluate_methods(store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str) -> list[MethodResult]:
+def evaluate_methods(
+    store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
+) -> list[MethodResult]:
     """Evaluate each method that has a setting with fits on all folds, and then the best of the other linear ones.
 
     Parameters
@@ -91,18 +94,27 @@ def evaluate_methods(store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows
         All fits.
     rows : FoldedRows
     measure : {"rocarea", "prbep"}
-        The measure that chooses the settings.
+        The measure that is trained for.
+    select : str, optional
+        The measure that chooses the settings, of those that `competitors.check_select` accepts; by default `measure`.
 
     Notes
     -----
     For the root. Memory: the scores of all rows by each method.
     """
-    folds = int(rows.fold.max())
+    folds, by = int(rows.fold.max()), select or measure
+
+    def value(fit: Fit) -> float:
+        """Return the measure that chooses, of a fit on its fold."""
+        if by in RANKING:
+            return float(getattr(fit, by))
+        return chooser_value(by, store.scores(fit), rows.y[rows.folds.judged(fit.fold)], np.nan, ALONE)
+
     by_method = {name: own for name in METHODS if (own := complete(fits, name, folds))}
-    ours = _FoldScores(store, choose(by_method[OURS], measure), rows) if OURS in by_method else None
+    ours = _FoldScores(store, choose(by_method[OURS], value), rows) if OURS in by_method else None
     results = []
     for name, own in by_method.items():
-        chosen = choose(own, measure)
+        chosen = choose(own, value)
         scores = ours if ours and name == OURS else _FoldScores(store, chosen, rows)
         settings = [fit.setting for fit in chosen]
         ends = [extreme(setting for setting, _ in own) for extreme in (min, max)]
@@ -118,7 +130,7 @@ def evaluate_methods(store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows
         if name != OURS and METHODS[name].linear
     }
     if ours and others:
-        chosen = choose(others, measure)
+        chosen = choose(others, value)
         scores, settings = _FoldScores(store, chosen, rows), [fit.setting for fit in chosen]
         counts = _counts(fit.method for fit in chosen)
         notes = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
@@ -138,7 +150,7 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
     return dict(sorted(((key, fit) for key, fit in whole.items() if key[0] >= least), reverse=True))
 
 
-def choose(fits: Mapping[tuple[Any, int], Fit], measure: str) -> list[Fit]:
+def choose(fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float]) -> list[Fit]:
     """Return for each fold the fit of the candidate with the best mean measure on the other folds.
 
     Parameters
@@ -146,10 +158,11 @@ def choose(fits: Mapping[tuple[Any, int], Fit], measure: str) -> list[Fit]:
     fits : mapping
         (candidate, fold) -> fit, where a candidate is a setting, or a method and a setting. Each candidate must have
         all folds, which count from 1. Of equal candidates the first one is taken.
-    measure : {"rocarea", "prbep"}
+    value : callable
+        The measure of a fit on its fold.
     """
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
-    values = np.array([[getattr(fits[candidate, fold], measure) for fold in folds] for candidate in candidates])
+    values = np.array([[value(fits[candidate, fold]) for fold in folds] for candidate in candidates])
     return [fits[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values), strict=True)]
 
 

@@ -7,14 +7,13 @@ path.json                  the problem: data, measure, folds, target; once the p
 points/LAMBDA_all.json     the result of training on all rows at a lambda: how it ended, and its measures
 points/LAMBDA_foldF.json   the same for the training rows of fold F. A point without its file is solved again
 points/LAMBDA_all.h5       the model of all rows at each lambda
-points/LAMBDA_foldF.h5     the model of a fold, for its newest point only, from which the next point starts
+points/LAMBDA_foldF.h5     the models of a fold that further points start from: of the largest and of the newest lambda
 model.h5                   the model of all rows at the lambda that was chosen
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from distsms.inference import model
@@ -54,57 +53,65 @@ class PathStore(ResumableStore):
         """Read all points, by falling lambda and then by fold. Raises InputError if one is damaged."""
         points = []
         for path in (self.path / self.parts).glob("[!.]*.json"):
-            points.append(Point(**read_objects(path, POINT, f"Remove {path}, and the point is run anew")[0]))
-        return sorted(points, key=lambda point: (-point.lam, point.lane))
+            points.append(Point.from_json(read_objects(path, POINT, f"Remove {path}, and the point is run anew")[0]))
+        return sorted(points, key=lambda point: (-point.lam, point.fold))
 
     def keep(self, point: Point, trained: Model) -> None:
-        """Write a point and its model; the model of an older point of the same fold is removed."""
-        newest = self._file(point.lam, point.lane, "h5")
+        """Write a point and its model. Of a fold, only the models of the largest and of the newest lambda stay."""
+        newest = self._file(point.lam, point.fold, "h5")
         model.save(newest, trained)
-        self.write(self._file(point.lam, point.lane, "json"), point._asdict())
-        if point.lane:
-            for old in newest.parent.glob(f"*_{_rows(point.lane)}.h5"):
-                if old != newest:
+        self.write(self._file(point.lam, point.fold, "json"), point.as_json())
+        models = self._models(point.fold)
+        if point.fold:
+            for lam, old in models.items():
+                if lam != max(models) and old != newest:
                     old.unlink()
 
-    def start(self, lane: int, lam: float, points: Sequence[Point]) -> Floats | None:
+    def start(self, fold: int, lam: float) -> Floats | None:
         """Return the coefficients from which to train at a lambda.
 
         Parameters
         ----------
-        lane : int
+        fold : int
             The fold on whose training rows to train, 0 for all rows.
         lam : float
             The lambda to train at.
-        points : sequence of Point
-            The points whose models may be taken.
 
         Returns
         -------
         ndarray, shape (p,), or None
-            The coefficients, for normalized rows, of that point of this fold whose lambda is nearest in the logarithm;
-            None if no such point has a model.
+            The coefficients, for normalized rows, of that model of this fold whose lambda is nearest in the logarithm;
+            None if there is none.
         """
-        kept = [point for point in points if point.lane == lane and self._file(point.lam, lane, "h5").exists()]
-        if not kept:
+        models = self._models(fold)
+        if not models:
             return None
-        nearest = min(kept, key=lambda point: abs(math.log(point.lam / lam)))
-        loaded = model.load(self._file(nearest.lam, lane, "h5"))
+        loaded = model.load(models[min(models, key=lambda there: abs(math.log(there / lam)))])
         return loaded.normalization.unfold(loaded.w)
+
+    def _models(self, fold: int) -> dict[float, Path]:
+        """Return the files of the models of a fold, by lambda."""
+        paths = (self.path / self.parts).glob(f"[!.]*_{_rows(fold)}.h5")
+        return {float(path.name.partition("_")[0]): path for path in paths}
 
     def model(self, lam: float) -> Model:
         """Read the model of all rows at a lambda."""
         return model.load(self._file(lam, 0, "h5"))
 
-    def _file(self, lam: float, lane: int, suffix: str) -> Path:
-        return self.path / self.parts / f"{lam!r}_{_rows(lane)}.{suffix}"
+    def _file(self, lam: float, fold: int, suffix: str) -> Path:
+        return self.path / self.parts / f"{lam!r}_{_rows(fold)}.{suffix}"
 
 
-def finished(point: Point, settings: Settings) -> bool:
-    """Whether a point is final: no limit ended it, or these settings have no larger limit of evaluations."""
+def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
+    """Return whether a point need not be made again.
+
+    It must be that no limit ended it, or that these settings have no larger limit of evaluations; and that the measure
+    `select` of its held-out rows is known, if one is given.
+    """
     cut_short = point.result["status"] == Status.LIMIT.name.lower()
-    return not (cut_short and point.result["evaluations"] < settings.max_evaluations)
+    measured = select is None or point.held_out is None or select in point.held_out
+    return measured and not (cut_short and point.result["evaluations"] < settings.max_evaluations)
 
 
-def _rows(lane: int) -> str:
-    return f"fold{lane}" if lane else "all"
+def _rows(fold: int) -> str:
+    return f"fold{fold}" if fold else "all"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distsms.measures import SHOWN
+from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL
-from distsms.selection.path import Choice, Mean, Point, expected, faults, means
+from distsms.selection.choice import Choice, Mean, ends_at, expected, faults, means
+from distsms.selection.path import Point
 
 
 def line(point: Point, measure: str) -> str:
     """Return a line on how a point ended."""
-    result, rows = point.result, f"fold {point.lane}" if point.lane else "all rows"
+    result, rows = point.result, f"fold {point.fold}" if point.fold else "all rows"
     on, values = ("training", point.training) if point.held_out is None else ("held out", point.held_out)
     return (
         f"lambda {point.lam:<8g} {rows:8s} {result['status']:8s} J {_number(result['J'], '.8f')}"
         f"  gap {_number(result['gap'], '.2g'):>8s}  {result['evaluations']:5d} evaluations"
-        f"  {on} {SHOWN[measure]} {_number(values[measure], '.6f')}"
+        f"  {on} {display_name(measure)} {_number(values.get(measure), '.6f')}"
     )
 
 
@@ -26,11 +27,11 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
     A row has J, gap, evaluations and training measure of the model of all rows; the evaluations of the folds' models,
     and the mean and standard error of the measure on the held-out folds; and a remark.
     """
-    name, curve, rows = SHOWN[measure], {mean.lam: mean for mean in means(points, measure)}, []
+    name, curve, rows = display_name(measure), {mean.lam: mean for mean in means(points, measure)}, []
     unusable = faults(points)
     for lam in dict.fromkeys(point.lam for point in points):
         here = [point for point in points if point.lam == lam]
-        own, mean = next((point for point in here if not point.lane), None), curve.get(lam)
+        own, mean = next((point for point in here if not point.fold), None), curve.get(lam)
         result = own.result if own else {}
         rows.append(
             [
@@ -38,8 +39,8 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
                 _number(result.get("J"), ".8f"),
                 _number(result.get("gap"), ".2g"),
                 _number(result.get("evaluations"), "d"),
-                str(sum(point.result["evaluations"] for point in here if point.lane)),
-                _number(own and own.training[measure], ".6f"),
+                str(sum(point.result["evaluations"] for point in here if point.fold)),
+                _number(own and own.training.get(measure), ".6f"),
                 _number(mean and mean.mean, ".6f"),
                 _number(mean and mean.error, ".6f"),
                 _remark(own, mean, chosen, unusable.get(lam)),
@@ -54,17 +55,18 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
 
     Parameters
     ----------
-    measure : {"rocarea", "prbep"}
+    measure : str
+        The measure that chooses.
     found : Choice
     curve : sequence of Mean
         The means that the choice was made from.
     points : sequence of Point
-        All points, for the interval and for the reasons not to choose a lambda (`path.faults`).
+        All points, for the interval and for the reasons not to choose a lambda (`choice.faults`).
     rule : {"best", "one-se"}
         The rule of the choice.
     """
     best, chosen, unusable = found.best, found.chosen, faults(points)
-    text = f"\nchosen    lambda {chosen.lam:g}: held-out {SHOWN[measure]} {chosen.mean:.6f}"
+    text = f"\nchosen    lambda {chosen.lam:g}: held-out {display_name(measure)} {chosen.mean:.6f}"
     text += f", standard error {chosen.error:.6f}"
     if chosen != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
@@ -88,18 +90,26 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     if chosen.lam in unusable:
         text += f"\n  warning   {unusable[chosen.lam]}: at this lambda the training finds next to nothing in these data"
         text += ";\n            no other lambda that was tried can be used either"
-    elif len(curve) > 1 and best in (curve[0], curve[-1]):
-        end, other = ("largest", "larger") if best == curve[0] else ("smallest", "smaller")
+    elif end := ends_at(curve, best):
+        other = end.replace("est", "er")
         text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
-        text += "\n            add some with --lambdas"
+        text += "\n            add some with --lambdas, or let --extend try further ones"
     return text
+
+
+def why_chance(points: Sequence[Point], found: Choice) -> str:
+    """Return why the chosen model of all rows ranks no better than chance; an empty string if it ranks better."""
+    own = [point.result for point in points if not point.fold and point.lam == found.chosen.lam]
+    return str(own[0].get("chance") or "") if own else ""
 
 
 def nothing(measure: str, points: Sequence[Point]) -> str:
     """Return a warning, with advice, if no lambda gives a model that is better than w = 0, or else an empty string."""
-    if not all(point.result["vacuous"] for point in points if not point.lane):
+    if not all(point.result["vacuous"] for point in points if not point.fold):
         return ""
-    advice = "use --measure rocarea, and its model as it is" if measure == "prbep" else "smaller lambdas may do better"
+    advice = (
+        "smaller lambdas may do better" if measure == "rocarea" else "use --measure rocarea, and its model as it is"
+    )
     return f"  warning   none of these lambdas gives a model that is better than w = 0; {advice}"
 
 

@@ -1,1 +1,1 @@
-"""Comparisons of solvers over a grid of problems: runs, tables, figures."""
+"""`distsms compare`: runs of several solvers on a grid of problems, with tables and figures of the results."""

@@ -21,7 +21,7 @@ from distsms.report.mpl import STYLE, save
 from distsms.study.grid import CompletedRun
 from distsms.study.tables import ROUNDING, best_run, problems
 
-STYLES = {  # method -> colour, marker
+STYLES = {  # the colour and the marker of each method
     "lmvm": ("#0072B2", "o"),
     "lmvm, c_mu 10": ("#56B4E9", "s"),
     "lmvm, c_mu 100": ("#E69F00", "D"),
@@ -36,12 +36,12 @@ LEGEND_INCHES = 1.65  # the width of the widest entry of a legend
 PROVED_GAP, UNKNOWN = "proved gap", "uncertainty of the least J"
 PROVED, UNPROVED = "end: proved", "end: limit or standstill"
 END_MARKERS = {PROVED: "*", UNPROVED: "X"}
-EARLY = 0.15  # the axis need not show this share of a run's test points: as a rule w is still near 0 there
-PAPERS_C_MU = 10.0  # with which section 5.5.3 of the paper compares AGM with LMVM
+EARLY = 0.15  # this share of a run's test points may be below the axis: those with the lowest values, which come early
+PAPERS_C_MU = 10.0  # the c_mu with which section 5.5.3 of the paper compares AGM with LMVM
 
 
 class Reference(NamedTuple):
-    """The least J known of a problem, and how far above the minimum of J it may be."""
+    """The least J known of a problem, and its uncertainty: a bound on its distance from the minimum of J."""
 
     J: float
     uncertainty: float
@@ -57,7 +57,7 @@ class Reference(NamedTuple):
 
 
 class Quantity(NamedTuple):
-    """What a row of panels shows."""
+    """The quantity that a row of panels shows."""
 
     label: str  # of the y-axis; MEASURE stands for the name of the measure
     # Draws the runs of a problem into axes, given its reference and the style of each method's lines.
@@ -74,7 +74,7 @@ def draw(runs: Sequence[CompletedRun], title: str, folder: Path) -> list[Path]:
     title : str
         The title of the figures, to which the measure is added.
     folder : Path
-        Where the files go; it is created if necessary.
+        The folder for the files; it is created if necessary.
     """
     written = []
     for measure in dict.fromkeys(run.spec.measure for run in runs):
@@ -113,7 +113,8 @@ def panels(
     title : str
         The title of the figure.
     known : dict
-        All runs of each problem, drawn or not; see `tables.problems`. The least J known is that of these.
+        All runs of each problem, also those that are not drawn; see `tables.problems`. From them the least J known is
+        computed.
     """
     groups, styles = problems(runs), _styles(run.spec.method for run in runs)
     with matplotlib.rc_context(STYLE):
@@ -150,7 +151,10 @@ def _objective(
 
 
 def _excess(axes: Any, runs: Sequence[CompletedRun], reference: Reference, styles: dict[str, dict[str, Any]]) -> None:
-    """Draw best J - least J known, but at least a tenth of its uncertainty, since the axis is logarithmic."""
+    """Draw the best J minus the least J known.
+
+    Since the axis is logarithmic, values below a tenth of the uncertainty of the least J are drawn there.
+    """
     floor = reference.uncertainty / 10
     axes.set_yscale("log")
     axes.axhspan(floor / 2, reference.uncertainty, color="0.9", zorder=0, label=UNKNOWN)
@@ -199,9 +203,9 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
     Parameters
     ----------
     points : dict
-        Measure -> method -> list of (epsilon, evaluations).
+        For each measure and method, a list of pairs (epsilon, evaluations).
     theory : dict
-        Measure -> the paper's lower bound on the steps of cutting-plane methods, as a function of epsilon.
+        For each measure, the paper's lower bound on the steps of cutting-plane methods, as a function of epsilon.
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1.2 + 3.6 * len(points), 4.6), layout="constrained")
@@ -209,7 +213,7 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
         styles = _styles(method for methods in points.values() for method in methods)
         for axes, (measure, methods) in zip(grid, points.items(), strict=True):
             for k, (method, pairs) in enumerate(methods.items()):
-                # The markers are hollow and of different sizes, so that equal points are seen one inside the other.
+                # The markers are hollow and of different sizes, so that all markers at the same place are visible.
                 hollow = {"markevery": 1, "drawstyle": "default", "markersize": 4 + 2 * k, "markerfacecolor": "none"}
                 axes.plot(*np.array(pairs).T, label=method, **{**styles[method], **hollow})
             epsilons = np.unique([epsilon for pairs in methods.values() for epsilon, _ in pairs])
@@ -229,12 +233,12 @@ def _main_c_mu(runs: Sequence[CompletedRun], solver: str) -> float | None:
 
 
 def _seconds(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the seconds, raised to 1e-4 where they are less, for a logarithmic axis."""
+    """Return the seconds for a logarithmic axis, where values below 1e-4 are replaced by 1e-4."""
     return np.maximum(columns["seconds"], 1e-4)
 
 
 def _plain_numbers(axes: Any) -> None:
-    """Label a logarithmic x-axis in plain numbers: the powers of ten, or 1, 2, 5, ... of each where these are few."""
+    """Label a logarithmic x-axis with plain numbers: powers of ten, and 2 and 5 times these if the axis is short."""
     low, high = axes.get_xlim()
     subs = (1.0, 2.0, 5.0) if high < 50 * low else (1.0,)
     axes.xaxis.set_major_locator(LogLocator(subs=subs))

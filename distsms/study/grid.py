@@ -6,10 +6,10 @@ comparison.json        what is compared: data, test data, settings, ranks. A fol
 cells/NAME/            one run, named after its measure, lambda, solver and c_mu (see `RunSpec.name`):
     trace.jsonl        a line for each evaluation, as `distsms train --trace` writes it
     test.jsonl         ROCArea and PRBEP on the test rows, for the best w after some of the evaluations
-    result.json        how the run ended. It is written last, so that a run without it is made again
+    result.json        how the run ended. It is written last; if it is missing, the run is made again
 
-The limits of time and evaluations may grow from one call to the next; runs that a smaller limit ended are then made
-again.
+The limits of time and evaluations may be larger in the next call. The runs that were ended by the smaller limit are
+then made again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ OUTPUTS = ("table.md", "table.csv", "figures")
 """The files and folders that are made from the runs."""
 
 LIMITS = {"time": ("time_limit", "seconds"), "limit": ("max_evaluations", "evaluations")}
-"""Status of a run that a limit ended -> the setting of that limit, and the field of the result that it limits."""
+"""For each status of a run that was ended by a limit: the setting of the limit, and the field of the result to which
+the limit applies.
+"""
 
 
 class RunSpec(NamedTuple):
@@ -83,7 +85,7 @@ class RunSpec(NamedTuple):
 def grid(
     measures: Sequence[str], lambdas: Sequence[float], solvers: Sequence[str], c_mus: Sequence[float | None]
 ) -> list[RunSpec]:
-    """Return every combination once; solvers of the exact risk, which do not smooth, have one run for all c_mus."""
+    """Return every combination once. Solvers of the exact risk have no smoothing, so c_mu is None in their runs."""
     specs = [
         RunSpec(measure, lam, solver, c_mu)
         for measure, lam, solver in product(measures, lambdas, solvers)
@@ -99,7 +101,7 @@ class CompletedRun:
     spec: RunSpec
     result: Mapping[str, Any]  # the fields of result.json
     trace: dict[str, Floats]  # the columns of trace.jsonl, each (lines,), with NaN for null; empty without lines
-    test: dict[str, Floats]  # the columns of test.jsonl, likewise
+    test: dict[str, Floats]  # the columns of test.jsonl, in the same form
 
     @classmethod
     def read(cls, folder: Path) -> CompletedRun:
@@ -110,7 +112,7 @@ class CompletedRun:
         InputError
             If a file is missing or damaged, or does not agree with the others; the message names the file.
         """
-        remedy = f"Remove this run's folder, {folder}, and it is run anew"
+        remedy = f"Remove this run's folder, {folder}; the run is then made again"
         (result,) = read_objects(folder / RESULT, RESULTS, remedy)
         trace = read_trace(folder / TRACE, remedy)
         test = to_columns(read_objects(folder / TEST, TESTED, remedy, lines=True), TESTED)
@@ -120,11 +122,12 @@ class CompletedRun:
         if result["J"] is None and result["status"] != NONFINITE:
             raise InputError(f"{folder / RESULT}: has no J. {remedy}")
         if (result["J"] is None) != (not trace):  # a run has no J only if its first evaluation was not finite
-            raise InputError(f"{folder / TRACE}: has {'a' if trace else 'no'} line, against {RESULT}. {remedy}")
+            lines = "lines although it has no J" if trace else "no line although it has a J"
+            raise InputError(f"{folder / TRACE}: contradicts {RESULT}: the run has {lines}. {remedy}")
         return cls(spec, result, trace, test)
 
     def cut_short(self, settings: Settings) -> bool:
-        """Whether a limit ended the run that is larger in these settings."""
+        """Whether the run was ended by a limit, and this limit is larger in the given settings."""
         if self.result["status"] not in LIMITS:
             return False
         limit, used = LIMITS[self.result["status"]]
@@ -141,8 +144,8 @@ class RunStore:
         """Raise InputError if the folder holds anything but a comparison, or a damaged one without `overwrite`."""
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise InputError(
-                f"{self.path}: is not a folder, but a file or a link that leads to none; name another place for the "
-                "comparison"
+                f"{self.path}: is not a folder, but a file or a link that does not lead to a folder; name another "
+                "place for the comparison"
             )
         if self.path.is_dir() and any(self.path.glob("[!.]*")):
             if not (self.path / IDENTITY).exists():
@@ -151,13 +154,13 @@ class RunStore:
                 self._identity  # noqa: B018 - raises InputError
 
     def _holds_runs_alone(self) -> bool:
-        """Whether there is a run, and no file that a comparison does not write: then even a damaged IDENTITY is one."""
+        """Whether the folder has runs and no other files. Then it is a comparison, even if its IDENTITY is damaged."""
         names = {path.name for path in self.path.glob("[!.]*")}
         files = {path.name for path in (self.path / CELLS).rglob("[!.]*") if path.is_symlink() or not path.is_dir()}
         return names <= {IDENTITY, CELLS, *OUTPUTS} and bool(files) and files <= {TRACE, TEST, RESULT}
 
     def open(self, identity: Mapping[str, Any], overwrite: bool) -> None:
-        """Begin the comparison that `identity` describes, or go on with it.
+        """Begin the comparison that `identity` describes, or continue it if the folder has it already.
 
         Raises
         ------
@@ -171,8 +174,8 @@ class RunStore:
             differing = differences(self._identity, json.loads(to_json(identity)))
             if differing:
                 raise InputError(
-                    f"{self.path}: holds another comparison ({'; '.join(differing)}). Name another folder, or begin "
-                    "anew with --overwrite"
+                    f"{self.path}: holds another comparison ({'; '.join(differing)}). Name another folder, or replace "
+                    "this comparison (--overwrite)"
                 )
             return
         self.write(IDENTITY, to_json(identity, indent=1) + "\n")
@@ -185,7 +188,7 @@ class RunStore:
         return CompletedRun.read(folder)
 
     def all_finished(self) -> list[CompletedRun]:
-        """Return every run that has ended, now or before, by measure, falling lambda, solver and rising c_mu.
+        """Return all runs that have ended, sorted by measure, falling lambda, solver and rising c_mu.
 
         Raises
         ------
@@ -222,7 +225,7 @@ class RunStore:
         path = self.path / IDENTITY
         remedy = "So this is not a comparison, or a damaged one; name another folder"
         if self._holds_runs_alone():
-            remedy += ", or begin anew with --overwrite"
+            remedy += ", or replace it (--overwrite)"
         return read_objects(path, IDENTITIES, remedy)[0] if path.exists() else {}
 
 
@@ -230,7 +233,7 @@ def _require_folder(path: Path) -> None:
     """Raise InputError if `path` exists and is no folder. A link is refused, too, since the folder may be emptied."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise InputError(
-            f"{path}: is no folder, but a file or a link. Move it elsewhere, and the same line again goes on"
+            f"{path}: is not a folder, but a file or a link. Move it elsewhere; the same command then continues"
         )
 
 
@@ -242,7 +245,7 @@ def _remove(path: Path) -> None:
         raise InputError(f"{path}: cannot be removed: {error}") from error
 
 
-# The fields of each file -> the test that a value must pass.
+# The required fields of each file, each with a condition on its value.
 NONFINITE = Status.NONFINITE.name.lower()
 TESTED: Fields = {**LINE, "best_J": is_number_or_null, **MEASURED}
 RESULTS: Fields = {

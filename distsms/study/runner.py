@@ -1,8 +1,8 @@
 """Make the runs of a comparison of solvers on one data set (JMLR, section 5).
 
-The clock of a run counts the solving only. The data stay loaded; each solver first runs a few evaluations of each
-measure that are not counted; and the test rows are read and scored when the run is over, with vectors w that were saved
-on the disk meanwhile.
+The time of a run is that of the solver alone. The data are loaded once for all runs. Before the first run with a solver
+and a measure, a few evaluations are made that are not counted. The test rows are read and scored after the run, with
+the vectors w that were saved on disk during the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.study.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 from distsms.training.objectives import make_losses
 from distsms.training.recorder import recording
@@ -35,22 +35,20 @@ from distsms.utils.files import require_space
 from distsms.utils.formatting import to_json
 from distsms.utils.typing import Floats
 
-GROWTH = 1.12  # the next w is saved after this many times the evaluations of the last one
-WARMING = 3  # evaluations of the run that warms up
+GROWTH = 1.12  # the number of evaluations is multiplied by this between two saved w
+WARMING = 3  # number of evaluations of a run that warms up
 TESTED_BYTES = 2**26
 """The memory of a rank for the vectors w, and their scores, that are tested in one pass over the test rows."""
 
 
 class HeldOutRows:
-    """The test rows, of a data set or a file, which are read in parts for each evaluation.
-
-    The constructor reads them once, so that an error in them is found before anything is run. **Collective.**
-    """
+    """The test rows, of a data set or a file. They are read again, in parts, for each call of `scored`."""
 
     def __init__(self, path: str, training: Manifest, comm: Communicator, ignore_new: bool = False) -> None:
-        """Read the rows once; they must have the columns and labels of the data set `training`. **Collective.**
+        """Read the rows once, so that an error in them is found before the first run. **Collective.**
 
-        Raises InputError where they cannot be read.
+        The rows must have the columns and labels of the data set `training`, but with `ignore_new` other columns are
+        left out. Raises InputError if the rows cannot be read.
         """
         self._path, self._like = path, inputs.untrained_model(training)
         self._comm, self._quiet = comm, inputs.InputOptions(ignore_new, quiet=True)
@@ -74,16 +72,17 @@ class Runner:
     test : HeldOutRows or None
         The test rows, if any.
     ordering : str
-        How the margins are ordered; see `losses.registry.choose_ordering`.
+        The ordering of the losses; see `distsms.losses.registry.choose_ordering`.
     folder : RunStore
         Where the runs are saved.
     comm : Communicator
+        The ranks.
     stop_wanted : callable
-        As for `Objective`.
+        See `distsms.optim.objective.Objective`.
     about : mapping
         More fields for every result.json, such as host and versions.
     step : {"root", "spread"}
-        Where the solver's vectors are saved.
+        Whether the root holds the solver's vectors, or each rank a slice; see `distsms.parallel.vectors`.
     """
 
     def __init__(
@@ -104,7 +103,10 @@ class Runner:
         self._warm: set[tuple[str, str]] = set()
 
     def run(self, cell: RunSpec, settings: Settings) -> Result:
-        """Solve, measure on the test rows, and write the run's files; a run that a signal stopped stays unfinished."""
+        """Make a run, compute its measures on the test rows, and write its files.
+
+        If a signal stops the run, its results are not written, and the next call makes it again.
+        """
         self._warm_up(cell, settings)
         comm, folder = self.comm, Path()
         with comm.fail_together():
@@ -135,7 +137,7 @@ class Runner:
         )
 
     def _warm_up(self, cell: RunSpec, settings: Settings) -> None:
-        """Make a few evaluations that are not counted, since the first ones load kernels and PETSc and touch memory."""
+        """Make a few evaluations that are not counted. The first ones are slow, since they load kernels and PETSc."""
         if (cell.measure, cell.solver) not in self._warm:
             self._warm.add((cell.measure, cell.solver))
             minimize(self._objective(cell, lambda: False), replace(settings, max_evaluations=WARMING))
@@ -174,15 +176,15 @@ class Runner:
 
 
 class SavedIterates:
-    """The best w so far after some of the evaluations, whose distance grows.
+    """Saves the best w so far after some of the evaluations, which become rarer during the run.
 
-    The vectors are in a file without a name, which disappears with the process. They take 8 p bytes each; 1000
-    evaluations save some 50 of them.
+    The vectors are in a file without a name, which disappears with the process. Each takes 8 p bytes. A run of 1000
+    evaluations saves about 50 of them.
 
     Parameters
     ----------
     folder : Path or None
-        Where the file is; None keeps only the records (evaluation, seconds and best J of each w).
+        The folder of the file. With None no vectors are saved, only the records (evaluation, seconds and best J).
     gather : callable
         Returns the whole w from this rank's slice, on the root, and None on the other ranks; see `Vectors.gather`.
     """
@@ -201,7 +203,10 @@ class SavedIterates:
             self._file.close()
 
     def __call__(self, state: State, w: Floats) -> None:
-        """Save w, of which this is a slice, if it is due and differs from the last one. On all ranks with a slice."""
+        """Save w if it is time to, and if J has become smaller since the last w was saved.
+
+        w : this rank's slice. Collective among the ranks that have a slice.
+        """
         if state.evaluation >= self._next:
             self._next = max(state.evaluation + 1, math.ceil(GROWTH * state.evaluation))
             if not self.records or state.best_J < self.records[-1]["best_J"]:

@@ -1,8 +1,8 @@
 """Make the tables of a comparison: when each run came within 1 % of the least J known, and whether all runs agree.
 
-The main table is that of JMLR, table 2. A problem is a measure and a lambda; its least J known is the least that any of
-its runs has found. Every run proves that no J lies below its lower bound. Where another run found such a J, there is a
-mistake in a solver, in the objective, or in the proof.
+The main table has the form of table 2 of JMLR. A problem is a measure and a lambda. The least J known of a problem is
+the smallest J that any of its runs has found. Every run proves that no J is below its lower bound. If another run found
+such a J, there is a mistake in a solver, in the objective, or in the proof.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from distsms.study.grid import CompletedRun
 from distsms.utils.formatting import format_table
 
 SHARES = {"1 %": 0.01, "0.1 %": 0.001}
-"""How far above the least J known a run may be to count as having come near to it: names of columns -> shares of J."""
+"""The targets that are timed, by the name of the column: a run reaches one when its J is above the least J known by at
+most this share.
+"""
 
 ROUNDING = 1e-9
-"""The share of J by which a J may lie below another run's lower bound, since J is a rounded sum over all rows."""
+"""A J may be below another run's lower bound by this share, since it is a sum over all rows and has rounding errors."""
 
 ENDINGS = {
     "proved": "proved to its target",
@@ -63,7 +65,7 @@ def best_run(runs: Sequence[CompletedRun]) -> CompletedRun | None:
 
 
 def time_to(run: CompletedRun, least: float, share: float) -> TimeToTarget:
-    """Return when the best J of a run first was at most (1 + share) least."""
+    """Return the evaluations and seconds after which the best J of a run was at most (1 + share) * least."""
     reached = np.flatnonzero(run.trace["best_J"] <= (1 + share) * least) if run.trace else np.empty(0, int)
     if len(reached):
         first = reached[0]
@@ -78,7 +80,8 @@ def time_to(run: CompletedRun, least: float, share: float) -> TimeToTarget:
 def best_lambda(runs: Sequence[CompletedRun], measure: str) -> float | None:
     """Return the lambda whose run of least J has the best test measure, or None without test rows.
 
-    Measures are compared as the paper prints them, in per cent with two decimals; of equal ones the larger lambda wins.
+    Measures are compared in per cent with two decimals, as the paper prints them. If several are equal, the largest
+    lambda is chosen.
     """
     candidates = []
     for (name, lam), group in problems(runs).items():
@@ -89,7 +92,10 @@ def best_lambda(runs: Sequence[CompletedRun], measure: str) -> float | None:
 
 
 def disagreements(runs: Sequence[CompletedRun]) -> list[str]:
-    """Return a sentence for each pair of runs of which one found a J below the lower bound that the other proved."""
+    """Return a sentence for each pair of runs that contradict each other.
+
+    They do if one run found a J below the lower bound that the other proved.
+    """
     sentences = []
     for group in problems(runs).values():
         for run, other in product(group, group):
@@ -103,7 +109,10 @@ def disagreements(runs: Sequence[CompletedRun]) -> list[str]:
 
 
 def rows(runs: Sequence[CompletedRun]) -> list[dict[str, Any]]:
-    """Return a row for each run, ready for CSV, by problem; what was not reached is None, with the reason beside it."""
+    """Return a row of a CSV file for each run, ordered by problem.
+
+    If a run did not reach a target, its evaluations and seconds are None, and another column has the reason.
+    """
     lines = []
     for group in problems(runs).values():
         best = best_run(group)
@@ -155,8 +164,8 @@ def table2(runs: Sequence[CompletedRun], every_lambda: bool = False) -> tuple[li
     """Return the header and the rows of the paper's table 2.
 
     There is a row for each measure, at the lambda of the best test measure, or with `every_lambda` a row for each
-    measure and lambda. A row has that test measure, the least J known, within what share of it the optimum is proved to
-    be, and the seconds and evaluations of each method to within 1 % of it.
+    measure and lambda. A row has the test measure; the least J known, and the largest share of it by which the minimum
+    can be smaller; and the seconds and evaluations that each method needed to come within 1 % of the least J known.
     """
     methods = list(dict.fromkeys(run.spec.method for run in runs))
     lines = []

@@ -11,7 +11,7 @@ import gc
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,25 +19,34 @@ import numpy as np
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
-from distsms.errors import InputError
+from distsms.errors import EXIT_OK, EXIT_VACUOUS, InputError
 from distsms.inference import model
 from distsms.inference.model import Model
+from distsms.inference.scoring import ScoredRows
 from distsms.matrix.augmented import WithBias
 from distsms.matrix.normalization import Normalization
 from distsms.measures import Measure
+from distsms.metrics.differences import JudgedRows
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.optim.objective import Objective
-from distsms.optim.result import Result, State
+from distsms.optim.result import Result, State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import Vectors, choose_step, make_vectors
+from distsms.parallel.vector_placement import choose_step, make_vectors
+from distsms.parallel.vectors import Vectors
+from distsms.training.advice import advise, describe_chance, describe_idleness
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows, model_info, provenance
+from distsms.training.quick_check import Checker, QuickCheck, judge, reserve
 from distsms.training.recorder import recording
+from distsms.training.verdict import why_chance
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
+
+UNFINISHED = (Status.STOPPED, Status.TIME, Status.NONFINITE)
+"""After these endings a model is not compared with others: time is short, or there is no model."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,10 @@ class RunOptions:
         Asked on every rank at each evaluation; True on any rank ends the run with what it has.
     measure_rows : bool
         Whether to compute the measures on the training rows, which sorts the scores.
+    check : bool
+        Whether to compare a model for another measure with a ROCArea model (`distsms.training.quick_check`).
+    hold_out : bool
+        Whether this holds out training rows; otherwise the caller compares the models on test rows.
     """
 
     memory: float | None = None
@@ -167,6 +180,8 @@ class RunOptions:
     trace: str | os.PathLike[str] | None = None
     stop_wanted: Callable[[], bool] = lambda: False
     measure_rows: bool = True
+    check: bool = False
+    hold_out: bool = True
 
 
 @dataclass
@@ -181,6 +196,11 @@ class TrainedModel:
         The constant that is added to each score, and the score from which on a row is called positive.
     result : Result
         How the run ended, and what it proved.
+    chance : str
+        Why the model ranks no better than chance; an empty string if it ranks better. Without
+        `RunOptions.measure_rows` only equal scores count.
+    check : QuickCheck or None
+        The comparison with a quick ROCArea model. A caller that compares them on test rows replaces it.
     training : dict or None
         The measures on the training rows, by name.
     data : dict or None
@@ -201,12 +221,54 @@ class TrainedModel:
     threshold: float
     result: Result
     distribution: Distribution
+    chance: str
+    check: QuickCheck | None
     training: dict[str, float] | None
     data: dict[str, Any] | None
     vectors: Vectors
     clock: Clock
     reading: ReadCounter
     evaluations: int
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the model ranks no better than chance."""
+        return bool(self.chance)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `distsms train`."""
+        return self.result.status.exit_code or (EXIT_VACUOUS if self.vacuous else EXIT_OK)
+
+    def warnings(self) -> list[str]:
+        """Return what people must know before they use the model, in whole sentences; mostly nothing."""
+        task, result = self.task, self.result
+        advice = advise(self.check, task.measure, self.vacuous)
+        if not self.vacuous:
+            return [text for text in (describe_idleness(result), advice) if text]
+        n_pos = 0 if self.data is None else self.data["n_pos"]
+        said = describe_chance(self.chance, task.measure, task.settings.lam, task.bias, result, n_pos)
+        return [f"{said} {advice}".rstrip()]
+
+    def findings(self) -> dict[str, Any]:
+        """Return what a model file says of whether the model is of use."""
+        found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
+        return found | ({"rocarea_check": self.check.as_json()} if self.check else {})
+
+    def rocarea_model(self, own: Model) -> Model | None:
+        """Return the quick ROCArea model of the check, for rows as `own`, this run's model, has them; or None."""
+        if self.check is None or self.check.why:
+            return None
+        info = {name: own.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
+        return model.from_training(self.check.w, info, self.task.manifest)
+
+    def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
+        """Compare both models on test rows, which they have scored: this one first. **Collective.**"""
+        assert self.check is not None
+        (own, labels), (other, _) = scored.counted_scores(0), scored.counted_scores(1)
+        numbers = scored.first_row + np.flatnonzero(scored.counted)
+        judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold))
+        self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
@@ -231,6 +293,7 @@ class TrainedModel:
             self.data,
             comm.bcast(provenance() if comm.is_root else None),
         )
+        info |= self.findings()
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
         return model.from_training(self.w, info, task.manifest)
 
@@ -277,11 +340,20 @@ def fit(
             ordering, step = plan.ordering, plan.step
         elif options.memory is not None:
             raise InputError("a limit of memory is for data sets, which can be streamed; these rows are in memory")
+    checked = options.check and task.measure.family != "rocarea"
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:
             observer.planned(plan, recorder.notes)
-        block = task.data if isinstance(task.data, DataBlock) else _load(task.data, comm, plan, clock, reading)
+        reserved = None
+        if checked and plan is not None and options.memory is not None:
+            reserved = reserve(options.memory, plan.needs.least(comm.size, root=True))
+            checked = reserved is not None
+        block = (
+            task.data
+            if isinstance(task.data, DataBlock)
+            else _load(task.data, comm, plan, reserved or 0.0, clock, reading)
+        )
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
         features = WithBias(block.features, task.bias) if task.bias else block.features
         step, _ = choose_step(step, features.shape[1], comm.size, settings.traits.spreadable)
@@ -305,13 +377,25 @@ def fit(
                 data = describe_data_set(manifest, manifest.directory)
             else:
                 data = describe_rows(block, task.fingerprint, comm)
+        chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm)
+    del scores, labels
+    check = None
+    if checked and result.status not in UNFINISHED:
+        with clock.phase("check"):
+            ended = result.seconds, result.evaluations, result.w
+            what = block, task.measure, settings, task.bias, *ended, comm
+            check = Checker(*what, memory=reserved, stop_wanted=options.stop_wanted).run(options.hold_out)
     w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
     made = Distribution(ordering, step, comm.size)
-    found = task, options, w, bias, threshold, result, made, training, data
+    found = task, options, w, bias, threshold, result, made, chance, check, training, data
     return TrainedModel(*found, vectors, clock, reading, evaluations)
 
 
-def _load(data: Manifest, comm: Communicator, plan: Plan | None, clock: Clock, reading: ReadCounter) -> DataBlock:
+def _load(
+    data: Manifest, comm: Communicator, plan: Plan | None, reserved: float, clock: Clock, reading: ReadCounter
+) -> DataBlock:
+    """Load this rank's rows within the plan, less some bytes that are needed later. Collective."""
     assert plan is not None
+    room = plan.room(comm.is_root)
     with clock.phase("load"), reading:
-        return dataset.load(data, comm, budget=plan.room(comm.is_root))
+        return dataset.load(data, comm, budget=room and room._replace(bytes=room.bytes - int(reserved)))

@@ -18,7 +18,7 @@ from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
 from distsms.measures import Measure
 from distsms.optim.settings import Settings
-from distsms.parallel.vectors import SHARED_FROM, choose_step
+from distsms.parallel.vector_placement import SHARED_FROM, choose_step
 from distsms.utils.formatting import format_bytes
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
@@ -89,7 +89,10 @@ class Needs:
 
 
 class Layout(NamedTuple):
-    """Where the solver's vectors live (see `distsms.parallel.vectors`), with how many ranks in all and on this node."""
+    """Where the solver's vectors live, with how many ranks in all and on this node.
+
+    See `distsms.parallel.vector_placement`.
+    """
 
     step: str
     size: int

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of learning: files, HDF5, compiled kernels, hashes, formatting, folders of results."""
+"""General helpers without machine learning: files, HDF5, compiled kernels, hashes, formatting, folders of results."""

@@ -34,8 +34,8 @@ PARTIAL = ".partial"
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Replace a file atomically: yield a temporary path, which takes the place of `path` when the body succeeds.
 
-    Whatever fails, or if the process is killed, `path` holds either the whole new file or the old one. A symbolic link
-    is followed.
+    If something fails, or if the process is killed, `path` is either the complete new file or the old file. If `path`
+    is a symbolic link, the file to which it points is replaced.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def remove_partial(directory: Path) -> None:
-    """Remove the temporary files of killed writers from a directory that this process holds; see `atomic_write`."""
+    """Remove from a directory, held by `exclusive`, temporary files that killed processes left; see `atomic_write`."""
     for path in directory.glob(f".*{PARTIAL}"):
         path.unlink(missing_ok=True)
 
@@ -123,8 +123,8 @@ def require_space(directory: Path, n_bytes: int) -> None:
 def exclusive(directory: Path) -> Iterator[None]:
     """Create a directory and hold it for one writer while the body runs.
 
-    A killed writer holds nothing. Nor does a job that a batch system has requeued, even if the file server still takes
-    the lock of its dead host to be valid.
+    If a writer is killed, the directory is free again. This also works for a SLURM job that was requeued after its host
+    failed: the new run ignores a lock of the earlier run, which a file server may still consider valid.
 
     Raises
     ------
@@ -136,7 +136,9 @@ def exclusive(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = _locked(path)
     except BlockingIOError as error:
-        raise InputError(f"{directory}: another job is writing here{error.strerror}; wait for it") from error
+        raise InputError(
+            f"{directory}: another job is writing here{error.strerror}; wait until it has ended"
+        ) from error
     except OSError as error:
         raise InputError(f"{directory}: cannot be written to: {error.strerror}") from error
     with lock:
@@ -155,9 +157,8 @@ def _locked(path: Path) -> IO[str]:
     """
     me = _owner()
     while True:
-        handle = os.open(
-            path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666
-        )  # a link could lead elsewhere
+        # O_NOFOLLOW, since a symbolic link could point to a file of somebody else
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         lock = open(handle, "a+", encoding="utf-8")  # noqa: SIM115 - closed by the caller
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +178,7 @@ def _locked(path: Path) -> IO[str]:
                 lock.write(json.dumps(me))
                 lock.flush()
                 return lock
-        lock.close()  # its last holder removed it meanwhile
+        lock.close()  # the holder before us has removed the file between our opening and locking it; try again
 
 
 def _owner() -> dict[str, str]:
@@ -202,7 +203,7 @@ def _read_owner(lock: IO[str]) -> dict[str, str] | None:
 
 
 def _went_before(holder: dict[str, str] | None, me: dict[str, str]) -> bool:
-    """Return whether the holder is this very job before it was requeued; that run has ended, wherever it was."""
+    """Return whether the holder is an earlier run of this job, before it was requeued. That run must have ended."""
     return bool(holder and me["job"] and holder["job"] == me["job"] and holder["restart"] != me["restart"])
 
 
@@ -210,7 +211,7 @@ def sync(path: Path) -> None:
     """Flush a directory's entries, or a closed file, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        # Some file systems know no fsync of a directory.
+        # Some file systems do not support fsync of a directory.
         with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
             os.fsync(handle)
     finally:

@@ -1,4 +1,4 @@
-"""Text for people and JSON: tables, numbers of bytes, and NaN as null."""
+"""Formatting of tables and of numbers of bytes, and conversion of values to JSON."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ S27, S30, S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 def row_keys(rows: NDArray[Any], seed: int) -> NDArray[np.uint64]:
-    """Return a key for each row, at which its sequence of random numbers starts; different rows have different keys.
+    """Return a key for each row, which seeds its sequence of random numbers. Different rows have different keys.
 
     Parameters
     ----------

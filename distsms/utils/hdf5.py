@@ -1,8 +1,8 @@
 """Safe reading of HDF5 files that somebody else may have written, or that may be damaged.
 
-HDF5's library follows links out of a file, allocates whatever memory a header asks for, and (up to release 2.0) never
-returns from a heap of strings in which one size is wrong. So files are checked before the library uses what they claim.
-No sound file is refused.
+The HDF5 library follows links to other files, and allocates as much memory as a header claims. Up to release 2.0 it
+runs into an endless loop if a size in a heap of strings is wrong. So this module checks links, sizes and heaps before
+the library uses them. It accepts all valid files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import h5py
 from distsms.errors import InputError
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_HEAP = b"GCOL\x01"  # how a heap of strings begins; its header has 16 bytes, like that of every object in it
+_HEAP = b"GCOL\x01"  # the first bytes of a heap of strings; the heap and every object in it has a header of 16 bytes
 _PACKED = 1100
 """The maximum number of bytes that one byte of a compressed dataset may represent: deflate reaches 1032, Blosc's LZ4
 255.
@@ -41,9 +41,9 @@ def open_file(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Itera
     path : path
         The file.
     kind : str
-        What it should be, for the error message.
+        The kind of file that is expected, for the error message; "a model", for example.
     mode : str, optional
-        As for `h5py.File`.
+        The mode of `h5py.File`.
     """
     try:
         with h5py.File(path, mode, locking=False) as file:
@@ -63,9 +63,9 @@ def open_file(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Itera
 
 
 def dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """Return the dataset of this name if it lies in the file itself and is not larger than its stored bytes allow.
+    """Return the dataset of this name, after checks that its data are in this file and that its shape is possible.
 
-    Reads no data.
+    The data are not read.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def dataset(file: h5py.File, name: str) -> h5py.Dataset:
     own = all(isinstance(file.get("/".join(parts[: k + 1]), getlink=True), h5py.HardLink) for k in range(len(parts)))
     found = file[name] if own else None
     if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
-        raise InputError(f"{file.filename}: has no dataset '{name}' of its own.")
+        raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
     size = os.path.getsize(file.filename)
     claims = math.prod(found.shape or (0,)), math.prod(found.chunks or (0,))
     if max(claims) * found.dtype.itemsize > (size if found.chunks is None else _PACKED * size):
@@ -104,7 +104,7 @@ def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) ->
 
 
 def check_heaps(path: str | os.PathLike[str]) -> None:
-    """Raise InputError if the file is not HDF5, or has a heap of strings in which HDF5 would search for ever.
+    """Raise InputError if the file is not HDF5, or if a damaged heap of strings would put HDF5 into an endless loop.
 
     Call this before reading strings of variable length. Local; reads the whole file once.
     """

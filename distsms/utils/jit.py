@@ -1,9 +1,10 @@
 """`njit` for the kernels, compiled on first use and kept in a cache that many processes may use at once.
 
-Numba's cache stores the compiled versions of a function (one for each combination of types) in files of their own, and
-the names of these files in an index. It replaces each file atomically, but not both together. Two processes that store
-different versions at the same moment choose the same name for both, and from then on one version is found under the
-other's types. So loading and storing take place under a lock on a file beside them.
+Numba compiles a version of a function for each combination of argument types. Its cache stores each version in a file,
+and the names of these files in an index. Numba replaces each file atomically, but not a file and the index together.
+If two processes store different versions at the same moment, they choose the same file name for both. From then on, the
+index leads to the wrong version for one of the two combinations of types. So this module locks a file in the folder of
+the cache while Numba loads or stores a version.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
+from numba.core.runtime import rtsys
 
 LOCK = "distsms.lock"
 PATIENCE = 10.0
-"""Seconds that a process waits for a lock; then it goes on without, since a lock may be lost when its host fails."""
+"""A process waits this many seconds for the lock. Then it goes on without it, since the lock of a failed host may
+remain.
+"""
 _given_up: set[str] = set()
-"""Folders whose lock was waited for in vain."""
+"""The folders whose lock this process no longer waits for."""
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -39,14 +43,32 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
                     "kernels are compiled at each start, since neither the package's folder nor the home directory can "
                     "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
                 )
-        # Numba offers no hook for this. If a future release renames these methods, its own caching remains.
-        cache = getattr(dispatcher, "_cache", None)
+        # Numba has no public interface for this, so its methods are wrapped. If a future release renames them, its own
+        # cache remains, without the lock.
+        cache: Any = getattr(dispatcher, "_cache", None)
+        if hasattr(cache, "load_overload") and hasattr(cache, "_load_overload"):
+            cache.load_overload = _without_compiler(cache.load_overload, cache._load_overload)
         for name, kind in (("load_overload", fcntl.LOCK_SH), ("save_overload", fcntl.LOCK_EX)):
             if hasattr(cache, name):
                 setattr(cache, name, _under_lock(getattr(cache, name), cache, kind))
         return dispatcher
 
     return decorate
+
+
+def _without_compiler(load: Callable[..., Any], load_only: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that loads a compiled version without what only compiling needs.
+
+    Numba imports its implementation of all of Python and NumPy before it looks into the cache: 0.2 s for each process.
+    Compiled code needs none of it but the runtime that counts references.
+    """
+
+    def loaded(signature: Any, target: Any) -> Any:
+        rtsys.initialize(target)
+        found = load_only(signature, target)
+        return load(signature, target) if found is None else found
+
+    return loaded
 
 
 def _under_lock(method: Callable[..., Any], cache: Any, kind: int) -> Callable[..., Any]:

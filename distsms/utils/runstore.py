@@ -1,4 +1,4 @@
-"""Folders of finished parts, from which a killed job resumes, with a description of the problem that they belong to."""
+"""Folders that store the finished parts of a long job, so that the job can be resumed after it was killed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ VERSION = 1
 
 
 class ResumableStore:
-    """A folder with KIND.json and the finished parts in a sub-folder.
+    """A folder with the finished parts in a sub-folder, and with a file KIND.json that describes the problem.
 
-    For the root alone; hold the folder with `files.exclusive`.
+    Only the root uses it, while it holds the folder with `distsms.utils.files.exclusive`.
 
     Attributes
     ----------
     kind : str
-        The kind of the store, as in "path.json".
+        The kind of the job, such as "path"; then KIND.json is path.json.
     parts : str
         The name of the sub-folder.
     path : Path
@@ -39,7 +39,7 @@ class ResumableStore:
 
     @property
     def identity(self) -> Path:
-        """The file that describes the problem of the parts, and the results."""
+        """The path of KIND.json, which describes the problem and, when the job is finished, the results."""
         return self.path / f"{self.kind}.json"
 
     def check(self) -> None:
@@ -62,8 +62,8 @@ class ResumableStore:
             return self.describe(problem)
         if differing := differences(self.read("problem")["problem"], json.loads(to_json(problem))):
             raise InputError(
-                f"{self.path}: holds another {self.kind} ({'; '.join(differing)}). Name another folder, or remove this "
-                "one"
+                f"{self.path}: holds the {self.kind} of another problem ({'; '.join(differing)}). Name another folder, "
+                "or remove this one"
             )
 
     def describe(self, problem: Mapping[str, Any], **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Checks of the JSON in files: required fields and their conditions, and the differences between two objects."""
+"""Checks that JSON read from files has the required fields, and descriptions of how two JSON objects differ."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LIMITS = ("time_limit", "max_evaluations")
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Describe, for people, how two mappings of the same kind differ.
+    """Return sentences that say how two mappings of the same kind differ.
 
     Parameters
     ----------
     there, here : mapping
-        What a folder holds, and what is requested now. `LIMITS` are ignored, and files are compared by their
-        fingerprints rather than by their paths.
+        The description of a problem that a folder holds, and that of the present problem. `LIMITS` are ignored. Files
+        are compared by their fingerprints, not by their paths.
     prefix : str, optional
-        Precedes the names of fields, for nested mappings.
+        Is put before the names of fields, for nested mappings.
 
     Returns
     -------
@@ -65,12 +65,12 @@ def is_number(value: Any) -> bool:
 
 
 def is_number_or_null(value: Any) -> bool:
-    """Return whether a value from JSON is None or a `is_number`."""
+    """Return whether a value from JSON is None or satisfies `is_number`."""
     return value is None or is_number(value)
 
 
 def is_positive(value: Any) -> bool:
-    """Return whether a value from JSON is a `is_number` above 0."""
+    """Return whether a value from JSON satisfies `is_number` and is above 0."""
     return is_number(value) and bool(value > 0)
 
 
@@ -112,7 +112,8 @@ def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -
     Raises
     ------
     InputError
-        If the file cannot be read, or an object lacks a field; with the line where that applies.
+        If the file cannot be read, or an object lacks a field. If there is one object in each line, the message has the
+        number of the line.
     """
     found, number = [], 0
     try:
@@ -128,5 +129,5 @@ def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -
 
 
 def to_columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:
-    """Return the fields named of JSON objects as float arrays, with null as NaN; no arrays if there are no objects."""
+    """Return an array (lines,) float64 for each named field, with NaN for null; no arrays if `lines` is empty."""
     return {name: np.array([line[name] for line in lines], float) for name in names} if lines else {}

@@ -28,7 +28,7 @@ def resource_usage(clock: Clock, moved: tuple[int, int], read: int, evaluations:
     Returns
     -------
     dict
-        Ready for JSON; also has the peak memory.
+        These numbers and the peak memory in bytes, in a form that can be written as JSON.
     """
     return {
         "seconds": dict(clock.seconds),
@@ -60,7 +60,7 @@ def peak_memory() -> int:
 
 
 class ReadCounter:
-    """A context that adds up, in `bytes`, what this process reads from files, as counted by Linux; 0 on other systems.
+    """A context that adds to `bytes` the bytes that this process reads from files. On systems other than Linux it is 0.
 
     Pages of memory-mapped files are not counted.
     """

@@ -1,8 +1,9 @@
-"""Seconds to a proved gap, and to 1 % and 0.1 % of the least J, against dlib's trainer and our cutting planes.
+"""The seconds of lmvm to a proved gap, compared with those of dlib's trainer and of our cutting planes, on one core.
 
-dlib's `svm_rank_trainer` minimizes 1/2 ||w||^2 + C R(w), R being the mean over pairs of max(0, 1 - (s_i - s_j)): this
-is J / lambda where C = 1 / lambda, and its epsilon is a gap in R, as ours is in J. Both are asked for the same;
-whether dlib finds it is seen from J at its w, computed here. It has no PRBEP. Loading is not counted; one core.
+dlib's `svm_rank_trainer` minimizes 1/2 ||w||^2 + C R(w), where R is the mean over pairs of max(0, 1 - (s_i - s_j)).
+With C = 1 / lambda this is J / lambda. Its epsilon is a gap in R, ours is a gap in J; both programs get the same
+epsilon. J at dlib's w is computed here, which shows how near to the minimum dlib came; the seconds to 1 % and 0.1 % of
+the least J are also compared. dlib has no PRBEP. The time for loading does not count.
 
     python -m scripts.benchmarks.comparators DATA C EPSILON W    run dlib once, write w to the file W, print JSON
 """
@@ -30,34 +31,40 @@ from scripts.benchmarks.running import run_module
 
 LADDER = (0.1, 0.03, 0.01, 0.003, EPSILON, 3e-4, 1e-4)
 FASTER = ("adult9", "web8")
-"""Sets with a target."""
+"""The data sets whose names begin like this have a target."""
 
 
-def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Rows of a set; what takes more than the limit counts as that long, and its ratio is at least so much."""
+def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Yield the rows of a data set.
+
+    If a program does not end within the limit, the limit counts as its time. The true ratio is then larger than the
+    one in the table.
+    """
     limit = 3.0 if quick else 600.0
-    block = one.load()
-    target = ">= 50" if one.name.startswith(FASTER) else ""
+    block = given.load()
+    target = ">= 50" if given.name.startswith(FASTER) else ""
     for measure in ("rocarea", "prbep"):
         objective = objective_of(block, measure, Communicator())
         runs = [solve(objective, Settings(LAMBDA, EPSILON)) for _ in range(1 if quick else 5)]
         ours = [result.seconds for result, _ in runs]
-        yield row("comparators", one.name, f"{measure}: lmvm to a proved {EPSILON:g}", ours, "s")
+        yield row("comparators", given.name, f"{measure}: lmvm to a proved {EPSILON:g}", ours, "s")
         planes = solve(objective, Settings(LAMBDA, EPSILON, solver="bmrm", time_limit=limit))[0]
         least = "" if planes.status.exit_code == 0 else f" (not proved after {planes.seconds:.0f} s)"
         ratio = planes.seconds / np.array(ours)
-        yield row("comparators", one.name, f"{measure}: bmrm / lmvm to the proof{least}", ratio, "x", target)
+        yield row("comparators", given.name, f"{measure}: bmrm / lmvm to the proof{least}", ratio, "x", target)
         if measure == "rocarea":
-            yield from _dlib(one, folder, objective, ours, limit, target)
+            yield from _dlib(given, folder, objective, ours, limit, target)
 
 
 def solve(objective: Objective, settings: Settings) -> tuple[Result, list[State]]:
-    """A run, and its course."""
+    """Make a run; return its result and its state after each evaluation."""
     course: list[State] = []
     return minimize(objective, settings, watch=lambda state, w: course.append(state)), course
 
 
-def _dlib(one: Set, folder: Path, objective: Objective, ours: list[float], limit: float, target: str) -> Iterator[Row]:
+def _dlib(
+    given: Set, folder: Path, objective: Objective, ours: list[float], limit: float, target: str
+) -> Iterator[Row]:
     best, course = solve(objective, Settings(LAMBDA, EPSILON / 100, max_evaluations=500, time_limit=limit))
     try:
         import dlib  # noqa: F401
@@ -66,7 +73,7 @@ def _dlib(one: Set, folder: Path, objective: Objective, ours: list[float], limit
         return
     rungs = []  # (epsilon, seconds, J)
     for epsilon in LADDER:
-        found = run_module("comparators", one.train, 1 / LAMBDA, epsilon, folder / "w.npy", limit=limit)
+        found = run_module("comparators", given.train, 1 / LAMBDA, epsilon, folder / "w.npy", limit=limit)
         if found is None:
             break
         request = Request(np.load(folder / "w.npy"), 0.0, SquaredNorm(LAMBDA))
@@ -75,23 +82,23 @@ def _dlib(one: Set, folder: Path, objective: Objective, ours: list[float], limit
     proofs = [seconds for epsilon, seconds, _ in rungs if epsilon == EPSILON]
     note = "" if proofs else f" (dlib not done after {limit:.0f} s)"
     ratio = (proofs[0] if proofs else limit) / np.array(ours)
-    yield row("comparators", one.name, f"rocarea: dlib / lmvm to a proved {EPSILON:g}{note}", ratio, "x", target)
+    yield row("comparators", given.name, f"rocarea: dlib / lmvm to a proved {EPSILON:g}{note}", ratio, "x", target)
     for epsilon, _, J in rungs:
         if epsilon == EPSILON:
-            yield row("comparators", one.name, "rocarea: dlib's J above the least", J - least)
+            yield row("comparators", given.name, "rocarea: dlib's J above the least", J - least)
     for share in (0.01, 0.001):
         mine = next((state.seconds for state in course if state.best_J <= (1 + share) * least), np.nan)
         theirs = next((seconds for _, seconds, J in rungs if (1 + share) * least >= J), np.nan)
         if np.isfinite(theirs):
             what = f"rocarea: dlib / lmvm to {100 * share:g} % of the least J"
-            yield row("comparators", one.name, what, theirs / mine, "x")
+            yield row("comparators", given.name, what, theirs / mine, "x")
         else:
             what = f"rocarea: lmvm to {100 * share:g} % of the least J, where dlib does not come"
-            yield row("comparators", one.name, what, mine, "s")
+            yield row("comparators", given.name, what, mine, "s")
 
 
 def run_dlib(data: Path, C: float, epsilon: float, w_file: Path) -> dict[str, Any]:
-    """One training; w in a file."""
+    """Train once with dlib, write w to a file, and return the seconds."""
     import dlib
 
     X, y, _ = load_matrix(read_manifest(data))

@@ -1,4 +1,4 @@
-"""Compressed shards against plain ones: their size, and reading them, from the disk and from the system's cache."""
+"""Compressed shards compared with plain ones: their size, and the time to read them from disk and from the cache."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.stream import forget, read
 
 BYTES, SMALL = 2**29, 2**25
-TIMES = 4  # the set is so often what --memory leaves for rows
+TIMES = 4  # the data set is this many times as large as the memory allowed for rows
 
 
-def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """The set over and over, to half a GiB of plain shards; kept in the folder. All ways take turns."""
-    plain, packed = (_copy(one, folder, kind, SMALL if quick else BYTES) for kind in COMPRESSIONS)
+def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Yield the rows of a data set, which is repeated until its plain shards have half a GiB.
+
+    The repeated data sets stay in the folder. Plain and compressed shards take turns.
+    """
+    plain, packed = (_copy(given, folder, kind, SMALL if quick else BYTES) for kind in COMPRESSIONS)
     sizes = [sum(shard.bytes for shard in manifest.shards) for manifest in (plain, packed)]
-    yield row("compression", one.name, "bytes: plain / compressed", sizes[0] / sizes[1])
+    yield row("compression", given.name, "bytes: plain / compressed", sizes[0] / sizes[1])
     functions = {
         "loading": [_loading(manifest) for manifest in (plain, packed)],
         f"X w, on 1/{TIMES} of the memory": [_streaming(manifest, sizes[0]) for manifest in (plain, packed)],
@@ -44,22 +47,22 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
         seconds = np.array(some)
         yield row(
             "compression",
-            one.name,
+            given.name,
             f"{what}, from {place}: seconds compressed / plain",
             seconds[:, 1] / seconds[:, 0],
             "x",
         )
 
 
-def _copy(one: Set, folder: Path, compression: str, n_bytes: int) -> Manifest:
-    """The set so often that its plain shards take so many bytes, in one shard for each repetition."""
-    data = folder / f"{one.name}-{compression}-{n_bytes}"
+def _copy(given: Set, folder: Path, compression: str, n_bytes: int) -> Manifest:
+    """Write the data set so many times that its plain shards have about `n_bytes`, with one shard for each copy."""
+    data = folder / f"{given.name}-{compression}-{n_bytes}"
     if not (data / "manifest.json").exists():
-        given = read_manifest(one.train)
-        X, y, _ = load_matrix(given)
+        manifest = read_manifest(given.train)
+        X, y, _ = load_matrix(manifest)
         times = max(1, n_bytes // (12 * X.nnz))
         stack = sparse.vstack([X] * times, "csr") if sparse.issparse(X) else np.tile(X, (times, 1))
-        write_data(data, stack, np.tile(y, times), times, dtype=given.dtype, compression=compression)
+        write_data(data, stack, np.tile(y, times), times, dtype=manifest.dtype, compression=compression)
     return read_manifest(data)
 
 

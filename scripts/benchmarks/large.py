@@ -1,4 +1,4 @@
-"""A sparse synthetic set of a size that is not small, on 2 ranks; and 32 ranks on few cores that give the same J."""
+"""A large sparse synthetic data set on 2 ranks; and a small one on 32 ranks, which must give the same J as one rank."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LAMBDA = 1e-4
 ROWS, COLUMNS, SMALL = 2e7, 1e6, 2e4
 
 
-def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """The sets are made here, and kept in the folder; the given one plays no part."""
+def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Yield rows for data sets that are made here and stay in the folder. The given data set is not used."""
     rows, few, many = (2e4, 2e3, 5) if quick else (ROWS, SMALL, 32)
     data, model = _made(folder / f"sparse-{rows:.0g}", rows, COLUMNS), folder / "model.h5"
     manifest = read_manifest(data)

@@ -1,4 +1,4 @@
-"""The ordering of the margins against NumPy's sort and against SciPy's products, at the margins of a training."""
+"""The time of the losses compared with NumPy's sort and with SciPy's products, at margins from a training."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PRODUCTS = {"adult9": "<= 2", "web8": "<= 1", "news20": "<= 0.1"}
 FEW = 6  # evaluations in a round
 
 
-def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Rows of a set; each function goes through the same consecutive w of a training in every round."""
-    block, (X, y, _) = one.load(), load_matrix(read_manifest(one.train))
+def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Yield the rows of a data set. In every round, each function uses the same consecutive w of a training."""
+    block, (X, y, _) = given.load(), load_matrix(read_manifest(given.train))
     c = np.random.default_rng(0).normal(size=len(y))
     losses, asked, margins = {}, {}, {}
     for measure in ("rocarea", "prbep"):
         objective = objective_of(block, measure, Communicator())
         losses[measure] = objective.losses[0]
-        asked[measure] = (requests(objective) * FEW)[:FEW]  # again from the first where there are fewer
+        asked[measure] = (requests(objective) * FEW)[:FEW]  # if there are fewer requests, they are repeated
         margins[measure] = [block.features.margins(request.w) for request in asked[measure]]
 
     def evaluations(measure: str) -> None:
@@ -39,13 +39,13 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     }
     times = timed(functions, 0.2 if quick else 6.0)
     for what, this, that, wanted in (
-        ("ROCArea loss / SciPy's two products", "rocarea", "products", target(PRODUCTS, one.name)),
-        ("NumPy's sort of both classes / ROCArea loss", "sorts", "rocarea", target(SORT, one.name)),
+        ("ROCArea loss / SciPy's two products", "rocarea", "products", target(PRODUCTS, given.name)),
+        ("NumPy's sort of both classes / ROCArea loss", "sorts", "rocarea", target(SORT, given.name)),
         ("PRBEP loss / ROCArea loss", "prbep", "rocarea", "<= 1"),
     ):
-        yield row("loss", one.name, what, times[this] / times[that], "x", wanted)
+        yield row("loss", given.name, what, times[this] / times[that], "x", wanted)
 
 
 def target(targets: dict[str, str], name: str) -> str:
-    """Of a set whose name begins like one that has a target."""
+    """Return the target of a data set whose name begins with a key of `targets`; "" if there is none."""
     return next((wanted for known, wanted in targets.items() if name.startswith(known)), "")

@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing, rows with a target and a verdict, the triad, problems in memory."""
+"""Helpers of the benchmarks: timing in turns, rows of the table with a target and a verdict, the triad, objectives."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from distsms.parallel.communicator import Communicator
 
 LAMBDA, EPSILON = 1e-6, 1e-3
 QUIET = 1.2
-"""Above this ratio of the quickest triad of a part to its slowest, something else used the machine."""
-_TRIAD = 2**22  # elements of each array: beyond any cache of one core
+"""If the rates of the triads during a part differ by more than this factor, something else used the machine."""
+_TRIAD = 2**22  # number of elements of each array; larger than the caches of a core
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: the median of `what`, its quartiles, and what it should be, as in ">= 10" or "<= 2"."""
+    """A row of the table: the median of the quantity `what`, its quartiles, and its target, such as ">= 10"."""
 
     part: str
     data: str
@@ -41,7 +41,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Met, or by how much it is missed; empty without a target."""
+        """Whether the target is met, or by how much it is missed; empty without a target."""
         if not self.target:
             return ""
         sense, bound = self.target.split()
@@ -49,26 +49,27 @@ class Row:
         return "met" if short <= 1 else f"missed by {100 * (short - 1):.0f} %"
 
     def cells(self) -> list[str]:
-        """For a Markdown table."""
+        """Return the cells of this row in a Markdown table."""
         spread = f" ({self.low:.3g} to {self.high:.3g})" if self.low < self.high else ""
         found = f"{self.value:.3g} {self.unit}".strip() + spread
         return [self.part, self.data, self.what, self.target, found, self.verdict]
 
     def numbers(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the row as a mapping that can be written as JSON."""
         return asdict(self) | {"verdict": self.verdict}
 
 
 def row(part: str, data: str, what: str, values: Any, unit: str = "", target: str = "") -> Row:
-    """Of one number, or of one for each round."""
+    """Make a row from one number, or from one number for each round."""
     low, middle, high = np.quantile(np.atleast_1d(values), [0.25, 0.5, 0.75]).tolist()
     return Row(part, data, what, middle, low, high, unit, target)
 
 
 def timed(functions: Mapping[str, Callable[[], object]], seconds: float = 3.0) -> dict[str, np.ndarray]:
-    """Seconds of each function in each round, (rounds,). All take turns in every round, after one that is not counted.
+    """Return the seconds of each function in each round, (rounds,). In a round, each function is called once.
 
-    seconds : of all rounds together, of which there are at least 5 and at most 300.
+    Before the rounds, each function is called once without being timed. There are at least 5 and at most 300 rounds,
+    which together take about as many seconds as the parameter says.
     """
     for function in functions.values():
         function()
@@ -90,7 +91,7 @@ def _triad(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 
 
 class Triad:
-    """a = b + 3 c over arrays that no cache holds: what memory gives one core, or each of several."""
+    """Compute a = b + 3 c over arrays that are larger than the caches, which measures the bandwidth of the memory."""
 
     def __init__(self) -> None:
         self._arrays = np.ones((3, _TRIAD))
@@ -101,37 +102,40 @@ class Triad:
         _triad(*self._arrays)
 
     def rate(self, rounds: int = 9) -> float:
-        """Bytes a second, the median of some rounds."""
+        """Return the bytes moved per second, the median of several rounds."""
         return float(self.nbytes / np.median(timed({"triad": self}, 0.02 * rounds)["triad"]))
 
 
 def two_cores(triads: list[Triad]) -> float:
-    """Bytes a second of several triads at once, on as many threads."""
+    """Return the bytes per second of several triads that run at the same time, each on a thread."""
     with ThreadPoolExecutor(len(triads)) as pool:
         return sum(pool.map(Triad.rate, triads))
 
 
 class Set(NamedTuple):
-    """A data set by name: shards to train on, and, or not, to test on."""
+    """A named data set: the shards to train on and, optionally, the shards to test on."""
 
     name: str
     train: Path
     test: Path | None = None
 
     def load(self, comm: Communicator | None = None) -> DataBlock:
-        """The rows to train on."""
+        """Load this rank's share of the rows to train on; all rows if there is no communicator. Collective."""
         return load(self.train, comm or Communicator())
 
 
 def objective_of(block: DataBlock, measure: str, comm: Communicator) -> Objective:
-    """As `distsms train` makes it."""
+    """Make the objective in the same way as `distsms train`. Collective."""
     n_pos = int(comm.sum(np.array([np.count_nonzero(block.labels > 0)]))[0])
     ordering, _ = choose_ordering("auto", measure, n_pos, block.n - n_pos, comm.size)
     return Objective(block.features, [make_loss(measure, ordering, block.labels, block.weights, comm)], comm)
 
 
 def requests(objective: Objective, evaluations: int = 24) -> list[Request]:
-    """What a training at `LAMBDA` asks in the second half of its first evaluations. Collective; on the root."""
+    """Train at `LAMBDA` for some evaluations, and return the requests of the second half of these. Collective.
+
+    On the ranks that do not run the solver the result is empty.
+    """
     asked: list[Request] = []
     evaluate = objective.evaluate
 
@@ -146,5 +150,5 @@ def requests(objective: Objective, evaluations: int = 24) -> list[Request]:
 
 
 def say(text: str) -> None:
-    """How far the benchmarks are."""
+    """Print a line on standard error, so that the user sees the progress."""
     print(text, file=sys.stderr, flush=True)

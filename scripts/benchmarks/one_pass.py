@@ -1,6 +1,6 @@
-"""A path of 5 folds in one pass and one by one, in turns, under any number of ranks. Prints JSON.
+"""Time a path with 5 folds, with all models in one pass and one after the other, in turns. Print the seconds as JSON.
 
-python -m scripts.benchmarks.one_pass DATA ROUNDS
+python -m scripts.benchmarks.one_pass DATA ROUNDS          also under mpirun with any number of ranks
 """
 
 from __future__ import annotations

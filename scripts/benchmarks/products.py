@@ -1,4 +1,4 @@
-"""X w and X'c against SciPy's on the same float64 data, bytes held for a nonzero, and the share of memory's rate."""
+"""X w and X'c compared with SciPy's on the same float64 data; bytes of memory per nonzero; share of the memory rate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from distsms.matrix.local import PatternRows, SparseRows
 from scripts.benchmarks.measuring import Row, Set, Triad, row, timed
 
 
-def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Rows of a set; no coefficient is zero, so that none is passed over."""
-    features, (X, y, _) = one.load().features, load_matrix(read_manifest(one.train))
+def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Yield the rows of a data set. No coefficient is zero, so that X'c cannot skip rows."""
+    features, (X, y, _) = given.load().features, load_matrix(read_manifest(given.train))
     if not isinstance(features, SparseRows):
         return
     rng = np.random.default_rng(0)
@@ -30,19 +30,19 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
     ones = isinstance(features, PatternRows)
     for name in ("X w", "X'c"):
         ratio = times[f"SciPy {name}"] / times[name]
-        yield row("products", one.name, f"SciPy's {name} / ours", ratio, "x", ">= 1.5" if ones else ">= 1")
+        yield row("products", given.name, f"SciPy's {name} / ours", ratio, "x", ">= 1.5" if ones else ">= 1")
         rate = (features.nbytes + 8 * len(y)) / times[name]
-        yield row("products", one.name, f"bytes of rows a second in {name} / of a triad", 100 * rate / triad, "%")
-    yield row("products", one.name, "bytes held for a nonzero", features.nbytes / features.nnz, "", _most(one))
+        yield row("products", given.name, f"bytes of rows a second in {name} / of a triad", 100 * rate / triad, "%")
+    yield row("products", given.name, "bytes held for a nonzero", features.nbytes / features.nnz, "", _most(given))
     if not ones and X.data.dtype != np.float32:
         narrow = SparseRows(X.data.astype(np.float32), X.indices, np.diff(X.indptr), X.shape[1])
         what = "bytes held for a nonzero, with --dtype float32"
-        yield row("products", one.name, what, narrow.nbytes / narrow.nnz, "", "<= 8.2")
+        yield row("products", given.name, what, narrow.nbytes / narrow.nnz, "", "<= 8.2")
 
 
-def _most(one: Set) -> str:
-    """Bytes that a nonzero may take."""
-    manifest = read_manifest(one.train)
+def _most(given: Set) -> str:
+    """Return the target for the bytes of memory per nonzero."""
+    manifest = read_manifest(given.train)
     if not any(shard.values for shard in manifest.shards):
         return "<= 2.1" if manifest.p <= 2**16 else "<= 4.2"
     return "<= 8.2" if manifest.dtype == "float32" else ""

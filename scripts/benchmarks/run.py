@@ -1,13 +1,14 @@
-"""Run the benchmarks. Each compares things in one run, by medians and quartiles over rounds in which all take turns.
+"""Run the benchmarks. Each compares several programs, which take turns in many rounds, and prints medians and
+quartiles.
 
     scripts/bench --data adult9=a9a,a9a.t web8=w8a,w8a.t news20=news20.xz [--output results/bench] [--quick]
     scripts/bench loss products --data adult9=shards/adult9
 
 Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some rows have a target, if the NAME
-of the set begins with adult9, web8, news20 or covertype-nominal. The parts `ranks` and `large` want two cores with
-nothing else to do. OUTPUT/bench.md has the table, OUTPUT/bench.json the same with the quartiles and the machine; a
-part that is run again replaces its rows. A triad (a = b + 3 c) is timed before and after each set; where its rate
-varied by more than a fifth, something else used the machine, and a warning says so.
+of the set begins with adult9, web8, news20 or covertype-nominal. The parts `ranks` and `large` need two idle cores.
+OUTPUT/bench.md has the table. OUTPUT/bench.json has the same with the quartiles and a description of the machine. If a
+part is run again, its rows are replaced. A triad (a = b + 3 c) is timed before and after each set. If its rate varies
+by more than a fifth, something else used the machine, and a warning says so.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PARTS = {
     "memory": "peak memory of each rank",
     "stream": "rows four times as large as --memory",
     "compression": "compressed shards against plain ones",
-    "path": "a cross-validated path in one pass against one by one",
+    "path": "the models of a cross-validated path trained in one pass against one after the other",
     "comparators": "dlib's svm_rank_trainer and our cutting planes",
     "large": "20 million rows; 32 ranks",
 }
@@ -83,7 +84,10 @@ def run(part: str, sets: list[Set], folder: Path, quick: bool) -> dict[str, Any]
     rates.append(triads[0].rate())
     spread, warnings = max(rates) / min(rates), []
     if spread > QUIET:
-        warnings.append(f"Disturbed: during {part} a triad took up to {spread:.2f} times its quickest; run it again.")
+        warnings.append(
+            f"Something else used the machine: during {part}, a triad took up to {spread:.2f} times its shortest time. "
+            "Run this part again."
+        )
         say(warnings[0])
     machine = records.machine() | {"versions": versions(), "triad_bytes_per_second": rates}
     machine["two_triads_bytes_per_second"] = two_cores(triads)
@@ -97,12 +101,12 @@ def main() -> None:
     about = "data sets"
     parser.add_argument("--data", nargs="+", type=named_data, required=True, metavar="NAME=TRAIN[,TEST]", help=about)
     parser.add_argument("--output", type=Path, default=Path("results/bench"), help="folder (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="few rounds and small sets: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="few rounds and small sets, to test the program")
     records.add_json(parser)
     args = parser.parse_args()
     unknown = [part for part in args.parts if part not in PARTS]
     if unknown:
-        parser.error(f"there is no part {unknown[0]!r}; there are: {', '.join(PARTS)}")
+        parser.error(f"there is no part {unknown[0]!r}; choose from: {', '.join(PARTS)}")
     args.output.mkdir(parents=True, exist_ok=True)
     folder, file = args.output.absolute(), args.output / "bench.json"
     found = json.loads(file.read_text()) if file.exists() else {}

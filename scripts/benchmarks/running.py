@@ -1,4 +1,4 @@
-"""Start other programs from a benchmark: its modules under mpirun, and `distsms train`."""
+"""Start other programs from a benchmark: modules of `scripts.benchmarks`, also under mpirun, and `distsms train`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_module(name: str, *arguments: object, ranks: int = 1, limit: float | Non
 
 
 def train(data: Path, model: Path, *options: object, ranks: int = 1) -> tuple[dict[str, Any], list[float]]:
-    """Run `distsms train`; return what the model says of itself, and the peak memory of each rank in bytes."""
+    """Run `distsms train`; return the record in the model file, and the peak memory of each rank in bytes."""
     out = output_of("train", data, "--output", model, *options, ranks=ranks, codes=(0, 4, 5, 75))
     peaks = re.findall(r"^\d+ .* ([\d.e+]+) (B|KiB|MiB|GiB)$", out, re.MULTILINE)[-ranks:]
     return json.loads(output_of("info", model, "--json")), [float(number) * _UNITS[unit] for number, unit in peaks]

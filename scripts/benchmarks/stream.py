@@ -1,4 +1,4 @@
-"""Rows four times as large as the memory allowed: what a training takes, and passes beside the disk's own speed."""
+"""Rows that need four times the allowed memory: memory and time of a training, and passes compared with the disk."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from scripts.benchmarks.running import train
 from scripts.experiments.common import run_program
 
 ROWS, COLUMNS, DENSITY, SMALL = 2.5e6, 1e4, 0.02, 2e5
-TIMES = 4  # the set is so often what the ranks are allowed together
+TIMES = 4  # the data set is this many times as large as the memory that all ranks together may use
 BLOCK = 2**24
 
 
-def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """The set is made here, and kept in the folder; the given one plays no part."""
+def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Yield rows for a data set that is made here and stays in the folder. The given data set is not used."""
     data = folder / f"long-rows-{SMALL if quick else ROWS:.0g}"
     if not (data / "manifest.json").exists():
         words = ("--rows", SMALL if quick else ROWS, "--columns", COLUMNS, "--density", DENSITY)
@@ -38,9 +38,9 @@ def benchmark(one: Set, folder: Path, quick: bool) -> Iterator[Row]:
 
 
 def _memory(name: str, data: Path, n_bytes: int, folder: Path, quick: bool) -> Iterator[Row]:
-    """Peak memory against what is allowed, and J against that of rows in memory."""
+    """Yield rows that compare the peak memory with the allowed one, and J with that of a training in memory."""
     words = ("--lambda", 1e-4, "--max-evaluations", 4 if quick else 10, "--history", 5, "--planes", 20)
-    train(data, folder / "model.h5", *words, "--memory", n_bytes // 2)  # compiles kernels, if need be
+    train(data, folder / "model.h5", *words, "--memory", n_bytes // 2)  # so that all kernels are compiled
     for ranks in (1, 2):
         allowed = max(n_bytes / TIMES / ranks, 300 * 2**20)  # Python alone takes most of 300 MiB
         streamed, peaks = train(data, folder / "model.h5", *words, "--memory", int(allowed), ranks=ranks)
@@ -57,7 +57,7 @@ def _memory(name: str, data: Path, n_bytes: int, folder: Path, quick: bool) -> I
 
 
 def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
-    """A pass of one rank beside reading as many bytes of the same files and doing nothing; all take turns."""
+    """Yield rows that compare a pass of one rank with only reading as many bytes of the same files, in turns."""
     manifest = read_manifest(data)
     features = load(manifest, Communicator(), budget=MemoryBudget(n_bytes // TIMES)).features
     source = features.source
@@ -129,14 +129,14 @@ def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
 
 
 def forget(manifest: Manifest) -> None:
-    """Let the system forget what it has cached of the shards."""
+    """Remove the shards from the operating system's cache."""
     for shard in manifest.shards:
         with open(manifest.directory / shard.file, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read(manifest: Manifest, size: int, flags: int = 0) -> None:
-    """So many bytes of the shards, the last ones, in large reads."""
+    """Read `size` bytes of the shards, beginning with the last shard, in large blocks."""
     with mmap.mmap(-1, BLOCK) as block:
         for shard in manifest.shards[::-1]:
             file = os.open(manifest.directory / shard.file, os.O_RDONLY | flags)

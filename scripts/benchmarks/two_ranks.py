@@ -1,8 +1,8 @@
-"""One rank against two, in one job under `mpirun -n 2`, in turns: evaluations of the same w, and triads. Prints JSON.
+"""Time evaluations of the same w, and triads, on one rank and on two ranks, in turns. Print the seconds as JSON.
 
-    python -m scripts.benchmarks.two_ranks DATA ROUNDS
+    mpirun -n 2 python -m scripts.benchmarks.two_ranks DATA ROUNDS
 
-The root has the whole data besides its share. While it works alone, the other rank sleeps.
+The root loads all rows in addition to its share. While it works alone, the other rank sleeps.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from scripts.benchmarks.measuring import Set, Triad, objective_of, requests
 
 
 def main() -> None:
-    one, rounds, comm = Set("", Path(sys.argv[1])), int(sys.argv[2]), world()
-    shared, triad = one.load(comm), Triad()
-    whole = one.load() if comm.is_root else None
+    data, rounds, comm = Set("", Path(sys.argv[1])), int(sys.argv[2]), world()
+    shared, triad = data.load(comm), Triad()
+    whole = data.load() if comm.is_root else None
     found = {}
     for measure in ("rocarea", "prbep"):
         both = objective_of(shared, measure, comm)
         asked = requests(both)
         alone = objective_of(whole, measure, Communicator()) if whole else None
         times = [in_turns(alone, both, asked, triad, comm) for _ in range(1 + rounds)][1:]
-        found[measure] = {name: [one[name] for one in times] for name in times[0]}
+        found[measure] = {name: [turn[name] for turn in times] for name in times[0]}
     if comm.is_root:
         print(json.dumps(found))
 
@@ -39,7 +39,10 @@ def main() -> None:
 def in_turns(
     alone: Objective | None, both: Objective, asked: list[Request], triad: Triad, comm: Communicator
 ) -> dict[str, float]:
-    """Seconds of an evaluation on one rank and on two, of a triad alone and of two at once. Collective."""
+    """Return the seconds of an evaluation on one rank and on two, of one triad, and of two at once. Collective.
+
+    `alone` is None on all ranks but the root.
+    """
     times = {}
     if alone:
         times["one"] = seconds(lambda: [alone.evaluate([request]) for request in asked]) / len(asked)
@@ -62,7 +65,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def wait() -> None:
-    """A barrier that leaves the core to others meanwhile."""
+    """Wait for all ranks without using the processor, which a usual barrier would do."""
     request = MPI.COMM_WORLD.Ibarrier()
     while not request.Test():
         time.sleep(1e-3)

@@ -1,17 +1,17 @@
-"""Run the experiments of JMLR, section 5, on several data sets: every run, table and figure, and a table of all sets.
+"""Run the experiments of JMLR, section 5, on several data sets, and make all tables and figures.
 
     . scripts/environment
     python -m scripts.experiments.all OUTPUT adult9=a9a,a9a.t web8=w8a,w8a.t news20=news20.xz [--time-limit 5m]
 
 Each set is NAME=TRAIN[,TEST], svmlight text, plain or compressed; without TEST every fifth row is held out. If the
 program was killed or stopped, the same command continues where it was, and sets can be added. OUTPUT/NAME/comparison
-has a set's tables and figures. OUTPUT/table.md has the table of all sets, with the paper's table 2 beside those whose
-NAME begins with a name in it.
+has a set's tables and figures. OUTPUT/table.md has the table of all sets. If the NAME of a set begins with the name of
+a set in the paper's table 2, the paper's numbers are in the table, too.
 
 All solvers run with the adaptive width of smoothing. lmvm and agm also run with the paper's c_mu = 10 (lmvm is then
-the paper's SMS), and lmvm with 100 and 1000 at the smallest lambda. The gap to prove is 0.1 % of J, so that the least
-J known is near enough to the minimum for 1 % of it to mean something. Where that takes too long, the time limit ends
-the run.
+the paper's SMS), and lmvm with 100 and 1000 at the smallest lambda. The gap to prove is 0.1 % of J. So the least J
+known is at most 0.1 % above the minimum, and "within 1 % of the least J known" is nearly the same as "within 1 % of the
+minimum". If a proof takes too long, the time limit ends the run.
 """
 
 from __future__ import annotations

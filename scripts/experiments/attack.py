@@ -1,14 +1,15 @@
 """Attack the proofs: solve small nasty problems in many ways, and look for a vector whose J is below a lower bound.
 
     python -m scripts.experiments.attack [--problems 1000] [--minutes 10] [--seed 1] [--kinds identical-rows,ties]
-    mpirun -n 3 python -m scripts.experiments.attack --problems 100    the same problems, their rows over ranks
-    python -m scripts.experiments.attack --only steep:1000003 ...      these problems alone, run by run
+    mpirun -n 3 python -m scripts.experiments.attack --problems 100    the same problems, with rows on all ranks
+    python -m scripts.experiments.attack --only steep:1000003 ...      only these problems, with a line for each run
 
-A problem follows from its kind and its seed: the rows, the measure, lambda, the target, and the ways in which it is
-solved, which are the default solver with its default settings and others with settings drawn at random. J is compared
-with the lower bounds at the results of all runs, at those of Clarabel (where it is installed), and along the rays
-through them, in rational arithmetic, so that nothing is rounded. scripts/experiments/attacks/judgement.py defines
-what counts as false, and the floor below which nothing can be proved. The exit code is 1 if anything was false.
+The kind and the seed of a problem determine everything: the rows, the measure, lambda, the target, and the runs. One
+run uses the default solver with its default settings; the others use settings that are drawn at random. J is computed
+in rational arithmetic, without rounding, at the results of all runs, at those of Clarabel (if it is installed), and
+along the rays from 0 through these points. No J may be below a lower bound that a run proved.
+scripts/experiments/attacks/judgement.py defines when a run is false, and the floor: the size of rounding errors, below
+which nothing can be proved. The exit code is 1 if any run was false.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=positive, default=10.0, help="time limit (%(default)g)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first problem of each kind (%(default)s)")
     parser.add_argument("--kinds", metavar="KIND,...", help=f"of {', '.join(problems.KINDS)}; all by default")
-    parser.add_argument("--only", nargs="+", metavar="KIND:SEED", help="these problems alone, with all their runs")
+    parser.add_argument("--only", nargs="+", metavar="KIND:SEED", help="only these problems, and print all their runs")
     records.add_json(parser)
     args = parser.parse_args()
     kinds = tuple(args.kinds.split(",")) if args.kinds else ()
     named = [(kind, int(seed)) for kind, seed in (name.split(":") for name in args.only or [])]
     if unknown := {*kinds, *(kind for kind, _ in named)} - set(problems.KINDS):
-        parser.error(f"no such kind: {', '.join(sorted(unknown))}")
+        parser.error(f"there is no kind {', '.join(sorted(unknown))}; choose from {', '.join(problems.KINDS)}")
     comm = world()
     verdicts: list[Verdict] = []
     for of_problem in attack(named or problems.problems(args.problems, args.seed, kinds), args.minutes, comm):
@@ -72,14 +73,16 @@ def attack(names: list[tuple[str, int]], minutes: float, comm: Communicator) -> 
             raise
 
 
-def describe(one: Verdict) -> str:
-    """Describe a run in a line."""
-    false = " ".join(f"{name} by {size:.3g}" for name, size in one.false.items())
+def describe(verdict: Verdict) -> str:
+    """Return a line that describes a run and the verdict on it."""
+    false = " ".join(f"{name} by {size:.3g}" for name, size in verdict.false.items())
+    remarks = [verdict.reason, f"warned: {verdict.warned}" if verdict.warned else ""]
     return (
-        f"{one.problem} {one.solver} {one.settings} {one.measure} lambda {one.lam:.3g}: {one.status.lower()} after "
-        f"{one.evaluations}, [{one.lower_bound:.12g}, {one.J:.12g}], least {one.least:.12g}, J(w) - least "
-        f"{one.excess:.3g}, target {one.target:.3g}, floors {one.floor:.3g} and {one.slopes:.3g}"
-        + "".join(f"; {word}" for word in (one.reason, one.warned and f"warned: {one.warned}") if word)
+        f"{verdict.problem} {verdict.solver} {verdict.settings} {verdict.measure} lambda {verdict.lam:.3g}: "
+        f"{verdict.status.lower()} after {verdict.evaluations}, [{verdict.lower_bound:.12g}, {verdict.J:.12g}], "
+        f"least {verdict.least:.12g}, J(w) - least {verdict.excess:.3g}, target {verdict.target:.3g}, "
+        f"floors {verdict.floor:.3g} and {verdict.slopes:.3g}"
+        + "".join(f"; {remark}" for remark in remarks if remark)
         + (f" FALSE: {false}" if false else "")
     )
 

@@ -1,4 +1,4 @@
-"""What the experiments share: arguments, running the program, converting text to shards, and holding out rows."""
+"""Helpers of the experiments: command-line arguments, calls of distsms, conversion to shards, and held-out rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distsms import cli
 from distsms.cli.types import count
 
 HELD_OUT = 5
-"""Without a file of test rows, every fifth row is held out: rows 5, 10, ... of the text."""
+"""If there is no file of test rows, rows 5, 10, 15, ... of the text are held out."""
 STOPPED, CONTRADICTION = 75, 7
 """Exit codes of `distsms compare`."""
 
@@ -66,12 +66,15 @@ def output_of(*arguments: object, ranks: int = 1, codes: Sequence[int] = (0,)) -
 
 
 def check_options_of_compare(options: Sequence[str]) -> None:
-    """End this script, before it has spent any time, where `distsms compare` would refuse these options."""
+    """End this script with an error now if `distsms compare` would later refuse these options."""
     cli.parse(["compare", "DATA", *options])
 
 
 def shard_pair(train: Path, test: Path | None, folder: Path, ranks: int) -> tuple[Path, Path]:
-    """Convert svmlight text to two data sets in `folder`, unless they exist; without `test`, hold rows out."""
+    """Convert svmlight text to two data sets in `folder`, unless they exist, and return their paths.
+
+    Without `test`, the second data set has held-out rows of `train`.
+    """
     data_sets = folder / "train", folder / "test"
     if all((data_set / "manifest.json").exists() for data_set in data_sets):
         return data_sets
@@ -121,7 +124,7 @@ def _split(text: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a text for reading; its first bytes tell whether and how it is compressed."""
+    """Open a text for reading, and decompress it if its first bytes say that it is compressed."""
     start = path.open("rb").read(6)
     for magic, opener in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open)):
         if start.startswith(magic):

@@ -1,22 +1,23 @@
-"""Measure what intervals and verdicts are worth: simulate how often they hold, on distributions whose truth is known.
+"""Simulate how often confidence intervals contain the truth and verdicts are right, for known distributions.
 
     . scripts/environment
     python -m scripts.experiments.coverage [--minutes 10] [--simulations 1000] [--parts model pair folds]
 
-model      A score with known measures on new rows, with positives and negatives drawn from many distributions; half of
-           the simulations have exactly n+ positives, half have n+ in the mean. How often do the intervals of ROCArea
-           and PRBEP hold the truth?
-pair       Two scores of the same rows that are equal in expectation: how often is one called better (a false verdict)?
-           And where one is better, how often is it found (power)?
-folds      A method on k folds, tuned as `distsms baseline` tunes, beside its mirror image: the same method on as many
-           other columns that say as much. The truth is the mean of all simulations' models on infinitely many rows. The
-           method is Fisher's discriminant with a ridge, which takes milliseconds; intervals see nothing but scores.
+model      A score whose ROCArea and PRBEP are known. The scores of positives and negatives are drawn from many
+           distributions. Half of the simulations have exactly n+ positives, the others n+ on average. How often do the
+           intervals contain the truth?
+pair       Two scores of the same rows. If both are equally good in expectation, how often is one of them called better
+           (a false verdict)? If one is better, how often is this found (power)?
+folds      Two methods on k folds, tuned as `distsms baseline` does. They are the same method on different columns; both
+           sets of columns are equally informative, or the second is less so. The truth is the mean of the models of all
+           simulations on infinitely many rows. The method is Fisher's discriminant with a ridge, which takes
+           milliseconds; intervals depend on scores alone.
 baseline   The same with models of `distsms train`.
 
-"before" are intervals that the simulations speak against: DeLong's in the logit with normal quantiles, percentiles of
-the bootstrap, and on folds both with the models taken as given. "t" is Nadeau & Bengio's interval of the k folds'
-values. Shares are in per cent, with their simulation error. A share has a star if it covers less than 93 %, or is
-false in more than 6 %, by more than two simulation errors.
+"before" are the usual intervals, which the simulations show to be worse: DeLong's for the logit with normal quantiles,
+and percentiles of the bootstrap; on folds, both ignore that other training rows give other models. "t" is Nadeau &
+Bengio's interval from the k folds' values. Shares are in per cent, with their simulation error. A share has a star if
+the coverage is below 93 %, or the share of false verdicts above 6 %, by more than two simulation errors.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from scripts.experiments.simulations import BLOCK, COUNTS, FEATURES, LAWS, Folds
 from scripts.records import Record
 
 AT = {"rocarea": 0, "prbep": 5}
-"""Where the numbers of a measure begin in what a simulation returns: the truth, two limits of ours, two others."""
+"""The index at which the five numbers of a measure begin in the result of a simulation: the truth, the two limits of
+the intervals of distsms ("ours"), and the two limits of the usual intervals ("before").
+"""
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 
 
@@ -46,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     about = "time after which only the first 10 simulations of each row begin (%(default)g)"
     parser.add_argument("--minutes", type=positive, default=10.0, help=about)
-    parser.add_argument("--simulations", type=count, default=1000, help="of each row, at most (%(default)s)")
+    parser.add_argument("--simulations", type=count, default=1000, help="largest number for each row (%(default)s)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is simulated (all)")
     parser.add_argument("--processes", type=count, default=2, help="number of processes (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers (%(default)s)")
@@ -75,7 +78,10 @@ def table(found: Sequence[Record]) -> str:
 
 
 def simulate(cells: list[Any], args: argparse.Namespace) -> list[list[list[float]]]:
-    """Simulate a block of each cell in turn, until there are enough or the time is up; return all numbers of each."""
+    """Simulate block after block of each cell, until there are enough simulations or the time is over.
+
+    Returns for each cell a list with the numbers of each simulation.
+    """
     end, found = time.monotonic() + 60 * args.minutes, [list[list[float]]() for _ in cells]
     todo = [(first, k) for first in range(0, args.simulations, BLOCK) for k in range(len(cells))]
     with ProcessPoolExecutor(args.processes) as pool:
@@ -99,18 +105,21 @@ def simulate_block(cell: Any, number: int, seed: int, first: int) -> list[list[f
 
 
 def covered(truth: float, limits: Floats) -> dict[str, float]:
-    """Return the share of the limits (R, 2) that hold the truth, and their mean width; missing limits hold nothing."""
+    """Return the share of the intervals, given by limits (R, 2), that contain the truth, and their mean width.
+
+    An interval that does not exist (NaN) counts as one that does not contain the truth.
+    """
     holds = (limits[:, 0] <= truth) & (truth <= limits[:, 1])
     return {"covered": float(np.mean(holds)), "width": float(np.nanmean(limits[:, 1] - limits[:, 0]))}
 
 
 def told_apart(limits: Floats) -> float:
-    """Return the share of the limits (R, 2) that leave out 0."""
+    """Return the share of the intervals, given by limits (R, 2), that do not contain 0."""
     return float(np.mean((limits[:, 0] > 0) | (limits[:, 1] < 0)))
 
 
 def of_models(simulated: list[tuple[Model, Floats]]) -> list[Record]:
-    """Condense the part `model`: coverage and width of both measures, ours and before."""
+    """Summarize the part `model`: coverage and width of both measures, ours and before."""
     found = []
     for cell, numbers in simulated:
         record: Record = {"law": LAWS[cell.law].name, "n_pos": cell.n_pos, "simulations": len(numbers)}
@@ -122,7 +131,7 @@ def of_models(simulated: list[tuple[Model, Floats]]) -> list[Record]:
 
 
 def of_pairs(simulated: list[tuple[Pair, Floats]]) -> list[Record]:
-    """Condense the part `pair`: false verdicts and power of both measures, ours and before."""
+    """Summarize the part `pair`: false verdicts and power of both measures, ours and before."""
     found = []
     for (cell, equal), (_, unequal) in zip(simulated[::2], simulated[1::2], strict=True):
         record: Record = {"rocarea_of_both": cell.area, "correlation": cell.correlation, "n_pos": cell.n_pos}
@@ -134,12 +143,16 @@ def of_pairs(simulated: list[tuple[Pair, Floats]]) -> list[Record]:
 
 
 def verdicts(equal: Floats, unequal: Floats, at: int) -> dict[str, float]:
-    """Return how often the limits in columns `at` and `at + 1` tell what is equal and what is not apart."""
+    """Return how often the intervals in columns `at` and `at + 1` do not contain 0.
+
+    equal, unequal : (R, numbers), simulations of two equally good methods ("false") and of two different ones
+    ("power").
+    """
     return {"false": told_apart(equal[:, at : at + 2]), "power": told_apart(unequal[:, at : at + 2])}
 
 
 def of_folds(simulated: list[tuple[Folds, Floats]]) -> list[Record]:
-    """Condense the parts `folds` and `baseline`: coverage and width of the method, verdicts on its difference."""
+    """Summarize the parts `folds` and `baseline`: coverage and width, and verdicts on differences."""
     found = []
     for (cell, equal), (_, unequal) in zip(simulated[::2], simulated[1::2], strict=True):
         record: Record = {"n": cell.n, "n_pos": cell.n_pos, "columns": cell.columns, "folds": cell.folds}
@@ -159,7 +172,10 @@ def of_folds(simulated: list[tuple[Folds, Floats]]) -> list[Record]:
 
 
 def share(value: float, simulations: int, least: float = 0.0, most: float = 1.0) -> str:
-    """Show a share in per cent with its simulation error, and a star where it is surely outside of least to most."""
+    """Format a share in per cent with its simulation error.
+
+    There is a star if the share is below `least` or above `most` by more than two simulation errors.
+    """
     error = math.sqrt(max(value * (1 - value), 1 / simulations) / simulations)
     star = "*" * (value + 2 * error < least or value - 2 * error > most)
     return f"{100 * value:.1f} ± {100 * error:.1f}{star}"
@@ -273,7 +289,7 @@ PARTS: dict[str, tuple[list[Any], Callable[..., list[Record]]]] = {
         of_folds,
     ),
 }
-"""What is simulated in each part, and what condenses the simulations to records."""
+"""For each part, the cells that are simulated, and the function that summarizes the simulations in records."""
 TABLES: dict[str, Callable[[Sequence[Record]], list[str]]] = {
     "model": tables_of_models,
     "pair": tables_of_pairs,

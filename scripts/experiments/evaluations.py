@@ -3,14 +3,14 @@
     . scripts/environment
     python -m scripts.experiments.paper evaluations data/a9a data/w8a [--output results/evaluations]
 
-One run is to prove the gap of --epsilon. A second one, which continues to a proved gap of 0.1 % of J, gives the other
-two counts. The least J is the least that any of these runs found. The counts hardly depend on the machine. "n.a."
-means that a run did not come so far within its limits; the word in brackets says how it ended. It runs as one
-process.
+The count to a proved gap is that of a run with the target --epsilon. The other two counts are those of a second run,
+whose target is 0.1 % of J. The least J is the smallest that any of these runs found. The counts hardly depend on the
+machine. "n.a." means that a run did not reach the target within its limits; the word in brackets says how the run
+ended. The program runs as one process.
 
-The paper's setting has history 5, a fixed width of smoothing from c_mu = 10, columns as they are, PETSc's own
-learning of the diagonal, and a proof by a single plane: the best J so far less the highest bound that one
-evaluation's plane gave.
+The paper's setting has history 5, a fixed width of smoothing (c_mu = 10), no scaling of the variables, PETSc's default
+update of the diagonal, and a proof by single planes: the gap is the best J so far minus the highest lower bound that
+the plane of one evaluation gives.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scripts.records import Record
 PAPER = {"history": 5, "planes": 2, "scaling": 0.0, "c_mu": 10.0}
 PETSC = ("-tao_lmvm_mat_lmvm_alpha", "1", "-tao_lmvm_mat_lmvm_theta", "0.125")
 SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER | {"solver_options": PETSC}}
-"""PETSc's options stay for the rest of the process, so the paper's setting comes last."""
+"""The paper's setting comes last, since PETSc keeps options that were set once until the process ends."""
 MEASURES = ("rocarea", "prbep")
 SHARES = {"1 %": 1e-2, "0.1 %": 1e-3}
 COUNTS = (*SHARES, "proof")
@@ -45,8 +45,9 @@ COUNTS = (*SHARES, "proof")
 Problem = tuple[str, str, float]
 """Data set, measure and lambda."""
 Run = dict[str, Any]
-"""proof: evaluations, or how else the run ended; course: best J after each evaluation of the longer run; end: how the
-longer run ended."""
+"""The fields are: proof, the evaluations to the proof, or the status of the run if there is none; course, the best J
+after each evaluation of the second run; end, the status of the second run.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,11 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lambdas, about = [1e-2, 1e-4, 1e-6], "weights of the regularizer (1e-2 1e-4 1e-6)"
     parser.add_argument("--lambdas", nargs="+", type=positive, metavar="LAMBDA", default=lambdas, help=about)
     parser.add_argument("--epsilon", type=positive, default=1e-3, help="gap to prove (%(default)g)")
-    about = "evaluations of a run at most (%(default)s)"
+    about = "largest number of evaluations of a run (%(default)s)"
     parser.add_argument("--max-evaluations", type=count, default=1000, metavar="N", help=about)
-    about = "seconds of a run at most (%(default)g)"
+    about = "time limit of a run in seconds (%(default)g)"
     parser.add_argument("--time-limit", type=positive, default=60.0, metavar="S", help=about)
-    about = "for table and JSON (%(default)s)"
+    about = "folder for the table and the JSON file (%(default)s)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", default=Path("results/evaluations"), help=about)
     records.add_json(parser)
 
@@ -133,9 +134,10 @@ class _Proved(Exception):
 def _by_one_plane(
     objective: Objective, lam: float, epsilon: float, more: dict[str, Any]
 ) -> tuple[int | str, list[float]]:
-    """Do the same with a proof in which each plane has to prove the gap alone.
+    """Return the same as `_run`, for a proof that uses the plane of one evaluation at a time.
 
-    The run itself asks for a gap that is far smaller, at the same width of smoothing, so that it does not end before.
+    The settings of the run have a far smaller target and the same width of smoothing, so that the run does not end
+    before such a proof.
     """
     course: list[float] = []
     bounds: list[float] = []
@@ -156,7 +158,7 @@ def _by_one_plane(
 
 
 def _record(problem: Problem, runs: dict[str, Run]) -> Record:
-    """Put together what is known of a problem: the least J, and for each setting the counts and the longer run."""
+    """Make the record of a problem: the least J, and for each setting the counts and the course of the second run."""
     data, measure, lam = problem
     least = min(min(run["course"]) for run in runs.values())
     counts = {name: _counts(run, least) | {"course": run["course"]} for name, run in runs.items()}
@@ -164,7 +166,7 @@ def _record(problem: Problem, runs: dict[str, Run]) -> Record:
 
 
 def _counts(run: Run, least: float) -> dict[str, Any]:
-    """Return, by the names of COUNTS, the evaluations, or how the run ended if it did not come so far."""
+    """Return for each target in COUNTS the number of evaluations, or the status of the run if it was not reached."""
     found: dict[str, Any] = {"proof": run["proof"]}
     for name, share in SHARES.items():
         reached = (number for number, J in enumerate(run["course"], 1) if least * (1 + share) >= J)

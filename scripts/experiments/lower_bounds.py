@@ -4,9 +4,9 @@
     python -m scripts.experiments.lower_bounds [--epsilons 0.1 0.01 0.001] [--output results/lower-bounds]
 
 The data, lambda = 1 and the starting point w_0 are the paper's (`distsms synth prbep-lower-bound` writes them as
-files). A run ends when its gap is proved to be at most epsilon. The theorems are about a separation that breaks ties
-as badly as it can ("ties as in the proofs"). The program's own separation takes all tied rows at once, and then these
-data are hard for no solver.
+files). A run ends when its gap is proved to be at most epsilon. On these data many subgradients are possible at each
+step, since many rows tie. The theorems assume that the cutting-plane method always gets the worst of them ("ties as in
+the proofs"). The losses of this program use all tied rows together. Then these data are not hard for any solver.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ METHODS = {
     "bmrm, ties as in the proofs": ("bmrm", True, False, True),
     "bmrm-linesearch": ("bmrm-linesearch", True, False, False),
 }
-"""By name: solver; whether it has the zero plane, starts from w_0, and breaks ties as the proofs do."""
+"""For each method: the solver, and whether it has the zero plane, starts at w_0, and breaks ties as the proofs do."""
 THEORY: dict[str, Callable[[float], float]] = {
     "prbep": lambda epsilon: 1 / (5 * epsilon),
     "rocarea": lambda epsilon: 2 / (3 * epsilon),
 }
-"""Steps that the theorems ask for."""
+"""The number of steps that cutting-plane methods need at least, according to the theorems."""
 
 
 class ProofsSeparation:
     """The exact risk of a construction's rows, in place of their loss, with ties broken as the proofs break them.
 
-    Among the negatives that a subgradient may be made from it takes a single one, and one that it has not taken before
-    as long as there is one; a loss's own separation takes all of them at once. It works on one rank that has all rows.
+    If several negatives tie, each of them gives a subgradient. This class uses a single negative, and if possible one
+    that it has not used before; the usual losses use all of them together. It works on one rank that has all rows.
 
     References
     ----------
@@ -67,7 +67,7 @@ class ProofsSeparation:
 
     def __init__(self, source: PrbepLowerBound | RocAreaLowerBound, loss: Loss) -> None:
         self.loss = loss
-        self.weight = 2 / source.n if source.measure == "prbep" else 1 / source.size  # one negative's, in R
+        self.weight = 2 / source.n if source.measure == "prbep" else 1 / source.size  # the weight of a negative in R
         self.d = 1.0 if source.measure == "prbep" else self.weight
         self.taken = np.arange(source.n) == 0  # row 1 is the positive one
 
@@ -91,9 +91,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     epsilons, about = [0.1, 0.03, 0.01, 0.003, 0.001], "gaps to prove (0.1 0.03 0.01 0.003 0.001)"
     parser.add_argument("--epsilons", nargs="+", type=positive, metavar="EPSILON", default=epsilons, help=about)
-    about = "evaluations of a run at most (%(default)s)"
+    about = "largest number of evaluations of a run (%(default)s)"
     parser.add_argument("--max-evaluations", type=count, default=20_000, metavar="N", help=about)
-    about = "for table and figure (%(default)s)"
+    about = "folder for the table and the figure (%(default)s)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", default=Path("results/lower-bounds"), help=about)
     records.add_json(parser)
     args = parser.parse_args()

@@ -1,14 +1,14 @@
-"""Measure the methods of a finished `distsms baseline` on test rows: tuned on the training rows, fitted to all of them.
+"""Measure the methods of a finished `distsms baseline` on test rows, after fitting them to all training rows.
 
     . scripts/environment
     distsms baseline data/train --output baseline
     python -m scripts.experiments.on_test_rows baseline data/test
 
-A linear method gets the lambda that is best in the mean of the baseline's folds. Trees are searched anew on all
-training rows, with as many settings. The program prints ROCArea and PRBEP of the test rows in per cent, and by how
-much distsms is ahead in the baseline's measure. Before that it says how many of the test rows occur among the
-training rows, entry for entry: where many do, the table shows what a model remembers, and not what it would do on new
-rows.
+A linear method gets the lambda with the best mean over the baseline's folds. For trees, as many settings as in the
+baseline are tried again on all training rows. The program prints ROCArea and PRBEP of the test rows in per cent, and by
+how much distsms is better in the baseline's measure. Before that it says how many of the test rows also occur among the
+training rows, with exactly the same entries. If many do, the table shows what the models remember, and not how good
+they are on new rows.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def rows_in_common(train: csr_matrix, test: csr_matrix) -> int:
 
 
 def difference(ours: Any, other: Any, y: Any, measure: str) -> Interval:
-    """Return by how much our scores are ahead of others of the same rows."""
+    """Return the difference of a measure between distsms and another method on the same rows, with its interval."""
     if measure == "rocarea":
         placed = [ranking.placements(scores, y, ALONE) for scores in (ours, other)]
         return confidence.rocarea_difference_interval(

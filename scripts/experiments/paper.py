@@ -13,7 +13,8 @@ Commands for one data set, which is svmlight text, plain or compressed (without 
 
 Each of them is `distsms compare` with fixed options; you may add others. Commands with the same output folder share
 their runs, and a command that was killed continues where it was. The paper's SMS is the solver lmvm with c_mu 10. The
-gap to prove is 0.1 % of J: only then does "1 % of the least J known" mean 1 % of the minimum.
+gap to prove is 0.1 % of J. So the least J known is nearly the minimum, and "within 1 % of the least J known" is nearly
+the same as "within 1 % of the minimum".
 
 Commands for several data sets, with options of their own (see `paper evaluations --help`):
 
@@ -47,7 +48,7 @@ COMPARISONS = {
     ),
     "figure_agm": (["--lambdas", "1e-6", "--solvers", "lmvm", "agm", "--c-mu", "adaptive", "10"], "figures/agm_*"),
 }
-"""For each command: options of `distsms compare`, and a pattern for the files that the command is about."""
+"""For each command: options of `distsms compare`, and a pattern for the files that the command makes and names."""
 OTHERS = {"evaluations": evaluations, "published": published}
 
 
@@ -59,7 +60,7 @@ def main() -> None:
         command.add_argument("train", type=existing_file, metavar="TRAIN", help="svmlight text, plain or compressed")
         about = "the same (without it every fifth row is held out)"
         command.add_argument("test", type=existing_file, nargs="?", metavar="TEST", help=about)
-        about = "for shards and runs (results/NAME OF TRAIN)"
+        about = "folder for shards and runs (results/NAME, with the name of TRAIN)"
         command.add_argument("--output", type=Path, metavar="FOLDER", help=about)
         add_ranks(command)
     for name, module in OTHERS.items():

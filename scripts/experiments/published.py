@@ -1,12 +1,12 @@
-"""Put published figures beside those found here: cross-validated AUC (thesis, table 4.6) and test measures (JMLR).
+"""Compare published numbers with those of this program: cross-validated AUC (thesis, table 4.6), test measures (JMLR).
 
     . scripts/environment
     python -m scripts.experiments.paper published OUTPUT adult9=a9a web8=w8a,w8a.t news20=news20.xz [--ranks N]
 
 Each set is NAME=TRAIN[,TEST], svmlight text, plain or compressed; without TEST every fifth row is held out. Table 4.6
 is the mean of five folds, repeated four times, over all rows of TRAIN. For JMLR's figures a model is trained on TRAIN
-and measured on TEST at the paper's three values of lambda. Both leave out the rows that have no features: of w8a that
-leaves 45546 and 13699 rows, which are the paper's numbers. The program prints a table and writes OUTPUT/published.md.
+and measured on TEST at the paper's three values of lambda. Rows without features are left out of both. Of w8a, 45546
+and 13699 rows remain, which are the numbers in the paper. The program prints a table and writes OUTPUT/published.md.
 If it is killed, the same command continues.
 """
 
@@ -36,12 +36,12 @@ from scripts.records import Record
 LAMBDAS = (1e-2, 1e-4, 1e-6)
 SEEDS, FOLDS = range(4), 5
 CROSS_VALIDATED = {"adult9": "90.27 +- 0.37", "web8": "96.43 +- 0.57"}
-"""Thesis (2019), table 4.6, the pairwise hinge: mean and standard deviation, there without a regularizer."""
+"""Thesis (2019), table 4.6, for the pairwise hinge: mean and standard deviation. The thesis uses no regularizer."""
 TESTED = {
     "web8": {"prbep": (67.64, 76.64, 79.56), "rocarea": (97.88, 98.86, 98.99)},
     "news20": {"prbep": (84.21, 97.24, 97.24), "rocarea": (91.51, 99.51, 99.39)},
 }
-"""JMLR 13 (2012), figures 22 and 17, at `LAMBDAS`; news20 is split in another way there."""
+"""JMLR 13 (2012), figures 22 and 17, at `LAMBDAS`. The paper splits news20 differently."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> None:
     """Measure every set for which something is published, and print the table."""
     unknown = [name for name, _ in args.sets if not name.startswith((*CROSS_VALIDATED, *TESTED))]
     if unknown:
-        known = "names that begin with adult9, web8 or news20"
-        print(f"nothing published is known of {unknown[0]!r}, only of {known}", file=sys.stderr)
+        known = "the NAME must begin with adult9, web8 or news20"
+        print(f"there are no published numbers for {unknown[0]!r}; {known}", file=sys.stderr)
         sys.exit(2)
     found = [record for name, paths in args.sets for record in measured(name, paths, args.output, args.ranks)]
     text = table(found)

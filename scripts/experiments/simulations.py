@@ -1,4 +1,4 @@
-"""Simulate scores, models and folds whose true measures are known, and make intervals of them."""
+"""Simulate scores, models and folds whose true measures are known, and compute confidence intervals from them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Quantiles = Callable[[Floats], Floats]
 
 
 class Law(NamedTuple):
-    """The distribution of scores: quantile functions of those of positive and of negative rows."""
+    """A distribution of scores, given by two quantile functions: one for positive and one for negative rows."""
 
     name: str
     pos: Quantiles
@@ -67,7 +67,10 @@ class Law(NamedTuple):
 
 
 def normal(area: float, wide: float = 1.0, decimals: int = 15) -> tuple[Quantiles, Quantiles]:
-    """Return the quantile functions of normal scores with this ROCArea, those of positives `wide` times as wide."""
+    """Return the quantile functions of normal scores with this ROCArea.
+
+    The standard deviation of positives is `wide` times that of negatives. Scores are rounded to `decimals`.
+    """
     shift = float(special.ndtri(area)) * math.hypot(1, wide)
     return lambda u: np.round(wide * special.ndtri(u) + shift, decimals), lambda u: np.round(special.ndtri(u), decimals)
 
@@ -78,7 +81,7 @@ def exponential(area: float) -> tuple[Quantiles, Quantiles]:
 
 
 def partly_lost(lost: float) -> tuple[Quantiles, Quantiles]:
-    """Return the quantile functions where a share of the positives lies below all negatives, the others above all."""
+    """Return quantile functions with which the share `lost` of the positives is below all negatives, the rest above."""
     return lambda u: np.where(u < lost, -1.0, 2.0), lambda u: u
 
 
@@ -93,7 +96,7 @@ LAWS = (
 
 
 def sampled(scores: Floats, labels: NDArray[np.int8], seed: int) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Return what intervals are made of: placements, shares above the break-even point, and bootstrap replicates."""
+    """Return the inputs of intervals: placements, shares among the n+ highest scores, and bootstrap replicates."""
     placed = ranking.placements(scores, labels, ALONE)
     share = ranking.top_k_shares(scores, int(np.sum(labels > 0)), ALONE)
     return placed, share, bootstrap.prbep_replicates(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
@@ -161,7 +164,9 @@ class Pair(NamedTuple):
     """Two normal scores of the same rows; ROCArea of the second one is lower by `less`."""
 
     area: float
-    correlation: float  # of their noise; 0 means equal noise but for one row in 30 of each, whose noise is its own
+    # The correlation of the noise of the two scores. With 0 the noise is the same except for one row in 30 of each
+    # score, which has noise of its own.
+    correlation: float
     n_pos: int
     less: float
 
@@ -175,7 +180,10 @@ class Pair(NamedTuple):
         else:
             noise = np.where(rng.random((2, n)) < 1 / 30, 3 * own, common)
         shifts = [math.sqrt(2) * float(special.ndtri(area)) for area in (self.area, self.area - self.less)]
-        both = [sampled(one + shift * (labels > 0), labels, seed[-1]) for one, shift in zip(noise, shifts, strict=True)]
+        both = [
+            sampled(own_noise + shift * (labels > 0), labels, seed[-1])
+            for own_noise, shift in zip(noise, shifts, strict=True)
+        ]
         placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
         area = confidence.rocarea_estimate(placed, labels, ALONE)
         prbep = confidence.prbep_estimate(share, labels, ALONE)
@@ -198,8 +206,8 @@ class Folds(NamedTuple):
     def simulate(self, seed: tuple[int, ...]) -> list[float]:
         """Make one simulation.
 
-        Returns the numbers of the method and Nadeau & Bengio's limits of both measures (14 numbers), then the same of
-        the difference; see `numbers_of`.
+        Returns 14 numbers for the first method: those of `numbers_of`, and Nadeau & Bengio's limits for both measures.
+        Then follow the same 14 numbers for the difference of the two methods.
         """
         rng, p = np.random.default_rng(seed), self.columns
         labels = np.where(np.arange(self.n) < self.n_pos, 1, -1).astype(np.int8)
@@ -218,8 +226,8 @@ class Folds(NamedTuple):
                     kept[lam, f] = scores, w = X[inside, half] @ w, w
                     found = ranking.ranking(scores, labels[inside], ALONE)
                     fits[lam, f] = baseline.Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
-            chosen = method_results.choose(fits, "rocarea")
-            these = [kept[one.setting, one.fold] for one in chosen]
+            chosen = method_results.choose(fits, lambda fit: fit.rocarea)
+            these = [kept[best.setting, best.fold] for best in chosen]
             results.append([sampled(s, labels[fold == f], seed[-1] + f) for f, (s, _) in enumerate(these, 1)])
             distances = [float(w @ means[half]) / float(np.linalg.norm(w)) for _, w in these]
             truths.append(np.mean([normal_measures(d, self.n_pos / self.n) for d in distances], axis=0))
@@ -229,16 +237,16 @@ class Folds(NamedTuple):
                 tuple(x - y for x, y in zip(a, b, strict=True)) if paired else a for a, b in zip(*results, strict=True)
             ]
             own = [labels[fold == f] for f in range(1, self.folds + 1)]
-            areas = [confidence.rocarea_estimate(one[0], y, ALONE) for one, y in zip(parts, own, strict=True)]
-            prbeps = [confidence.prbep_estimate(one[1], y, ALONE) for one, y in zip(parts, own, strict=True)]
+            areas = [confidence.rocarea_estimate(part[0], y, ALONE) for part, y in zip(parts, own, strict=True)]
+            prbeps = [confidence.prbep_estimate(part[1], y, ALONE) for part, y in zip(parts, own, strict=True)]
             area, prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
-            drawn = np.mean([one[2] for one in parts], axis=0)
+            drawn = np.mean([part[2] for part in parts], axis=0)
             truth = truths[0] - truths[1] if paired else truths[0]
             ours = intervals_of(area, prbep, drawn, paired)
             numbers += numbers_of(
                 ours, before(area, drawn, paired), dict(zip(("rocarea", "prbep"), truth, strict=True))
             )
-            numbers += [x for some in (areas, prbeps) for x in by_t([one.value for one in some])]
+            numbers += [x for some in (areas, prbeps) for x in by_t([estimate.value for estimate in some])]
         return numbers
 
 
@@ -270,7 +278,10 @@ def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
 
 
 def normal_measures(distance: float, share: float) -> tuple[float, float]:
-    """Return ROCArea and PRBEP of two normal distributions at a distance, with a share of positive rows."""
+    """Return ROCArea and PRBEP if both classes have normal scores of variance 1.
+
+    distance : the difference of the means of positives and negatives. share : the share of positive rows.
+    """
     low, high = -20.0, 20.0
     for _ in range(60):
         cut = (low + high) / 2

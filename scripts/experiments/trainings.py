@@ -1,4 +1,4 @@
-"""Train on a grid of measures, values of lambda or values of another option, and print a table of what came of it.
+"""Train on a grid of measures, values of lambda or values of another option, and print a table of the results.
 
     . scripts/environment
     python -m scripts.experiments.trainings accuracy a9a a9a.t [--lambdas 1e-2 1e-4 1e-6] [--epsilon 1e-3]
@@ -7,13 +7,13 @@
 
 accuracy   ROCArea and PRBEP at several values of lambda: J, the proved gap, evaluations and seconds of training
            (without loading), and both measures of the test rows.
-measures   Every measure's own model against those of the others. A row says what a model was trained for, a column what
-           it is measured by on the test rows. Precision is at K = n+/2 and recall at K = 2 n+; n+ is that of the
-           training rows in training and that of the test rows in testing. Error rate and F1 are trained with a
-           constant feature, which the others do not see or, at K, should not have. A model's threshold is the one
-           stored with it.
+measures   A model for each measure, compared with the models for the other measures. There is a row for each measure
+           that was trained for, and a column for each measure on the test rows. Precision is at K = n+/2 and recall at
+           K = 2 n+, where n+ is the number of positives among the training rows for training and among the test rows
+           for testing. Error rate and F1 are trained with a constant feature. ROCArea and PRBEP do not depend on it,
+           and precision@K and recall@K should not be trained with it. The threshold of a model is the stored one.
 sweep      Evaluations to the proof for several values of one option of `distsms train`: a row for each file and
-           measure, a column for each value. The default values of `distsms train` come from such tables.
+           measure, a column for each value. The default values of `distsms train` were chosen by such tables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPTIONS = {
 }
 """Options of `distsms train` that `sweep` can vary."""
 PROVED_OR_NOT = (0, 3, 4, 5)
-"""Exit codes of `distsms train` with which it leaves a model."""
+"""The exit codes with which `distsms train` has written a model."""
 
 
 def main() -> None:
@@ -186,7 +186,7 @@ def _goal(args: argparse.Namespace) -> tuple[object, ...]:
 
 
 def _train(data: Path, work: Path, ranks: int, *options: object) -> Record:
-    """Train a model, work/model.h5, and return what it says of itself."""
+    """Train a model, work/model.h5, and return J, the gap and other numbers that are stored in it."""
     model = work / "model.h5"
     output_of("train", data, *options, "--output", model, "--quiet", ranks=ranks, codes=PROVED_OR_NOT)
     info = json.loads(output_of("info", model, "--json"))

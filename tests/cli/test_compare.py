@@ -92,7 +92,7 @@ def test_what_is_damaged_is_refused_in_a_sentence(words, tmp_path):
     cell = made(tmp_path / "out", RunSpec("prbep", 1e-2, "lmvm"), [1.0], files=True)
     (tmp_path / "out" / "comparison.json").write_text("garbage")
     one = (*words, *GRID[:2], "--lambdas", "1e-2", "--solvers", "lmvm")
-    assert "begin anew with --overwrite" in run(*one, code=1)
+    assert "or replace this comparison (--overwrite)" in run(*one, code=1)
     assert "was run before" not in run(*one, "--no-figures", "--overwrite")
     (tmp_path / "out" / "figures").touch()
     assert "figures: cannot be written" in run(*one, code=1)
@@ -100,7 +100,7 @@ def test_what_is_damaged_is_refused_in_a_sentence(words, tmp_path):
     trace.write_bytes(trace.read_bytes()[:-9])
     err = run(*one, code=1)
     assert str(trace) in err
-    assert f"Remove this run's folder, {cell}, and it is run anew" in err
+    assert f"Remove this run's folder, {cell}; the run is then made again" in err
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     for command in (words[:-1], ("train", tmp_path / "data", "--output")):
         assert "Traceback" not in run(*command, tmp_path / "circle", code=1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
 import pytest
 
 from distsms.cli import info
 from distsms.errors import InputError
+from distsms.inference import model
 from distsms.selection.baseline import BaselineStore
 from distsms.selection.path_store import PathStore
 from distsms.study.grid import IDENTITY
@@ -31,3 +33,23 @@ def test_a_folder_of_another_command_is_named_with_the_command_that_reads_it(tmp
     args = argparse.Namespace(paths=[str(tmp_path), *others], verify=False, usage=False, json=False)
     with pytest.raises(InputError, match=f"{tmp_path}: is .*neither a data set nor a model.*{advice}"):
         info.run(args, None)
+
+
+def test_a_useless_model_says_so_and_what_to_use_instead(tmp_path, capsys, monkeypatch):
+    base = {"label_map": {"+1": 1, "-1": -1}, "zero_based": False, "threshold": 0.0, "status": "proved", "J": 1.0}
+    for name, known in (
+        ("useless", {"vacuous": True, "warnings": ["This model ranks no better than chance."]}),
+        ("good", {"vacuous": False, "warnings": [], "J_at_zero": 1.0}),  # J near J(0) alone is no sign
+        ("old", {"J_at_zero": 1.0}),
+    ):
+        model.save(tmp_path / name, model.Model(np.zeros(2), base | known))
+    args = argparse.Namespace(paths=[str(tmp_path / "useless")], verify=False, usage=False, json=False)
+    info.run(args, None)
+    assert capsys.readouterr().out.endswith("\nwarning: This model ranks no better than chance.\n")
+    args.paths = [str(tmp_path / name) for name in ("useless", "good", "old")]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    info.run(args, None)
+    _, _, useless, good, old, *rest = capsys.readouterr().out.splitlines()
+    assert useless.startswith("\033[31m") and "proved, vacuous" in useless
+    assert "vacuous" not in good and "J(0)" not in good and "\033" not in good + old and "proved, J(0)" in old
+    assert "This model ranks no better than chance." in rest[-1]

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.support.program import run, run_json, write_svmlight
+from tests.support.program import finish, run, run_json, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 
@@ -275,6 +275,26 @@ def test_a_measure_of_the_table_with_a_bias(text, tmp_path, ranks):
     trace = tmp_path / "t.jsonl"
     run(*command, "--measure", "f0.5", "--bias", "2", "--init", model, "--trace", trace, "--quiet", ranks=ranks)
     assert json.loads(trace.read_text().splitlines()[0])["J"] == pytest.approx(told["J"], rel=1e-9)
+
+
+def test_a_useless_model_ends_with_exit_code_8(tmp_path):
+    """On any number of ranks, also with --quiet and with test rows; `info` and `path` say the same."""
+    for name, seed in (("rare", 0), ("test", 1)):
+        shape = ["--rows", 8000, "--columns", 4, "--positive", 0.03, "--noise", 1, "--seed", seed]
+        run("synth", "dense", tmp_path / name, *shape)
+    model, said = tmp_path / "m.h5", "ranks no better than chance: all scores are equal"
+    common = ["train", tmp_path / "rare", "--measure", "prbep", "--output", model]
+    for ranks in (None, 3):
+        code, out, err = finish(start(*common, "--test", tmp_path / "test", "--quiet", ranks=ranks))
+        assert code == 8 and not out and said in err and f"on {tmp_path}/test. Use the measure rocarea" in err
+        told = run_json("info", model)
+        assert told["vacuous"] and told["status"] == "proved" and told["exit_code"] == 8 and said in told["warnings"][0]
+    assert said in " ".join(run(*common, "--no-check", code=8).split())
+    assert "rocarea_check" not in run_json("info", model)
+    run(*common[:2], "--measure", "rocarea", "--lambda", "100", "--output", model, "--quiet")
+    assert not run_json("info", model)["warnings"]
+    code, _, err = finish(start("path", *common[1:4], "--output", tmp_path / "path", "--folds", 3, "--quiet"))
+    assert code == 8 and said in err and run_json("info", tmp_path / "path" / "model.h5")["vacuous"]
 
 
 @pytest.mark.slow

@@ -141,10 +141,10 @@ def test_refusals_change_nothing(comm, shared_dir):
 def test_the_folder_of_the_parts_names_them(tmp_path):
     write(ALONE, tmp_path, "svm")
     convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5)))
-    with pytest.raises(InputError, match=r"not a data set, but a folder of some: \S*d/test, \S*d/train\. Give"):
+    with pytest.raises(InputError, match=r"not a data set, but a folder with data sets: \S*d/test, \S*d/train\. Name"):
         read_manifest(tmp_path / "d")
     convert([tmp_path / "a.svm"], tmp_path / "e", ALONE, split=Splitter((0.2,) * 4))
-    with pytest.raises(InputError, match=r"e/part-1, \S*e/part-2, \S*e/part-3, \.\.\.\. Give"):
+    with pytest.raises(InputError, match=r"e/part-1, \S*e/part-2, \S*e/part-3, \.\.\.\. Name"):
         read_manifest(tmp_path / "e")
 
 
@@ -209,7 +209,7 @@ def test_the_program(tmp_path):
     assert f"{left} of {N} rows: the fractions add up to 0.8" in told and "d/test: " in told
     made = run_json("info", tmp_path / "d/test")
     assert made["split"] == Splitter((0.5, 0.3), 5).record(1, N) and made["compression"] == "blosc-lz4"
-    assert "a folder of some" in run("info", tmp_path / "d", code=1)
+    assert "a folder with data sets" in run("info", tmp_path / "d", code=1)
     assert "nosuch: no such file or folder" in run("info", tmp_path / "nosuch", code=1)
     assert "--split 0.8:" in run(*words, "0.8", code=1)
     run(*words, "0.8,x", code=2)

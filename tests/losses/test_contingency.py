@@ -198,7 +198,7 @@ def test_k_beyond_the_rows_is_refused(comm):
 
 @pytest.mark.serial
 def test_an_ordering_that_a_measure_lacks_is_refused():
-    with pytest.raises(InputError, match="f1 is not offered with the ordering 'none', only with: gather"):
+    with pytest.raises(InputError, match="f1 is not offered with the ordering 'none'; choose one of: gather"):
         loss_class("f1", "none")
 
 

@@ -46,7 +46,7 @@ def test_products_are_those_of_a_column_by_hand(case, value, k):
     assert wrapped.margins(W, into[0]) is into[0] and wrapped.transposed_times(C, into[1]) is into[1]
     np.testing.assert_array_equal(np.concatenate([out.ravel() for out in into]), [*margins.ravel(), *gradient.ravel()])
     assert np.sum(margins * C) == pytest.approx(np.sum(W * gradient), rel=1e-10, abs=1e-10 * (1 + value))
-    np.testing.assert_allclose(wrapped.second_moments(), (whole**2).sum(axis=0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(wrapped.columns().squares, (whole**2).sum(axis=0), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.serial
@@ -58,9 +58,10 @@ def test_what_rounding_bounds_are_made_of(case, value):
     exact = [oracles.rational(np.append(row, value)) @ oracles.rational(w) for row in array]
     errors = [abs(float(a - b)) for a, b in zip(oracles.rational(wrapped.margins(w)), exact, strict=True)]
     assert max(errors, default=0.0) <= np.finfo(float).eps / 2 * wrapped.largest_terms(w)
-    for found, plain, last in zip(wrapped.columns(), features.columns(), (value, 1), strict=True):
+    constant = value * (len(array) > 0), len(array), value**2 * len(array)
+    for found, plain, last in zip(wrapped.columns(), features.columns(), constant, strict=True):
         np.testing.assert_array_equal(found[:-1], plain)
-        assert found[-1] == (last if last != 1 else len(array)) * (len(array) > 0)
+        assert found[-1] == last
 
 
 @pytest.mark.parametrize("measure", ["rocarea", "prbep", "error-rate", "f1", "precision@9"])
@@ -104,4 +105,4 @@ def test_gradient_by_finite_differences():
 def test_a_constant_beyond_its_square():
     """The constant's second moment is infinite, and no column is scaled by it."""
     X, y = data(n=20)
-    assert np.isinf(WithBias(objective(X, y, Communicator()).features, 1e300).second_moments()[-1])
+    assert np.isinf(WithBias(objective(X, y, Communicator()).features, 1e300).columns().squares[-1])

@@ -194,14 +194,14 @@ def test_sums_beyond_64_bits():
     assert confidence._squares(large, ALONE) == sum(int(value) ** 2 for value in large)
 
 
-def replicates_by_hand(scores, labels, count, seed):
+def replicates_by_hand(scores, labels, count, seed, measure=lambda s, y: ranking.ranking(s, y, ALONE).prbep):
     """Repeat each replicate's rows as often as they are drawn, and measure them like any data."""
     keys, found = hashing.row_keys(np.arange(len(scores)), seed), []
     for b in range(count):
         times = np.zeros((1, len(scores)), np.int64)
         bootstrap._tabulate(keys, np.arange(len(scores)), np.array([b]), times)
         s, y = (np.repeat(array, times[0]) for array in (scores, labels))
-        found.append(ranking.ranking(s, y, ALONE).prbep)
+        found.append(measure(s, y))
     return np.array(found)
 
 
@@ -219,6 +219,41 @@ def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals
         *(local_part(array, comm) for array in (scores, labels, np.arange(n))), 25, 7, comm
     )
     np.testing.assert_allclose(found, replicates_by_hand(scores, labels, 25, 7), rtol=1e-14)
+
+
+@pytest.mark.parametrize("k", [1, 7, 60, 195, 200, 201])
+@pytest.mark.parametrize("margin, decimals", [(20, 1), (0, 9)])
+def test_replicates_at_k_are_the_resampled_rows(comm, monkeypatch, k, margin, decimals):
+    """Where a replicate has fewer than k rows, all of them are taken; there are none for k above n."""
+    monkeypatch.setattr(bootstrap, "MARGIN", margin)
+    monkeypatch.setattr(bootstrap, "SPREAD", margin / 2)
+    scores, labels = drawn(200, 0.2, decimals=decimals)
+
+    def by_hand(s, y):
+        return ranking.top_k(s, y, min(k, len(s)), ALONE).recall
+
+    mine = (local_part(array, comm) for array in (scores, labels, np.arange(200)))
+    precision, recall = bootstrap.top_k_replicates(*mine, k, 25, 7, comm)
+    if k > 200:
+        assert np.isnan(precision).all()
+        return
+    wanted = replicates_by_hand(scores, labels, 25, 7, by_hand)
+    np.testing.assert_allclose(recall, wanted, rtol=1e-13)
+    positives = replicates_by_hand(scores, labels, 25, 7, lambda s, y: np.sum(y > 0))
+    np.testing.assert_allclose(precision, wanted * positives / k, rtol=1e-13)
+
+
+def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
+    scores, labels = drawn(300, 0.2, decimals=9)
+    mine = local_part(scores, comm), local_part(labels, comm)
+    share = ranking.top_k_shares(mine[0], 40, comm)
+    precision, recall = confidence.top_k_estimates(share, mine[1], 40, comm)
+    head = labels[np.argsort(-scores)[:40]] > 0
+    assert precision.value == pytest.approx(np.mean(head))
+    assert precision.error == pytest.approx(np.std(head, ddof=1) / math.sqrt(40))
+    inside = scores[labels > 0] >= np.sort(scores)[-40]
+    assert recall.value == pytest.approx(np.mean(inside))
+    assert recall.error == pytest.approx(np.std(inside, ddof=1) / math.sqrt(len(inside)))
 
 
 @pytest.mark.serial
@@ -267,6 +302,18 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
         return confidence.prbep_interval(confidence.prbep_estimate(each[0][0], labels, ALONE), each[0][1], level)
     share, draws = (a - b for a, b in zip(*each, strict=True))
     return confidence.prbep_difference_interval(confidence.prbep_estimate(share, labels, ALONE), draws, level)
+
+
+@pytest.mark.serial
+@given(st.lists(st.floats(0, 1), max_size=40), st.sampled_from([0.5, 0.95]))
+def test_the_interval_of_prbep_is_the_wider_one_of_two_on_each_side(replicates, level):
+    """The binomial interval and the replicates' quantiles, within 0 and 1."""
+    share, labels = np.repeat([1.0, 0.0], [12, 8]), np.ones(20, np.int8)
+    found = confidence.prbep_estimate(share, labels, ALONE)
+    alone = confidence.prbep_interval(found, np.empty(0), level)
+    both = confidence.prbep_interval(found, np.array(replicates), level)
+    tails = np.quantile(replicates, [0.5 - level / 2, 0.5 + level / 2]) if replicates else (1.0, 0.0)
+    assert (both.low, both.high) == pytest.approx((min(alone.low, tails[0]), max(alone.high, tails[1])))
 
 
 @pytest.mark.serial

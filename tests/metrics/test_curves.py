@@ -65,6 +65,18 @@ def test_of_many_rows_points_are_exact_and_near_each_other(comm, monkeypatch, sh
             assert np.diff(counts).max() <= 2 * counts[-1] / 25 + comm.size + 1
 
 
+@pytest.mark.serial
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=120))
+def test_points_are_left_out_where_they_are_near_the_previous_one(steps):
+    """Of the points after the 32nd: those that nobody wants, less than 1/STEPS from the last one kept in both rates."""
+    rises, wanted = np.array([step[:2] for step in steps]), np.array([step[2] and step[0] > 7 for step in steps])
+    rates = np.cumsum(rises, axis=0) / (10 * curves.STEPS)
+    kept, last = curves._spread(*rates.T, wanted), np.zeros(2)
+    for i, point in enumerate(rates):
+        assert kept[i] == (i < 32 or wanted[i] or i == len(rates) - 1 or (point - last).max() >= 1 / curves.STEPS)
+        last = point if kept[i] else last
+
+
 @pytest.mark.parametrize("labels", [[], [1], [-1, -1], [1, -1]])
 def test_next_to_nothing(comm, labels):
     labels = np.array(labels, np.int8)
@@ -79,7 +91,7 @@ def test_next_to_nothing(comm, labels):
 @pytest.mark.parametrize("size", [1.0, 1e8, 1e-8])
 def test_histograms_count_every_row(comm, size):
     scores, labels = drawn(3000, 0.2, decimals=9)
-    scores[5:7] = 1e6, -1e6  # outliers do not squeeze the other rows into a single bar
+    scores[5:9] = 1e6, -1e6, 2e6, -2e6  # outliers do not squeeze the other rows into a single bar
     scores = size * scores
     curve = of(scores, labels, comm)
     found = curves.histogram(local_part(scores, comm), local_part(labels, comm), curve, comm, 20)

@@ -14,7 +14,7 @@ from distsms.optim.bundle import CuttingPlaneBundle
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import simplex_least_squares, simplex_qp
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import make_vectors
+from distsms.parallel.vector_placement import make_vectors
 
 pytestmark = pytest.mark.serial
 

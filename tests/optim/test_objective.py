@@ -7,9 +7,12 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from distsms.losses.registry import make_loss
-from distsms.optim.objective import Request
+from distsms.optim.objective import EPS, Request
 from distsms.optim.penalty import SquaredNorm
+from distsms.optim.run import minimize
+from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.vector_placement import STEPS
 from tests.support.problems import asked, data, objective, share
 
 MEASURES = ("rocarea", "prbep")
@@ -115,3 +118,31 @@ def test_more_ranks_than_rows(comm):
     if comm.is_root:
         assert found[0].J == 1.0
         np.testing.assert_allclose(found[0].gradient, [-1.0, 2.0])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_known_of_the_columns(step, comm):
+    """Mean squares over all rows; and the largest bound on rounding of any rank: its entries times its largest one."""
+    X, y = data(seed=5)
+    array, n = X.toarray(), len(y)
+    mine = array[share(comm, n)]
+    bound = (np.count_nonzero(mine, axis=0) + comm.size + 8) * EPS * np.abs(mine).max(axis=0, initial=0)
+    largest = np.max(comm.allgather(bound), axis=0)
+    problem = objective(X, y, comm, step=step)
+    here = problem.vectors.local_slice
+    np.testing.assert_allclose(problem.second_moments(), here((array**2).mean(axis=0)), rtol=1e-12)
+    if problem.vectors.runs_solver:
+        errors, of_d = problem.plane_errors()
+        np.testing.assert_allclose(errors, here(largest), rtol=1e-12)
+        assert of_d == EPS * n
+
+
+@pytest.mark.parametrize("solver", ["lmvm", "bmrm"])
+def test_one_pass_describes_the_columns(solver, comm, monkeypatch):
+    """Whether the solver works on scaled columns or not: scales and bounds on rounding come from the same pass."""
+    X, y = data()
+    problem, passes = objective(X, y, comm), []
+    describe = problem.features.columns
+    monkeypatch.setattr(problem.features, "columns", lambda: passes.append(0) or describe())
+    minimize(problem, Settings(lam=1e-2, solver=solver, max_evaluations=3))
+    assert len(passes) == 1

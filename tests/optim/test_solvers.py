@@ -169,7 +169,7 @@ def test_bmrm_says_when_it_cannot_go_on():
     for name in CUTTING:
         problem = Stuck()
         outcome, why = solver_class(name)(problem, np.zeros(2)).run()
-        assert outcome is Outcome.FAILED and "minimum of the model" in why
+        assert outcome is Outcome.FAILED and "have not raised the lower bound" in why
         assert problem.evaluations < 30
 
 

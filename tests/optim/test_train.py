@@ -190,8 +190,6 @@ def test_a_run_that_has_not_begun_to_move_is_not_called_vacuous(comm):
     assert cut.idle and not cut.vacuous
     proved = minimize(objective(X, y, comm), Settings(lam=1e6))
     assert proved.vacuous and proved.idle
-    assert replace(proved, J=proved.J_at_zero).against_zero == "no better than w = 0"
-    assert replace(proved, J=0.9999 * proved.J_at_zero).against_zero == "hardly better than w = 0"
     better = minimize(objective(X, y, comm), Settings(lam=1e-4))
     assert not better.idle and not better.vacuous
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
 from distsms.errors import InputError, LaunchError
 from distsms.parallel import buffers
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.mpi import launched_size, world
+from distsms.parallel.mpi import LAUNCHER, MPICommunicator, launched_size, world
 
 
 @pytest.fixture(params=[1, 7, 2**30])
@@ -105,12 +110,30 @@ def test_one_rank_fails_then_all_do(comm):
         pass
 
 
+@pytest.fixture
+def no_launcher(monkeypatch):
+    for name in filter(LAUNCHER.match, list(os.environ)):
+        monkeypatch.delenv(name)
+
+
 @pytest.mark.serial
-def test_a_launcher_of_another_mpi_is_refused(monkeypatch):
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"):
-        monkeypatch.delenv(name, raising=False)
-    assert launched_size() == 0
+def test_mpi_is_started_where_a_launcher_may_be_at_work(monkeypatch, no_launcher):
+    monkeypatch.setitem(
+        sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=Mock(Get_size=lambda: 2)))
+    )
     assert type(world()) is Communicator
+    for name in ("OMPI_MCA_rmaps_base_oversubscribe", "PMIX_MCA_psec", "COMPILE"):  # settings, which users have as well
+        monkeypatch.setenv(name, "1")
+        assert type(world()) is Communicator
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "PALS_RANKID", "FLUX_TASK_RANK"):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, "0")
+            assert type(world()) is MPICommunicator
+
+
+@pytest.mark.serial
+def test_a_launcher_of_another_mpi_is_refused(monkeypatch, no_launcher):
+    assert launched_size() == 0
     monkeypatch.setenv("PMI_SIZE", "32")
     with pytest.raises(LaunchError, match="started 32 processes, but MPI sees each as rank 0 of 1"):
         world()

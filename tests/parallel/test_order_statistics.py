@@ -58,9 +58,9 @@ def test_there_must_be_k(comm):
 
 
 def root(search, scores, shift, width, comm):
-    search.pose(shift, width)
+    search.start(shift, width)
     find_roots([search], scores, comm)
-    search.track()
+    search.keep_root()
     return search.root
 
 

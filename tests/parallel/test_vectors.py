@@ -13,8 +13,8 @@ from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel import buffers, shared_memory, vectors
-from distsms.parallel.vectors import STEPS, choose_step, make_vectors
+from distsms.parallel import buffers, shared_memory, vector_placement, vectors
+from distsms.parallel.vector_placement import STEPS, choose_step, make_vectors
 from tests.support.problems import SPREADABLE, asked, data, noting, objective
 
 LENGTHS = (1, 2, 7, 100)  # with three or four ranks, some hold nothing of the first two
@@ -23,7 +23,7 @@ LENGTHS = (1, 2, 7, 100)  # with three or four ranks, some hold nothing of the f
 @pytest.fixture(params=[False, True], ids=["a copy on each rank", "one on each node"])
 def shared(request, monkeypatch):
     """Both ways to hold w, whatever its length."""
-    monkeypatch.setattr(vectors, "SHARED_FROM", 0 if request.param else 2**60)
+    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0 if request.param else 2**60)
 
 
 def whole(p, seed):
@@ -88,7 +88,7 @@ def test_copies_and_totals(step, k, p, comm, shared):
 
 def test_long_vectors_travel_in_pieces(comm, monkeypatch):
     monkeypatch.setattr(buffers, "COUNT_LIMIT", 7)
-    monkeypatch.setattr(vectors, "SHARED_FROM", 0)
+    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0)
     for step in STEPS:
         made, w = make_vectors(step, 100, comm), whole(100, 1)
         np.testing.assert_array_equal(made.allgather(made.local_slice(w) if made.runs_solver else None), w)
@@ -99,7 +99,7 @@ def test_long_vectors_travel_in_pieces(comm, monkeypatch):
 
 
 def test_ranks_of_a_node_share(comm, monkeypatch):
-    monkeypatch.setattr(vectors, "SHARED_FROM", 0)
+    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0)
     made, w = make_vectors("spread", 10, comm), whole(10, 2)
     copies = made.replicate(1, [made.local_slice(w)])
     assert isinstance(made._replica[1], shared_memory.OnePerNode) == (len(comm.node_ranks()) > 1)
@@ -113,7 +113,7 @@ def test_ranks_of_a_node_share(comm, monkeypatch):
 
 def test_without_room_for_shared_memory_each_rank_has_its_own(comm, monkeypatch, tmp_path):
     monkeypatch.setattr(shared_memory, "SHARED_MEMORY", str(tmp_path / "none"))
-    monkeypatch.setattr(vectors, "SHARED_FROM", 0)
+    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0)
     made, w = make_vectors("spread", 10, comm), whole(10, 2)
     np.testing.assert_array_equal(made.replicate(1, [made.local_slice(w)])[0], w)
     assert not isinstance(made._replica[1], shared_memory.OnePerNode)
@@ -211,7 +211,7 @@ def test_restarts_and_fixed_widths_spread(comm):
 
 @pytest.mark.serial
 def test_who_steps_is_chosen_by_columns():
-    few, many = vectors.SPREAD_FROM - 1, vectors.SPREAD_FROM
+    few, many = vector_placement.SPREAD_FROM - 1, vector_placement.SPREAD_FROM
     assert choose_step("auto", few, 4)[0] == "root"
     assert choose_step("auto", many, 4)[0] == "spread"
     assert choose_step("auto", many, 1)[0] == "root"

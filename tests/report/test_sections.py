@@ -109,16 +109,29 @@ def test_the_page_is_valid_and_fetches_nothing():
 
 
 @pytest.mark.serial
+def test_a_useless_model_has_a_notice_at_the_top_and_its_gap_is_no_headline():
+    labels = [-1, -1, 1, -1, 1, 1]
+    text, _ = sections.compose(report_data(labels, info={"vacuous": True, "warnings": [f"Use another. {EVIL}"]}))
+    page = Reader(text)
+    (notice,) = [attributes for attributes in page.of("p") if attributes.get("role") == "alert"]
+    assert notice["class"] == "notice" and f"Use another. {EVIL}" in page.words
+    assert page.words.index(f"Use another. {EVIL}") < page.words.index("ROCArea")
+    assert "Proved gap to the optimum" not in page.words
+    page = Reader(sections.compose(report_data(labels, info={"vacuous": False, "warnings": []}))[0])
+    assert "Proved gap to the optimum" in page.words and not [p for p in page.of("p") if "role" in p]
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize("folds", [0, 3])
 def test_path_and_baseline(folds):
-    def value(lam, lane):
-        return {"rocarea": 0.9 - 0.1 * abs(np.log10(lam) + 2) + 0.01 * lane, "prbep": None}
+    def value(lam, fold):
+        return {"rocarea": 0.9 - 0.1 * abs(np.log10(lam) + 2) + 0.01 * fold, "prbep": None}
 
     result = {"status": "proved", "J": 0.1, "gap": 0.01, "evaluations": 9, "vacuous": False}
     points = [
-        Point(lam, lane, result, 0.0, value(lam, 0), value(lam, lane) if lane else None)
+        Point(lam, fold, result, 0.0, value(lam, 0), value(lam, fold) if fold else None)
         for lam in (0.1, 0.01, 0.001)
-        for lane in range(folds + 1)
+        for fold in range(folds + 1)
     ]
     problem = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
     many = confidence.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))

@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,28 +106,49 @@ def mutants(package: str, sample: int, seed: int) -> list[Mutant]:
     return found
 
 
-def killed(mutant: Mutant, package: str, copy: Path, seconds: float) -> bool:
-    """Whether the tests of the package notice the change, which is made in a copy of the project."""
+def killed(mutant: Mutant, tests: list[str], copy: Path, seconds: float, ranks: int) -> bool:
+    """Whether these tests notice the change, which is made in a copy of the project.
+
+    The file's time and the compiled kernels beside it are restored, too, so that the next mutant finds all kernels
+    compiled but its own.
+    """
     place = copy / mutant.file.relative_to(ROOT)
-    before = place.read_bytes()
+    compiled, kept = place.parent / "__pycache__", copy / "compiled"
+    before, stamp = place.read_bytes(), place.stat()
+    compiled.mkdir(exist_ok=True)
+    shutil.copytree(compiled, kept)
     try:
         place.write_text(mutant.text)
-        return not passes(package, copy, seconds)
+        return not all(passes(tests, copy, seconds, size) for size in (1, ranks)[: 1 + (ranks > 1)])
     finally:
         place.write_bytes(before)
+        os.utime(place, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        shutil.rmtree(compiled)
+        kept.rename(compiled)
 
 
-def passes(package: str, copy: Path, seconds: float) -> bool:
-    """Whether the unit tests of the package pass in the copy, in one process."""
-    words = ["-m", "pytest", "-q", "-x", "-m", "not e2e", "-p", "no:cacheprovider", f"tests/{package}"]
+def passes(tests: list[str], copy: Path, seconds: float, ranks: int = 1) -> bool:
+    """Whether these unit tests pass in the copy, in time: in one process, or on several ranks."""
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
+    words += ["-m", "not e2e" + " and not serial" * (ranks > 1), *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            [sys.executable, *words], cwd=copy, env=environment, capture_output=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+    environment.pop("NUMBA_CACHE_DIR", None)  # compiled mutants stay in the copy
+    command = ["mpirun", "-n", str(ranks)] * (ranks > 1) + words
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=copy, env=environment, **quiet) as job:  # type: ignore[call-overload]
+        try:
+            return job.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            job.terminate()  # not killed, since mpirun is to end its ranks
+            return False
+
+
+def described(mutant: Mutant) -> str:
+    """The mutant's file and line, and the lines that it removes and adds."""
+    plain = ast.unparse(ast.parse(mutant.file.read_text())).splitlines()
+    changed = difflib.unified_diff(plain, mutant.text.splitlines(), lineterm="", n=0)
+    difference = [row for row in changed if row[0] in "+-" and row[:3] not in ("+++", "---")]
+    return "\n    ".join([f"{mutant.file.relative_to(ROOT)}:{mutant.line}", *difference])
 
 
 def main() -> int:
@@ -135,9 +157,17 @@ def main() -> int:
     parser.add_argument("packages", nargs="+", metavar="PACKAGE", help="sub-packages of distsms, such as losses")
     parser.add_argument("--sample", type=int, default=20, help="mutants of each sub-package (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=600, help="limit for the tests of one mutant (%(default)s)")
+    parser.add_argument(
+        "--ranks", type=int, default=1, help="run what survives in one process on so many ranks, too (%(default)s)"
+    )
+    parser.add_argument("--tests", nargs="+", metavar="FILE", help="run only these, not all tests of the sub-package")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the scores and survivors to a file")
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE",
+        help="of the same sample, run only the survivors in FILE, which --json wrote before tests were added",
+    )  # fmt: skip
     args = parser.parse_args()
+    known = json.loads(args.again.read_text()) if args.again else None
     scores = {}
     with tempfile.TemporaryDirectory(prefix="distsms-") as folder:
         copy = Path(folder) / "project"
@@ -145,21 +175,23 @@ def main() -> int:
             ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".venv", ".git", "build", ".hypothesis")
         )
         for package in args.packages:
-            if not passes(package, copy, args.seconds):
+            tests = args.tests or [f"tests/{package}"]
+            start = time.monotonic()
+            if not passes(tests, copy, 3600):
                 print(f"{package}: the tests fail without any change", file=sys.stderr)
                 return 1
-            survivors, drawn = [], mutants(package, args.sample, args.seed)
-            for mutant in drawn:
-                if not killed(mutant, package, copy, args.seconds):
-                    plain = ast.unparse(ast.parse(mutant.file.read_text())).splitlines()
-                    changed = difflib.unified_diff(plain, mutant.text.splitlines(), lineterm="", n=0)
-                    difference = [row for row in changed if row[0] in "+-" and row[:3] not in ("+++", "---")]
-                    survivors.append([f"{mutant.file.relative_to(ROOT)}:{mutant.line}", *difference])
-                    print(*survivors[-1], sep="\n    ", flush=True)
+            limit = 60 + 3 * (time.monotonic() - start)
+            drawn = {described(mutant): mutant for mutant in mutants(package, args.sample, args.seed)}
+            suspects = drawn if known is None else {name: drawn[name] for name in known[package]["survivors"]}
+            survivors = []
+            for name, mutant in suspects.items():
+                if not killed(mutant, tests, copy, limit, args.ranks):
+                    survivors.append(name)
+                    print(name, flush=True)
             scores[package] = {"mutants": len(drawn), "killed": len(drawn) - len(survivors), "survivors": survivors}
             print(f"{package}: {len(drawn) - len(survivors)} of {len(drawn)} mutants are killed", flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+            if args.json:
+                args.json.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

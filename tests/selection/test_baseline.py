@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection import baseline_text, trees
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows, first_round, run, second_round
 from distsms.selection.competitors import METHODS, OURS, Fitted, Task, require
-from distsms.selection.folds import Folds, deal_rows, dealt
+from distsms.selection.folds import Folds, deal_rows, make_folds
 from distsms.selection.method_results import BEST, MethodResult, choose, complete, evaluate_methods
 from tests.support import program
 from tests.support.problems import data
@@ -144,7 +145,7 @@ def test_no_fold_helps_to_choose_its_own_setting(table, fold, other):
         }
         del fits[min(fits)]  # a setting that one fold lacks is no choice
         fits |= {(7.0, f): Fit("svm", 7.0, f, 1.0, 0.1, 0.0, "") for f in (1, 2, 3)}
-        return [one.setting for one in choose(complete([*fits.values()], "svm", 3), "rocarea")]
+        return [one.setting for one in choose(complete([*fits.values()], "svm", 3), attrgetter("rocarea"))]
 
     before = choices()
     others = [sum(line) - line[fold] for line in table[:-1]]
@@ -167,7 +168,7 @@ def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
             for one, line in table.items()
             for fold, value in enumerate(line)
         }
-        return [(fit.method, fit.setting) for fit in choose(these, "prbep")]
+        return [(fit.method, fit.setting) for fit in choose(these, attrgetter("prbep"))]
 
     before, fold = choices(), data.draw(st.integers(0, 2))
     others = {one: sum(line) - line[fold] for one, line in table.items()}
@@ -211,7 +212,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
 def test_rows_that_are_never_judged(folder):
     """By time, each fit is trained on the earlier rows only; the first block is in no score and no interval."""
     X, y = data(160)
-    these = FoldedRows(X, y, dealt("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
+    these = FoldedRows(X, y, make_folds("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
     run(these, first_round([OURS, "logistic"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
     for one in evaluate_methods(folder, folder.fits(), these, "rocarea"):
         if one.method == BEST:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.selection.folds import deal_rows, dealt, hold_out
+from distsms.selection.folds import deal_rows, hold_out, make_folds
 from distsms.utils.hashing import row_keys
 from tests.support.problems import share
 
@@ -63,8 +63,8 @@ def test_a_class_too_small_for_the_folds_is_refused(comm):
 def by(kind, marks, labels, folds, comm, counted=None, seed=0):
     """Deal all rows out on all ranks and on one, check that the folds are the same, and return them."""
     counted, mine = np.ones(len(labels), bool) if counted is None else counted, share(comm, len(labels))
-    found = dealt(kind, marks[mine], labels[mine], counted[mine], folds, seed, comm)
-    alone = dealt(kind, marks, labels, counted, folds, seed, Communicator())
+    found = make_folds(kind, marks[mine], labels[mine], counted[mine], folds, seed, comm)
+    alone = make_folds(kind, marks, labels, counted, folds, seed, Communicator())
     np.testing.assert_array_equal(np.concatenate(comm.allgather(found.number)), alone.number)
     for fold in range(folds + 1):
         assert np.array_equal(found.training(fold), alone.training(fold)[mine])
@@ -115,8 +115,8 @@ def test_folds_of_groups_are_even(comm, sizes, folds, seed):
 def test_groups_go_to_the_same_folds_in_any_order(order, folds):
     marks, labels = grouped(32, 9, 2)
     counted = np.ones(60, bool)
-    found = dealt("groups", marks, labels, counted, folds, 0, Communicator()).number
-    again = dealt("groups", marks[order], labels[order], counted, folds, 0, Communicator()).number
+    found = make_folds("groups", marks, labels, counted, folds, 0, Communicator()).number
+    again = make_folds("groups", marks[order], labels[order], counted, folds, 0, Communicator()).number
     np.testing.assert_array_equal(again, found[order])
 
 
@@ -192,4 +192,4 @@ def test_what_cannot_be_dealt_is_refused(comm, kind, marks, labels, message):
     marks, labels = np.array(marks), np.array(labels, np.int8)
     marks = marks.astype(np.float64 if kind == "time" else np.uint64)
     with pytest.raises(InputError, match=message):
-        dealt(kind, marks[mine], labels[mine], np.ones(len(labels), bool)[mine], 3, 0, comm)
+        make_folds(kind, marks[mine], labels[mine], np.ones(len(labels), bool)[mine], 3, 0, comm)

@@ -19,10 +19,11 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import STEPS
+from distsms.parallel.vector_placement import STEPS
 from distsms.selection import path_text
-from distsms.selection.folds import dealt
-from distsms.selection.path import Lanes, Mean, Point, Problem, choose, expected, faults, means, run
+from distsms.selection.choice import Mean, choose, expected, faults, means
+from distsms.selection.folds import make_folds
+from distsms.selection.path import CrossValidation, Point, Problem, run
 from distsms.selection.path_store import PathStore, finished
 from distsms.utils import formatting
 from tests.support.problems import asked, block, data, objective, share
@@ -37,59 +38,59 @@ def solved(comm, problem, X, y, **more):
     w = {}
 
     def keep(point, result):
-        w[point.lam, point.lane] = result.w.copy()
+        w[point.lam, point.fold] = result.w.copy()
 
     return run(block(comm, X, y), problem, comm, keep, **more), w
 
 
 @pytest.mark.parametrize("kind", ["groups", "time"])
 @pytest.mark.parametrize("measure", ["rocarea", "prbep"])
-def test_a_lane_trains_and_is_judged_on_rows_that_the_folds_name(measure, kind, comm):
+def test_a_fold_trains_and_is_judged_on_rows_that_the_folds_name(measure, kind, comm):
     """By time, no fold is trained on rows that come later, and the first block evaluates nothing."""
     X, y = data(n=160)
     marks = np.arange(160) // 8 if kind == "groups" else np.random.default_rng(0).permutation(160) // 2
     marks = marks.astype(np.uint64 if kind == "groups" else float)
     problem = replace(PROBLEM, measure=measure, folds_by=kind, lambdas=[1e-1])
-    found, w = solved(comm, problem, X, y, belonging=marks[share(comm, 160)])
-    these = dealt(kind, marks, y, np.ones(160, bool), 3, 0, Communicator())
-    for lam, lane, result, _, training, held_out in found.points:
-        own, out = these.training(lane), these.judged(lane)
-        assert not lane or kind == "groups" or marks[own].max() < marks[out].min()
+    found, w = solved(comm, problem, X, y, fold_keys=marks[share(comm, 160)])
+    these = make_folds(kind, marks, y, np.ones(160, bool), 3, 0, Communicator())
+    for lam, fold, result, _, training, held_out in found.points:
+        own, out = these.training(fold), these.judged(fold)
+        assert not fold or kind == "groups" or marks[own].max() < marks[out].min()
         alone = minimize(objective(X[own], y[own], Communicator(), measure), Settings(lam=lam, epsilon=EPSILON))
         assert result["lower_bound"] <= alone.J
         assert alone.lower_bound <= result["J"]
         if comm.is_root:
-            scores = X @ w[lam, lane]
+            scores = X @ w[lam, fold]
             assert training["rocarea"] == pytest.approx(roc_auc_score(y[own], scores[own]), abs=1e-12)
-            if lane:
+            if fold:
                 assert held_out["rocarea"] == pytest.approx(roc_auc_score(y[out], scores[out]), abs=1e-12)
 
 
-def rows_of(comm, problem, X, y, lane):
+def rows_of(comm, problem, X, y, fold):
     """Return which rows of all ranks a fold is trained on."""
-    folds = np.concatenate(comm.allgather(Lanes(block(comm, X, y), problem, comm).folds.number))
-    return folds != lane
+    folds = np.concatenate(comm.allgather(CrossValidation(block(comm, X, y), problem, comm).folds.number))
+    return folds != fold
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("measure, ordering", RANKING)
-def test_a_lane_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
+def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     X, y = data(n=120)
     problem = replace(PROBLEM, measure=measure, ordering=ordering, step=step)
-    lanes = Lanes(block(comm, X, y), problem, comm)
+    models = CrossValidation(block(comm, X, y), problem, comm)
     w = np.random.default_rng(1).normal(size=X.shape[1])
     requests = [
-        Request(lanes.vectors.local_slice(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in lanes.numbers
+        Request(models.vectors.local_slice(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in models.numbers
     ]
-    found = asked(lanes.objective, requests)
-    folds = np.concatenate(comm.allgather(lanes.folds.number))
-    for k, (_, nu, _, lane) in enumerate(requests):
-        alone = objective(X[folds != lane], y[folds != lane], Communicator(), measure)
+    found = asked(models.objective, requests)
+    folds = np.concatenate(comm.allgather(models.folds.number))
+    for k, (_, nu, _, fold) in enumerate(requests):
+        alone = objective(X[folds != fold], y[folds != fold], Communicator(), measure)
         (other,) = alone.evaluate([Request(w, nu, SquaredNorm(0.1))])
         if found:
             assert [found[k].J, found[k].J_mu] == pytest.approx([other.J, other.J_mu], abs=1e-9)
-            assert found[k].gradient == pytest.approx(lanes.vectors.local_slice(other.gradient), abs=1e-9) or nu == 0
-    lanes.vectors.close()
+            assert found[k].gradient == pytest.approx(models.vectors.local_slice(other.gradient), abs=1e-9) or nu == 0
+    models.vectors.close()
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -98,25 +99,27 @@ def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
     X, y = data(n=120)
     problem = replace(PROBLEM, measure=measure, step=step)
     found, w = solved(comm, problem, X, y)
-    assert {(one.lam, one.lane) for one in found.points} == {(lam, f) for lam in problem.lambdas for f in range(4)}
+    assert {(point.lam, point.fold) for point in found.points} == {
+        (lam, f) for lam in problem.lambdas for f in range(4)
+    }
     assert not found.stopped
-    for lam, lane, result, threshold, training, held_out in found.points:
-        mine = rows_of(comm, problem, X, y, lane)
+    for lam, fold, result, threshold, training, held_out in found.points:
+        mine = rows_of(comm, problem, X, y, fold)
         alone = minimize(objective(X[mine], y[mine], Communicator(), measure), Settings(lam=lam, epsilon=EPSILON))
         assert result["status"] == "proved"
         assert result["gap"] <= EPSILON
         assert result["lower_bound"] <= alone.J
         assert alone.lower_bound <= result["J"]
         if comm.is_root:
-            scores = X @ w[lam, lane]
+            scores = X @ w[lam, fold]
             assert training["rocarea"] == pytest.approx(roc_auc_score(y[mine], scores[mine]), abs=1e-12)
             assert np.sum(scores[mine] >= threshold) == np.sum(y[mine] > 0)
-            if lane:
+            if fold:
                 assert held_out["rocarea"] == pytest.approx(roc_auc_score(y[~mine], scores[~mine]), abs=1e-12)
                 spread = confidence.measure_estimate(measure, scores[~mine], y[~mine], Communicator())
                 assert tuple(held_out["squares"]) == pytest.approx(spread.squares)
                 assert tuple(held_out["counts"]) == spread.counts == (np.sum(y[~mine] > 0), np.sum(y[~mine] < 0))
-    assert all(one.held_out is None for one in found.points if not one.lane)
+    assert all(point.held_out is None for point in found.points if not point.fold)
 
 
 @pytest.mark.serial
@@ -127,16 +130,16 @@ def test_one_pass_gives_what_one_by_one_does(solver):
     problem = replace(PROBLEM, settings=Settings(lam=1.0, epsilon=1e-3, solver=solver))
     runs = {n: solved(Communicator(), replace(problem, at_once=n), X, y) for n in (1, 2, 4)}
     (one, w1), (two, w2), (all_, w4) = runs.values()
-    assert {(p.lam, p.lane): p.result["evaluations"] for p in one.points} == {
-        (p.lam, p.lane): p.result["evaluations"] for p in all_.points
+    assert {(p.lam, p.fold): p.result["evaluations"] for p in one.points} == {
+        (p.lam, p.fold): p.result["evaluations"] for p in all_.points
     }
     for key in w1:
         assert np.array_equal(w1[key], w2[key])
         assert np.array_equal(w1[key], w4[key])
-    by_lane = [sum(p.result["evaluations"] for p in one.points if p.lane == f) for f in range(4)]
-    assert one.passes == one.evaluations == all_.evaluations == sum(by_lane)
-    assert all_.passes == max(by_lane)
-    assert max(by_lane) < two.passes < sum(by_lane)
+    by_fold = [sum(p.result["evaluations"] for p in one.points if p.fold == f) for f in range(4)]
+    assert one.passes == one.evaluations == all_.evaluations == sum(by_fold)
+    assert all_.passes == max(by_fold)
+    assert max(by_fold) < two.passes < sum(by_fold)
 
 
 def test_warm_starts_need_fewer_evaluations(comm):
@@ -145,7 +148,7 @@ def test_warm_starts_need_fewer_evaluations(comm):
     problem = replace(PROBLEM, lambdas=lambdas, folds=0)
     found, _ = solved(comm, problem, X, y)
     cold = [minimize(objective(X, y, comm), Settings(lam=lam, epsilon=EPSILON)).evaluations for lam in lambdas]
-    assert sum(one.result["evaluations"] for one in found.points) < sum(cold)
+    assert sum(point.result["evaluations"] for point in found.points) < sum(cold)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -155,13 +158,13 @@ def test_points_that_are_there_are_not_computed_again(step, comm):
     whole, w = solved(comm, problem, X, y)
     there = {(0.1, 0), (0.1, 1), (0.1, 2), (0.1, 3), (0.01, 2)}
     rest, v = solved(
-        comm, problem, X, y, done=lambda lam, lane: (lam, lane) in there, start=lambda lane: w.get((0.1, lane))
+        comm, problem, X, y, done=lambda lam, fold: (lam, fold) in there, start=lambda fold, lam: w.get((0.1, fold))
     )
-    assert {(one.lam, one.lane) for one in rest.points} == {(0.01, 0), (0.01, 1), (0.01, 3)}
-    before = {(one.lam, one.lane): one.result["evaluations"] for one in whole.points}
-    assert all(one.result["evaluations"] == before[one.lam, one.lane] for one in rest.points)  # the same start
+    assert {(point.lam, point.fold) for point in rest.points} == {(0.01, 0), (0.01, 1), (0.01, 3)}
+    before = {(point.lam, point.fold): point.result["evaluations"] for point in whole.points}
+    assert all(point.result["evaluations"] == before[point.lam, point.fold] for point in rest.points)  # the same start
     assert all(np.allclose(v[key], w[key], rtol=1e-9, atol=1e-9) for key in v)
-    nothing, _ = solved(comm, problem, X, y, done=lambda lam, lane: True)
+    nothing, _ = solved(comm, problem, X, y, done=lambda lam, fold: True)
     assert nothing.points == [] and not nothing.stopped and nothing.passes == 0
 
 
@@ -178,7 +181,7 @@ def test_a_stop_keeps_what_is_finished(comm):
     assert found.stopped
     assert 0 < len(found.points) < 12
     assert found.passes == first + 1
-    assert all(one.result["status"] == "proved" for one in found.points)
+    assert all(point.result["status"] == "proved" for point in found.points)
     assert comm.is_root == (len(w) == len(found.points))
 
 
@@ -187,20 +190,20 @@ def test_what_one_solve_raises_ends_all():
     X, y = data(n=50)
     ended = []
 
-    def waits(seat):
+    def waits(solve):
         try:
             while True:
-                seat.evaluate([Request(np.zeros(X.shape[1]), 0.1, SquaredNorm(1.0))])
+                solve.evaluate([Request(np.zeros(X.shape[1]), 0.1, SquaredNorm(1.0))])
         finally:
             ended.append("waiting")
 
-    def fails(seat):
-        seat.evaluate([Request(np.ones(X.shape[1]), 0.1, SquaredNorm(1.0))])
+    def fails(solve):
+        solve.evaluate([Request(np.ones(X.shape[1]), 0.1, SquaredNorm(1.0))])
         raise InputError("the disk is full")
 
-    lanes = Lanes(block(Communicator(), X, y), replace(PROBLEM, folds=2), Communicator())
+    models = CrossValidation(block(Communicator(), X, y), replace(PROBLEM, folds=2), Communicator())
     with pytest.raises(InputError, match="the disk is full"):
-        solve_batched(lanes.objective, [waits, fails, waits], 3)
+        solve_batched(models.objective, [waits, fails, waits], 3)
     assert ended == ["waiting", "waiting"]
 
 
@@ -217,13 +220,13 @@ def test_rows_of_weight_0_are_in_no_fold_and_other_weights_are_refused(comm):
     weights[:2] = 1.0
     given = block(comm, X, y)
     mine = slice(given.first_row, given.first_row + len(given.labels))
-    lanes = Lanes(replace(given, weights=weights[mine]), PROBLEM, comm)
-    folds = np.concatenate(comm.allgather(lanes.folds.number))
+    models = CrossValidation(replace(given, weights=weights[mine]), PROBLEM, comm)
+    folds = np.concatenate(comm.allgather(models.folds.number))
     assert np.array_equal(folds == 0, weights == 0)
-    assert lanes.objective.losses[0].n == np.sum(weights)
-    assert [loss.n for loss in lanes.objective.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]
+    assert models.objective.losses[0].n == np.sum(weights)
+    assert [loss.n for loss in models.objective.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]
     with pytest.raises(InputError, match="weights other than 0 and 1"):
-        Lanes(replace(given, weights=2 * weights[mine]), PROBLEM, comm)
+        CrossValidation(replace(given, weights=2 * weights[mine]), PROBLEM, comm)
 
 
 def curve(*values, error=0.01):
@@ -279,8 +282,8 @@ def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
 
 @pytest.mark.serial
 def test_means_are_of_the_lambdas_that_all_folds_have():
-    def point(lam, lane, value=0.0):
-        return Point(lam, lane, {}, 0.0, {}, {"prbep": value} if lane else None)
+    def point(lam, fold, value=0.0):
+        return Point(lam, fold, {}, 0.0, {}, {"prbep": value} if fold else None)
 
     points = [point(0.1, 0), point(0.1, 1, 0.2), point(0.1, 2, 0.4), point(0.1, 3, 0.9), point(0.01, 2, 0.5)]
     (found,) = means(points, "prbep")
@@ -296,9 +299,9 @@ def test_the_interval_is_of_the_rule_that_chooses():
     result, told = {"status": "proved", "vacuous": False}, {"squares": [2.0, 3.0], "counts": [40, 60]}
     values = {1.0: (0.70, 0.80, 0.75, 0.85), 0.1: (0.71, 0.81, 0.76, 0.86)}
     points = [
-        Point(lam, lane, result, 0.0, {}, {"rocarea": value, **told})
+        Point(lam, fold, result, 0.0, {}, {"rocarea": value, **told})
         for lam, own in values.items()
-        for lane, value in enumerate(own, 1)
+        for fold, value in enumerate(own, 1)
     ]
     for rule, lam in (("best", 0.1), ("one-se", 1.0)):
         assert choose(means(points, "rocarea"), rule).chosen.lam == lam
@@ -312,7 +315,7 @@ def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
     told = {"prbep": None, "squares": [2.0, 3.0], "counts": [40, 60]}
     result = {"status": "proved", "vacuous": False}
     points = [
-        Point(lam, lane, result, 0.0, {}, {"rocarea": value, **told}) for (lam, lane), value in values.items()
+        Point(lam, fold, result, 0.0, {}, {"rocarea": value, **told}) for (lam, fold), value in values.items()
     ] + [Point(1.0, 0, result, 0.0, {}, None)]
     found = expected(points, "rocarea")
     assert found.value == pytest.approx((0.5 + 0.6 + 0.6) / 3)  # 0.1 for the first, by 1.5 to 1.2; 1.0 for the others
@@ -389,7 +392,7 @@ def test_words_on_the_choice():
 @pytest.mark.serial
 def test_words_on_a_choice_that_says_nothing():
     """Where no w beats w = 0, larger lambdas than the largest are no advice."""
-    some = curve(0.5, 0.5)
+    some = curve(0.6, 0.5)
     for vacuous in (True, False):
         points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
         text = path_text.choice("prbep", choose(some, "best"), some, points)

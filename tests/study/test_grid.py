@@ -110,7 +110,8 @@ class TestFolder:
         path = made(tmp_path, CELL, [2.0, 1.0], test=0.5, files=True) / name
         path.unlink()
         path.mkdir() if text is None else path.write_text(text)
-        self.refused(tmp_path, rf"{path}: cannot be read.*Remove this run's folder, {path.parent}, and it is run anew")
+        remedy = f"Remove this run's folder, {path.parent}; the run is then made again"
+        self.refused(tmp_path, f"{path}: cannot be read.*{remedy}")
 
     @pytest.mark.parametrize("name", ["trace.jsonl", "test.jsonl"])
     def test_a_lost_file_is_named(self, tmp_path, name):
@@ -156,12 +157,12 @@ class TestFolder:
         path = made(tmp_path, CELL, [2.0, 1.0], files=True) / "trace.jsonl"
         whole = path.read_text()
         path.write_text("")
-        self.refused(tmp_path, "trace.jsonl: has no line")
+        self.refused(tmp_path, "trace.jsonl: contradicts result.json: the run has no line")
         result = json.loads((path.parent / "result.json").read_text()) | {"J": None, "status": "nonfinite"}
         (path.parent / "result.json").write_text(json.dumps(result))
         assert RunStore(tmp_path).all_finished()[0].trace == {}
         path.write_text(whole)
-        self.refused(tmp_path, "trace.jsonl: has a line")
+        self.refused(tmp_path, "trace.jsonl: contradicts result.json: the run has lines")
 
     def refused(self, path, words):
         """Check that both ways of reading a run refuse it."""
@@ -182,7 +183,7 @@ class TestFolder:
             {"link": kept, "circle": odd, "dangling": tmp_path / "none"}[kind]
         )
         for refuses in (folder.all_finished, lambda: folder.begin(CELL)):
-            with pytest.raises(InputError, match=f"{odd}: is no folder, but a file or a link. Move it elsewhere"):
+            with pytest.raises(InputError, match=f"{odd}: is not a folder, but a file or a link. Move it elsewhere"):
                 refuses()
         folder.open(IDENTITY, overwrite=True)
         assert not os.path.lexists(odd)
@@ -203,7 +204,7 @@ class TestFolder:
         path = tmp_path / "out"
         path.symlink_to(tmp_path / target)
         inputs.check_distinct(path, tmp_path / "data")
-        with pytest.raises(InputError, match="a link that leads to none; name another place"):
+        with pytest.raises(InputError, match="a link that does not lead to a folder; name another place"):
             RunStore(path).check()
 
     @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ class TestFolder:
         with pytest.raises(InputError, match=r"not a comparison, or a damaged one; name another folder$"):
             folder.check(overwrite=True)
         made(tmp_path, CELL, [1.0])
-        with pytest.raises(InputError, match="or begin anew with --overwrite"):
+        with pytest.raises(InputError, match=r"or replace it \(--overwrite\)"):
             folder.check()
         for mine in (
             tmp_path / "thesis.tex",

@@ -8,7 +8,7 @@ import pytest
 from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
-from distsms.parallel.vectors import STEPS
+from distsms.parallel.vector_placement import STEPS
 from distsms.study.grid import RunSpec, RunStore
 from distsms.study.runner import HeldOutRows, Runner, SavedIterates
 from tests.support.problems import CELL, IDENTITY, block, data

@@ -15,7 +15,7 @@ from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
 from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.study.grid import CompletedRun, RunSpec
 
 SPREADABLE = [name for name in SOLVERS if solver_class(name).traits.spreadable]

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import dump_svmlight_file
 
+from tests.support import forked
+
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT = 120  # seconds; far above what anything here takes, far below waiting for ever
 
@@ -39,8 +41,14 @@ def finish(process, seconds=TIME_LIMIT):
 
 
 def run(*words, ranks=None, code=0, **more):
-    """Run to the end and return standard output; fails unless the exit code is `code`. With code=1, standard error."""
-    found, out, err = finish(start(*words, ranks=ranks, **more))
+    """Run to the end and return standard output; fails unless the exit code is `code`. With code=1, standard error.
+
+    As one process, with nothing else in `more`, the command is forked from a process that has imported the package.
+    """
+    if ranks is None and not more:
+        found, out, err = forked.run([*map(str, words)], TIME_LIMIT)
+    else:
+        found, out, err = finish(start(*words, ranks=ranks, **more))
     assert found == code, f"exit code {found}\n{out}\n{err}"
     return err if code == 1 else out
 

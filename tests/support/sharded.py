@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 from scipy import sparse
 
@@ -36,3 +38,15 @@ def as_array(features):
 
 def load_all(directory, size, **options):
     return [load(directory, RankOf(rank, size), **options) for rank in range(size)]
+
+
+def rewrite(directory, change):
+    """Apply `change` to the manifest's record."""
+    path = directory / "manifest.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def entry_count(record):
+    return sum(shard["nnz"] for shard in record["shards"])

@@ -23,7 +23,7 @@ from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import STEPS, make_vectors
+from distsms.parallel.vector_placement import STEPS, make_vectors
 from distsms.training import plan
 from distsms.training.plan import Needs
 from tests.support.problems import data

@@ -14,7 +14,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import STEPS
+from distsms.parallel.vector_placement import STEPS
 from distsms.training import checkpoint
 from distsms.training.snapshots import CheckpointWriter, opened, restored
 from tests.support.problems import SPREADABLE, data, noting, objective

@@ -49,6 +49,33 @@ kernel.bytes_of(np.zeros(1, sys.argv[1]))
 """
 
 
+TWICE = """import sys
+import numpy as np
+from distsms.utils.jit import njit
+
+@njit()
+def twice(x):
+    return 2 * x
+
+def compiler():
+    return "numba.cpython.cmathimpl" in sys.modules
+"""
+CALL = """import sys, numpy as np, kernel
+first = kernel.twice(np.ones(2)).tolist(), kernel.compiler()
+print(first, kernel.twice(np.ones(2, np.{other})).tolist())
+"""
+
+
+def test_a_version_in_the_cache_is_loaded_without_the_compiler(tmp_path):
+    """Also a version that allocates memory; and another version is compiled after it as if it were the first."""
+    (tmp_path / "kernel.py").write_text(TWICE)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for compiled, other in ((True, "float64"), (False, "float64"), (False, "int32"), (False, "int32")):
+        command = [sys.executable, "-c", CALL.format(other=other)]
+        said = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+        assert said.stdout == f"([2.0, 2.0], {compiled}) {[2, 2] if other == 'int32' else [2.0, 2.0]}\n"
+
+
 def store(folder, env, dtype):
     return subprocess.Popen(
         [sys.executable, "-c", STORE, dtype],

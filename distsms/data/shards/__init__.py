@@ -1,1 +1,1 @@
-"""The data set: manifest, shards, reading and writing them, and rows that are streamed."""
+"""Data sets: their manifest and shards, how they are written and read, and rows that are streamed from disk."""

@@ -1,16 +1,16 @@
 """A data set of shards: written once, read by any number of ranks, each of which reads its own rows.
 
-`distsms.data.shards.reader` describes the file of a shard, `distsms.data.shards.manifest` what holds the shards
-together. Writing takes four steps, because p and the meaning of the labels are known only when all the text was read.
-Several ranks may write; each file has one writer.
+`distsms.data.shards.reader` describes the file of a shard, and `distsms.data.shards.manifest` the manifest that lists
+the shards. Writing takes four steps, because p and the meaning of the labels are known only after all the text has been
+read. Several ranks may write; each file has one writer.
 
-- root: `prepare(directory)` leaves a directory without leftovers.
-- any rank: `stage_shard(directory, k, X)` writes X of shard k, as soon as it is parsed.
-- the same rank: `finish_shard(staged, y, p)` adds labels and p, and returns the shard's entry in the manifest.
-- root: `publish(directory, entries)` gives the files their final names, by the order of the entries, and writes the
-  manifest. Only now it is a data set.
+- The root calls `prepare(directory)`, which creates the directory or removes incomplete files from it.
+- Any rank calls `stage_shard(directory, k, X)`, which writes X of shard k, as soon as X has been parsed.
+- The same rank calls `finish_shard(staged, y, p)`, which adds labels and p and returns the shard's manifest entry.
+- The root calls `publish(directory, entries)`, which gives the files their final names, in the order of the entries,
+  and writes the manifest. This makes the directory a data set.
 
-`write_data` does all of this for arrays in memory; `load` reads.
+`write_data` does all of this for arrays in memory. `load` reads a data set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
 
 PART_ROWS = 2**16
-"""The most rows that are read and checked at a time; entries are limited by `PART_ENTRIES`."""
+"""The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
 
 __all__ = [
     "DataBlock",
@@ -73,13 +73,13 @@ class DataBlock:
     weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
     first_row: int  # global number of the first local row
     n: int  # number of rows of all ranks
-    p: int  # number of columns of `features`: that of the data set, or as many as were asked for
-    bytes_read: int  # what this rank read, without HDF5's own overhead
+    p: int  # number of columns of `features`: `n_columns` of `load`, by default that of the data set
+    bytes_read: int  # bytes of arrays that this rank read from files
 
     def counted_scores(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        """Return the scores and the labels of the rows that count.
+        """Return the scores and the labels of this rank's rows that count, those of weight 0 left out.
 
-        `scores` (n_local,) has all local rows. Arrays are copied only if some rows do not count.
+        scores : (n_local,), of all local rows. Arrays are copied only if some rows do not count.
         """
         if self.weights is None:
             return scores, self.labels
@@ -109,17 +109,19 @@ def load(
     comm : Communicator
         The ranks that share the rows.
     n_columns : int, optional
-        The number of columns of a model, instead of p. Columns that the data do not have are zero. Columns beyond are
-        refused, or left out with `ignore_new_features` (memory is reserved for them, but never touched).
+        The number of columns of a model, if it is to be used in place of p. Columns that the data do not have are zero.
+        If the data use columns beyond `n_columns`, that is an error, or with `ignore_new_features` they are left out
+        (address space is reserved for them, but no memory is used).
     ignore_new_features : bool
         Whether to leave out columns beyond `n_columns`.
     normalization : Normalization, optional
-        How to normalize the rows; by default as the data set says, with which its models are trained.
+        How to normalize the rows. By default this is the normalization in the manifest, which training uses.
     share : (int, int), optional
-        (k, m) reads what rank k of m would read, and no rows if k = m. By default (rank, number of ranks).
+        With (k, m), this rank reads the rows that rank k of m ranks would read, and no rows if k = m. By default (rank,
+        number of ranks).
     budget : MemoryBudget, optional
-        The memory that this rank may use for its rows, which then have all their columns. Rows that do not fit are
-        streamed, with the same results. None: all rows are held.
+        The memory that this rank may use for its rows. Rows that do not fit are streamed, with the same results. No
+        columns may be left out then. With None, all rows are held in memory.
 
     Returns
     -------
@@ -129,15 +131,16 @@ def load(
     Raises
     ------
     InputError
-        On every rank, with file and row, if any rank finds a file that is missing, cut, incomplete or different from
-        the manifest, or rows that are not as the format says.
+        On every rank, if any rank finds a file that is missing, truncated, incomplete or different from the manifest,
+        or rows that violate the format. The message names the file and the row.
 
     Notes
     -----
-    A row weighs 1 + its stored entries. With W the sum, rank r of P starts at the first row that has r W / P or more
-    before it. So a rank holds at most W / P plus one row; it may hold none. Cost per rank: its share of the bytes, and
-    2 log2(rows of a shard) single reads to find the two boundaries. Memory: the block, and some MB for the part of a
-    shard that is being read and checked (a part has at least one row).
+    The size of a row is its number of stored entries plus 1. Let W be the total size of all rows. The rows of rank r of
+    P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a rank holds at
+    most W / P plus one row, and it may hold no rows. Cost per rank: reading its share of the bytes, and 2 log2(rows of
+    a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the part of a shard
+    that is being read and checked.
     """
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
@@ -148,7 +151,8 @@ def load(
         k, m = share or (comm.rank, comm.size)
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
-    longest, shortest = comm.maximum(np.array(read.rows.length_extremes()))  # so that all ranks need the same kernels
+    # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
+    longest, shortest = comm.maximum(np.array(read.rows.length_extremes()))
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     bytes_read = read.bytes_read
     with comm.fail_together():
@@ -161,7 +165,9 @@ def load(
 
 
 def load_matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8], NDArray[np.bool_]]:
-    """Read all rows that count, as training sees them. Local; for other libraries, which need 12 bytes per nonzero.
+    """Read all rows that count, normalized as for training, as a matrix for other libraries. Local.
+
+    Memory: 12 bytes for each stored entry.
 
     Returns
     -------
@@ -189,15 +195,15 @@ def load_matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8], NDArray[np.b
 
 
 class _Boundary(NamedTuple):
-    """A place between two rows: how many rows and stored entries of the data set come before it."""
+    """A boundary between the rows of two ranks: the numbers of rows and of stored entries before it."""
 
     row: int
     nnz: int
-    bytes_read: int  # in order to find it
+    bytes_read: int  # bytes that were read to find the boundary
 
 
 def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
-    """Return the names of the global rows first..last, or None if the rows have no names. Local."""
+    """Return the names of the global rows first..last - 1, or None if the rows have no names. Local."""
     if not manifest.ids:
         return None
     return [
@@ -206,7 +212,7 @@ def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
 
 
 def open_shards(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, ShardRange]]:
-    """Yield each shard that has some of the global rows first..last, open, and the range of these rows in it. Local."""
+    """Open each shard that has some of the global rows first..last - 1; yield it and the range of its rows. Local."""
     for rows_of_shard in _ranges(manifest, first, last):
         with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
             yield shard, rows_of_shard
@@ -225,7 +231,7 @@ def check_columns(manifest: Manifest, width: int) -> None:
             raise InputError(
                 f"{manifest.directory / shard.file}: uses column {manifest.column_name(shard.columns - 1)}, but the "
                 f"model has {width} columns. Were both made with the same features? "
-                "--ignore-new-features leaves new ones out."
+                "With --ignore-new-features, columns that the model does not have are left out."
             )
 
 
@@ -242,7 +248,7 @@ class _Read(NamedTuple):
 def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, budget: MemoryBudget | None) -> _Read:
     ranges = list(_ranges(manifest, first.row, last.row))
     for rows_of_shard in ranges:
-        manifest.checked_path(rows_of_shard.shard)  # before memory is reserved for what the manifest promises
+        manifest.checked_path(rows_of_shard.shard)  # refuses wrong sizes before memory is allocated for them
     n_local = last.row - first.row
     streamed = budget is not None and entry_bytes(manifest)[0] * (last.nnz - first.nnz) > budget.entries(n_local)
     rows: DenseLoader | SparseLoader | Stream
@@ -270,7 +276,7 @@ def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int
 
 
 def _ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
-    """Yield the range of each shard that has some of the global rows first..last."""
+    """Yield the range of each shard that has some of the global rows first..last - 1."""
     offset = 0
     for shard in manifest.shards:
         start, stop = max(first - offset, 0), min(last - offset, shard.rows)
@@ -282,7 +288,7 @@ def _ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
 def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
     """Return where the rows of `rank` start (rank = size: the end).
 
-    It depends only on the files, so neighbours agree.
+    The result depends only on the files, so two neighbouring ranks compute the same boundary.
     """
     rows = [0, *accumulate(shard.rows for shard in manifest.shards)]
     nnz = [0, *accumulate(shard.nnz for shard in manifest.shards)]

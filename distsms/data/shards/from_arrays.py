@@ -1,4 +1,4 @@
-"""Arrays in memory, written as a data set by one process."""
+"""Write arrays in memory as a data set, by one process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_data(
     Parameters
     ----------
     directory : path
-        Where the data set goes; it is created if need be.
+        The directory of the data set; it is created if necessary.
     X : sparse matrix or array-like, (n, p)
         The features.
     y : array-like, (n,)
@@ -82,7 +82,9 @@ def write_data(
         raise InputError(f"{directory}: X has {X.shape[0]} rows; y and weights must have as many entries.")
     if not np.isin(y, (-1, 1)).all():
         found = ", ".join(map(str, np.unique(y)[:5]))
-        raise InputError(f"{directory}: labels must be +1 and -1, found {found}. For labels 0 and 1 give 2 * y - 1.")
+        raise InputError(
+            f"{directory}: labels must be +1 and -1, but y has {found}. If the labels are 0 and 1, pass 2 * y - 1."
+        )
     metadata = _metadata(directory, len(y), groups, times)
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
@@ -111,7 +113,7 @@ def _metadata(
     given = {name: np.asarray(column) for name, column in (("groups", groups), ("times", times)) if column is not None}
     for name, column in given.items():
         if column.shape != (n,):
-            raise InputError(f"{directory}: {name} have the shape {column.shape}; expected one for each of {n} rows.")
+            raise InputError(f"{directory}: {name} have shape {column.shape}; there must be one for each of {n} rows.")
 
     def fail(name: str, row: int, problem: str) -> NoReturn:
         raise InputError(f"{directory}: {name}, row {row} (counted from 0): {problem}.")

@@ -1,8 +1,8 @@
-"""The manifest of a data set: which shards belong to it, and what is known about them. Plain JSON, no HDF5.
+"""The manifest of a data set: a JSON file that lists the shards and describes the data.
 
 A data set is a directory with `manifest.json` and `shard-00000.h5`, ... (`distsms.data.shards.reader` describes these).
 The manifest is written last and atomically (`distsms.data.shards.publish`), so a directory without one is not a data
-set, whatever else it holds.
+set, even if it has shards.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ VERSION = 1
 MANIFEST = "manifest.json"
 COMPRESSIONS = ("none", "blosc-lz4")
 EXPANSION = 256
-"""The most bytes, or more, that LZ4 can make of one byte."""
+"""An upper bound on the number of bytes that LZ4 can expand one byte to."""
 NOT_NORMALIZED = Normalization()
 
-_ROW_STATISTICS: dict[str, dict[str, Any]] = {  # statistics of the rows, where they are known
+_ROW_STATISTICS: dict[str, dict[str, Any]] = {  # optional statistics of the rows: their fields and types
     "group": {"column": str, "groups": int, "largest": int},
     "time": {"column": str, "kind": str, "first": float, "last": float},
     "doubles": dict.fromkeys(("different", "rows", "largest", "contradicting"), int),
@@ -49,7 +49,7 @@ _TYPE_NAMES = {
 
 @dataclass(frozen=True)
 class Shard:
-    """What the manifest says about one shard."""
+    """The manifest's entry for one shard."""
 
     file: str
     rows: int
@@ -64,7 +64,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A data set as a whole. All counts are global; `shards` are in the order of the rows."""
+    """The manifest of a data set. All counts are global; `shards` are in the order of the rows."""
 
     directory: Path = field(compare=False)
     n: int
@@ -98,14 +98,17 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """64 hex digits that identify the data wherever they are: sizes, label counts and checksums of the shards."""
+        """64 hex digits that identify the data, whatever their directory.
+
+        They are a hash of the sizes, the numbers of labels, the checksums of the shards and the normalization.
+        """
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
         if how := normalization_record(self.normalization):
             identity.append(how)
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def column_name(self, column: int) -> str:
-        """Return a column, counted from 0, as the source of the data counts or names it."""
+        """Return the name or number that a column (counted from 0) has in the source of the data, for messages."""
         if self.table is not None:
             return repr(self.table.feature_names[column])
         return f"{column} (counted from 0)" if self.zero_based else f"{column + 1} (counted from 1)"
@@ -123,8 +126,8 @@ class Manifest:
         size = path.stat().st_size
         if size != shard.bytes:
             raise InputError(
-                f"{path}: has {size} bytes where {MANIFEST} says {shard.bytes}: cut short, or of another data set. "
-                "Copy it again, or convert again."
+                f"{path}: has {size} bytes, but {MANIFEST} says {shard.bytes}. The file is truncated or belongs to "
+                "another data set. Copy it again, or convert again."
             )
         return path
 
@@ -151,7 +154,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     path = directory / MANIFEST
     if directory.exists() and not directory.is_dir():
         raise InputError(
-            f"{directory}: is a file; a data set is a directory with a {MANIFEST}. distsms shard makes one of files."
+            f"{directory}: is a file; a data set is a directory with a {MANIFEST}. Convert the file by distsms shard."
         )
     try:
         record = json.loads(path.read_bytes())
@@ -159,11 +162,11 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
         if inside := sorted(str(path.parent) for path in directory.glob(f"*/{MANIFEST}")):
             shown = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)
             raise InputError(
-                f"{directory}: not a data set, but a folder of some: {shown}. Give one of them."
+                f"{directory}: is not a data set, but a folder with data sets: {shown}. Name one of them."
             ) from error
         raise InputError(
-            f"{directory}: not a data set, it has no {MANIFEST} (which a conversion writes last: perhaps it was "
-            "killed). Convert again."
+            f"{directory}: is not a data set, since it has no {MANIFEST}. A conversion writes this file last; perhaps "
+            "the conversion was killed. Convert again."
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
@@ -171,7 +174,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
 
 
 def parse_manifest(record: Any, directory: Path) -> Manifest:
-    """A checked Manifest of the JSON record."""
+    """Return the manifest that a JSON object describes, after checking it. Raises InputError."""
     path = directory / MANIFEST
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"{path}: not the manifest of a data set (its field 'format' is not '{FORMAT}').")
@@ -194,7 +197,7 @@ def parse_manifest(record: Any, directory: Path) -> Manifest:
 
 
 def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check and return the fields that only some manifests have: those of tables, of normalized data, and of parts."""
+    """Check and return the optional fields: those for tables, normalization, splits, compression and row statistics."""
     if (split := record.get("split")) is not None:
         _checked(split, {"fractions": list, "seed": int, "part": str, "of": int}, f"{where}: split")
     for name, kinds in _ROW_STATISTICS.items():
@@ -233,7 +236,7 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def normalization_record(normalization: Normalization) -> dict[str, Any]:
-    """Return what the manifest says about the normalization; nothing if there is none."""
+    """Return the manifest's fields for the normalization; {} if there is none."""
     if normalization.kind == "none":
         return {}
     record: dict[str, Any] = {"normalize": normalization.kind}
@@ -293,7 +296,7 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
         possible = shard.values and shard.nnz == shard.rows * manifest.p
     else:
         possible = shard.nnz <= shard.rows * shard.columns
-    # Otherwise a count that is too large for the file would show as a lack of memory later.
+    # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
     most = shard.bytes * (1 if manifest.compression == "none" else EXPANSION)
     if not possible or most < shard.rows + 4 * shard.nnz:
         raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")

@@ -1,6 +1,6 @@
-"""How a directory becomes a data set: it is prepared, finished shards get their names, and the manifest comes last.
+"""Prepare a directory for a data set, and publish the finished shards: give them their names, and write the manifest.
 
-At no moment does a manifest stand beside shards of another data set.
+The order of the steps ensures that a directory never has a manifest and the shards of another data set.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def shard_name(number: int) -> str:
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Make the directory ready for `stage_shard`: create it, and remove what a killed conversion left. Local: one rank.
 
-    Raises InputError if it holds a data set and may not be overwritten. That data set stays whole until `publish`.
+    Raises InputError if the directory holds a data set and `overwrite` is False. An old data set stays complete and
+    usable until `publish`.
     """
     directory = Path(directory)
     try:
@@ -79,7 +80,7 @@ def publish(
     directory : path
         Where the shards were staged.
     entries : iterable of mapping
-        What `finish_shard` returned, in the order of the rows. The shards are named by this order.
+        The results of `finish_shard`, in the order of the rows. The shards are numbered in this order.
     label_map, zero_based, source, table, normalization, split
         See `Manifest`.
     statistics : mapping, optional
@@ -97,8 +98,8 @@ def publish(
 
     Notes
     -----
-    A data set that was there before ends here. Its manifest goes first, so that at no moment a manifest and the shards
-    of another data set look like one; its surplus shards are removed.
+    If the directory held a data set, this function removes it. Its manifest is removed first, so that the directory
+    never has a manifest and the shards of another data set. Its shards are replaced or removed.
     """
     directory = Path(directory)
     named = [{**entry, "file": shard_name(number)} for number, entry in enumerate(entries)]
@@ -125,14 +126,14 @@ def publish(
 
 
 def withdraw(directory: Path) -> None:
-    """Remove the manifest, so that the directory is no data set any more. Local."""
-    if os.path.lexists(directory / MANIFEST):  # a link that leads nowhere as well: writing would follow it
+    """Remove the manifest, so that the directory is no longer a data set. Local."""
+    if os.path.lexists(directory / MANIFEST):  # also true for a broken symbolic link, which writing would follow
         (directory / MANIFEST).unlink()
         sync(directory)
 
 
 def verify(directory: str | os.PathLike[str]) -> list[str]:
-    """Recompute the checksum of every shard; return one message for each bad file, none if all is well.
+    """Recompute the checksum of every shard, and return a message for each file that is missing or damaged.
 
     Local; reads all bytes. Raises InputError if the manifest itself cannot be used.
     """
@@ -179,10 +180,10 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
-    """While the context is entered, the shards of a new data set may be staged, finished and published. **Collective.**
+    """Hold a directory while the body stages, finishes and publishes the shards of a new data set. **Collective.**
 
-    Only one job at a time may write: another one is refused. If the body raises InputError, what it wrote is removed,
-    and so is the directory if nothing else is in it. A data set that was there before stays.
+    Only one job at a time may write to a directory; a second job gets an InputError. If the body raises InputError, the
+    files that it wrote are removed, and so is the directory if it is then empty. An old data set is kept.
     """
     with contextlib.ExitStack() as lock:
         with comm.fail_together():

@@ -14,8 +14,8 @@ Columns count from zero:
     ids         names of the rows, UTF-8 of fixed length, padded with zero bytes; optional, in all shards or in none
     attributes  format, version, and complete = 1, which is written last
 
-Files are opened without HDF5's locks, which shared file systems often refuse: a file has one writer, and its readers
-come when it has a manifest. Nothing here communicates.
+Files are opened without HDF5's locks, since shared file systems often do not support them. They are not needed: a file
+has one writer, and it is read only after the manifest has been written. All functions are local.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.utils import hdf5
 
-# A string of fixed length. Others are stored in a heap of the file, where one wrong byte can make HDF5 search forever.
+# A string of fixed length. Strings of variable length are stored in a heap of the file, where a single wrong byte can
+# put HDF5 into an endless loop.
 MARK = np.bytes_(FORMAT)
 
 
 class ShardRange(NamedTuple):
-    """Rows start..stop of one shard, whose first row is row number `offset` of the data set."""
+    """Rows start..stop - 1 of one shard, whose first row is row number `offset` of the data set."""
 
     shard: Shard
     offset: int
@@ -57,7 +58,7 @@ class ShardRange(NamedTuple):
 
 
 class OpenShard:
-    """A shard that is open and was compared with the manifest. It counts the bytes that are read from it."""
+    """An open shard. The constructor compares it with the manifest. `bytes_read` counts the bytes read from it."""
 
     def __init__(
         self, file: h5py.File, raw: io.FileIO, path: Path, manifest: Manifest, shard: Shard, offset: int
@@ -76,7 +77,7 @@ class OpenShard:
             self.expect("weights", (shard.rows,), "float64")
         if manifest.ids and ((ids := hdf5.dataset(file, "ids")).dtype.kind != "S" or ids.shape != (shard.rows,)):
             raise InputError(
-                f"{path}: has no names of its {shard.rows} rows, which the manifest promises. Convert again."
+                f"{path}: has no names of its {shard.rows} rows, although the manifest says so. Convert again."
             )
         if manifest.group:
             self.expect("groups", (shard.rows,), "uint64")
@@ -96,7 +97,7 @@ class OpenShard:
             raise InputError(f"{path}: X has shape {shape}, the manifest says [{shard.rows}, {manifest.p}].")
 
     def expect(self, name: str, shape: tuple[int, ...], *dtypes: str) -> None:
-        """Raise InputError unless the dataset is as the manifest says, and in this file (not a link to another one)."""
+        """Raise InputError unless the dataset has this shape and one of these dtypes, and is stored in this file."""
         dataset = hdf5.dataset(self.file, name)
         if dataset.shape != shape or dataset.dtype not in [np.dtype(name) for name in dtypes]:
             raise InputError(
@@ -105,13 +106,16 @@ class OpenShard:
             )
 
     def read(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read entries start..stop into `out`, a contiguous array of any dtype with as many entries."""
+        """Read the entries start..stop - 1 of a dataset into `out` (stop - start, ...), C-contiguous, of any dtype."""
         array = self._array(name)
         array.read(start, stop, out)
         self.bytes_read += array.n_bytes(start, stop)
 
     def read_dense(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read rows start..stop of a dense X into `out` (rows, any number of columns), as many columns as both have."""
+        """Read the rows start..stop - 1 of a dense X into `out` (stop - start, any number of columns).
+
+        If `out` has fewer columns than X, the others are left out; if it has more, these are not changed.
+        """
         p, columns = self.file["X"].shape[1], min(self.file["X"].shape[1], out.shape[1])
         if p == out.shape[1]:
             self.read("X", start, stop, out)
@@ -130,7 +134,8 @@ class OpenShard:
     def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
         """Return arrays that can be read after this shard is closed; None stays None."""
         try:
-            # The same file that was checked, whatever becomes of its name. It stays open as long as somebody reads it.
+            # A duplicate of the descriptor, so that it is the file that was checked, even if its name now belongs to
+            # another file. It stays open as long as the arrays exist.
             file = open(os.dup(self._raw.fileno()), "rb", buffering=0)  # noqa: SIM115
         except OSError as error:
             raise InputError(
@@ -156,7 +161,10 @@ class OpenShard:
             else:
                 low = middle
         if not 0 <= entries <= self.shard.nnz:
-            raise InputError(f"{self.path}: indptr leads out of the file at {self.row_name(high)}.")
+            raise InputError(
+                f"{self.path}: indptr is not between 0 and {self.shard.nnz} at {self.row_name(high)}. Copy the "
+                "data set again, or convert again."
+            )
         return high, entries
 
     def read_indptr(self, part: ShardRange) -> NDArray[np.int64]:
@@ -172,12 +180,12 @@ class OpenShard:
         return indptr
 
     def read_labels(self, part: ShardRange, out: NDArray[np.int8]) -> None:
-        """Read the labels of a part, each +1 or -1."""
+        """Read the labels of a part into `out` (rows,). Raises InputError unless each is +1 or -1."""
         self.read("y", part.start, part.stop, out)
         self._refuse(np.abs(out) != 1, out, part, "label", "must be +1 or -1")
 
     def read_weights(self, part: ShardRange, out: NDArray[np.float64]) -> None:
-        """Read the weights of a part, finite and not negative."""
+        """Read the weights of a part into `out` (rows,). Raises InputError unless each is finite and not negative."""
         self.read("weights", part.start, part.stop, out)
         self._refuse(~(np.isfinite(out) & (out >= 0)), out, part, "weight", "must be finite and not negative")
 
@@ -215,13 +223,17 @@ class OpenShard:
         return sparse.csr_matrix((data, indices, indptr - start), (n, p))
 
     def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
-        """Raise InputError unless all values are finite: those of CSR with the part's own indptr, or a dense array."""
+        """Raise InputError unless all values of a part are finite.
+
+        values : (entries,) with the indptr (rows + 1,) of the part, which begins with 0; or (rows, p) with None.
+        """
         self._refuse(~np.isfinite(values), values, part, "value", "must be finite", indptr)
 
     def read_indices(self, part: ShardRange, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
         """Return the columns of a part in the file's dtype, checked by `check_indices`.
 
-        `indptr` is the part's own; its first entry is entry `start` of the shard.
+        indptr : (rows + 1,), the row pointers of the part, which begin with 0. start : the number of the part's first
+        entry in the shard.
         """
         indices = np.empty(int(indptr[-1]), self.file["X/indices"].dtype)
         self.read("X/indices", start, start + len(indices), indices)
@@ -231,7 +243,7 @@ class OpenShard:
     def check_indices(self, part: ShardRange, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
         """Raise InputError unless the columns are in the shard's range and ascend strictly in each row.
 
-        `indptr` is the part's own.
+        indptr : (rows + 1,), the row pointers of the part, which begin with 0.
         """
         limit = self.shard.columns
         if indices.min(initial=0) < 0 or indices.max(initial=-1) >= limit:
@@ -253,7 +265,7 @@ class OpenShard:
     ) -> None:
         """Raise InputError for the first wrong value, if any.
 
-        `indptr` gives its row; without it, the first axis does.
+        The message names its row, which follows from `indptr`, or without one from the first axis of `values`.
         """
         if not wrong.any():
             return
@@ -262,7 +274,7 @@ class OpenShard:
         raise InputError(f"{self.path}: {noun} {values[at]} at {self.row_name(part.start + row)} {demand}.")
 
     def row_name(self, row: int) -> str:
-        """Return how messages call a row of this shard."""
+        """Return the words by which messages refer to a row of this shard."""
         return f"row {row} of the shard (row {self.offset + row} of the data, counted from 0)"
 
 

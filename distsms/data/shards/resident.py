@@ -20,7 +20,7 @@ from distsms.matrix.local import (
 
 
 class SparseLoader:
-    """The local rows of CSR shards, put together in arrays of their final size and type, a bounded part at a time."""
+    """The local rows of CSR shards. They are read in parts of bounded size into arrays of the final size and type."""
 
     def __init__(self, ranges: list[ShardRange], n_local: int, nnz: int, width: int, dtype: str) -> None:
         nnz = max(nnz, 0)  # it is negative only if indptr descends, which `add` reports
@@ -42,7 +42,7 @@ class SparseLoader:
             cut = end
 
     def _count(self, lengths: NDArray[np.int64], local: slice) -> None:
-        """Note the number of entries of each row, in a wider type if need be."""
+        """Store the number of entries of each row. If they need a wider type, all lengths are converted to it."""
         wanted = length_dtype(int(lengths.max(initial=0)))
         self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, wanted), copy=False)
         self.lengths[local] = lengths
@@ -53,7 +53,7 @@ class SparseLoader:
         start, stop = int(indptr[0]), int(indptr[-1])
         indptr = indptr - start
         indices = shard.read_indices(rows_of_shard, indptr, start)
-        new = indices >= self.width  # columns to leave out; otherwise `load` has refused them
+        new = indices >= self.width  # columns to leave out; without ignore_new_features, `load` has refused them
         entries = slice(self.filled, self.filled + stop - start)
         if self.values is not None and rows_of_shard.shard.values:
             shard.read("X/data", start, stop, self.values[entries])
@@ -75,9 +75,10 @@ class SparseLoader:
         return length_extremes(self.lengths)
 
     def features(self, longest: int, differ: bool) -> SparseRows:
-        """Return the rows.
+        """Return the rows as features.
 
-        `longest`: entries of the longest row of all ranks; `differ`: whether some rows have fewer.
+        longest : the number of entries of the longest row of all ranks.
+        differ : whether some rows of some rank have fewer entries.
         """
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:

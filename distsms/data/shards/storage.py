@@ -1,9 +1,10 @@
-"""Arrays in an HDF5 file, plain or compressed: how they are written, and how they are read without HDF5 and Python.
+"""Write arrays to an HDF5 file, plain or compressed, and read them without the HDF5 library.
 
-HDF5 tells where the bytes are. They are read by a system call, by any thread, while HDF5 and Python do other things. An
-array that is not compressed is contiguous. A compressed one lies in chunks of some 2^17 elements, each of which Blosc
-has compressed by LZ4 after grouping bytes of equal significance (filter 32001 in HDF5's registry: h5py reads them if
-hdf5plugin is installed). An array's entries are its elements, or its rows if it has two dimensions.
+HDF5 says at which bytes of the file an array is stored. Then any thread can read these bytes by a system call, without
+the locks of HDF5 and Python. An array that is not compressed is contiguous. A compressed array consists of chunks of up
+to 2^17 elements. Blosc compresses each chunk with LZ4 after grouping the bytes of equal significance (filter 32001 in
+HDF5's registry; h5py can read these arrays if hdf5plugin is installed). Below, the entries of an array are its
+elements, or its rows if it has two dimensions.
 """
 
 from __future__ import annotations
@@ -22,45 +23,45 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 
 CHUNK, CHUNK_BYTES = 2**17, 2**20
-"""The most elements and bytes that are compressed together.
-
-Wherever a part of the rows begins in a chunk, all of the chunk is expanded.
-"""
+"""The largest number of elements, and of bytes, of a chunk. To read a part of a chunk, all of it has to be expanded."""
 _FILTER = 32001
-_LEVEL = 5  # of 9; other levels take as long to expand
+_LEVEL = 5  # the level of compression, from 1 to 9; the time to expand is the same for all
 _HEADER = 16
-"""Bytes of a Blosc frame before its blocks, which is also the most that a frame can exceed the elements by."""
+"""The number of bytes of the header of a Blosc frame. A frame is larger than its elements by at most this number."""
 
 
 @dataclass(frozen=True)
 class StoredArray(ABC):
-    """The entries of an array in a file, which stays open and readable whatever becomes of its name."""
+    """The entries of an array in a file. The file stays open and readable even if it is renamed or deleted."""
 
     file: io.FileIO
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     def read(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read the entries start..stop into `out`, contiguous, of any dtype for as many. Raises OSError or EOFError."""
+        """Read the entries start..stop - 1 into `out` (stop - start, ...), C-contiguous, of any dtype.
+
+        Raises OSError or EOFError.
+        """
         if out.dtype == self.dtype:
             self._read(start, stop, out)
         else:
             out[:] = self.take(start, stop)
 
     def take(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the entries start..stop. Raises OSError or EOFError."""
+        """Return the entries start..stop - 1. Raises OSError or EOFError."""
         out = np.empty((stop - start, *self.shape[1:]), self.dtype)
         self._read(start, stop, out)
         return out
 
     def prefetch(self, start: int, stop: int) -> None:
-        """Ask the system to load the entries start..stop, which will be read soon."""
+        """Ask the operating system to load the entries start..stop - 1, which will be read soon."""
         if start < stop:
             os.posix_fadvise(self.file.fileno(), *self._span(start, stop), os.POSIX_FADV_WILLNEED)
 
     @abstractmethod
     def n_bytes(self, start: int, stop: int) -> int:
-        """Return the number of bytes of the file that reading the entries start..stop takes."""
+        """Return the number of bytes of the file that have to be read for the entries start..stop - 1."""
 
     @abstractmethod
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None: ...
@@ -104,7 +105,7 @@ class ContiguousArray(StoredArray):
 class CompressedArray(StoredArray):
     """An array in chunks of `length` entries, the last of which is padded.
 
-    `places` (chunks, 2): where each is, and its size.
+    places : (chunks, 2), the position of each chunk in the file and its size, in bytes.
     """
 
     length: int
@@ -134,7 +135,7 @@ class CompressedArray(StoredArray):
                 wanted[:] = chunk[low - first : high - first]
 
     def _expand(self, at: int, size: int, out: NDArray[Any]) -> None:
-        """Expand one chunk. Blosc is called only if the chunk's own header agrees with what the file says about it."""
+        """Expand the chunk at byte `at` of the file. Its header is checked first, since Blosc trusts the header."""
         packed = np.empty(size, np.uint8)
         self._fill(at, packed)
         expanded, _, stored = packed[4:_HEADER].view("<u4").tolist()
@@ -152,18 +153,18 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
     Parameters
     ----------
     group : h5py.Group
-        Where the dataset goes.
+        The group of the new dataset.
     name : str
-        Its name.
+        The name of the new dataset.
     array : array
-        Its content.
+        The content of the new dataset.
     compression : str
         One of `manifest.COMPRESSIONS`.
 
     Raises
     ------
     InputError
-        If the library for the compression is missing. Errors of HDF5 are passed on.
+        If the library for the compression is missing. Errors of HDF5 are not converted to InputError.
 
     Notes
     -----
@@ -199,24 +200,24 @@ def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none"
     dataset : h5py.Dataset
         The dataset.
     file : io.FileIO
-        Its file, opened once more.
+        The file of the dataset, opened without HDF5.
     compression : str
         One of `manifest.COMPRESSIONS`, as the manifest says.
 
     Raises
     ------
     InputError
-        If the dataset is not stored as `compression` says, or leads out of the file.
+        If the dataset is not stored as `compression` says, or if its bytes are beyond the end of the file.
 
     Notes
     -----
-    Local. Costs one look-up for each chunk.
+    Local. One look-up in HDF5 for each chunk.
     """
     shape, size = dataset.shape, os.fstat(file.fileno()).st_size
     if compression == "none" or not dataset.size:
         offset = dataset.id.get_offset()
         if dataset.size and (dataset.chunks or offset is None or offset + dataset.nbytes > size):
-            raise _wrong_layout(dataset, "in one piece, as it is")
+            raise _wrong_layout(dataset, "in one piece and uncompressed")
         return ContiguousArray(file, dataset.dtype, shape, offset or 0)
     length = dataset.chunks[0] if dataset.chunks else 0
     filters = dataset.id.get_create_plist()
@@ -248,7 +249,7 @@ def require(where: object) -> None:
 
 
 def _blosc() -> Any:
-    """Return Blosc, limited to one thread, since ranks and readers are parallel already."""
+    """Return the module of Blosc, limited to one thread, since several ranks and threads already read in parallel."""
     try:
         from numcodecs import blosc
     except ImportError as absent:

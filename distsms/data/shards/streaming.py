@@ -1,12 +1,13 @@
 """Rows that do not fit in memory: they are read from their shards on each pass, ahead of the computation.
 
-Each thread's run of parts (`distsms.matrix.blocks`) begins with parts that stay in memory. The others are read on each
-pass, one by one and into two buffers in turn, by a thread that works beside the computing one, while the system is
-asked to load the parts behind. Parts and their order are those of rows in memory, so the results are the same, bit for
-bit.
+Each thread processes several consecutive parts (`distsms.matrix.blocks`). The first of them stay in memory. The others
+are read again on each pass. For each computing thread there is a thread that reads, which fills two buffers in turn:
+while one part is processed, the next is read, and the operating system is asked to load those after it. The parts and
+their order are those of rows in memory, so the results are identical.
 
-The first pass checks what it reads, as `dataset.load` does for rows in memory, and keeps a checksum of each part. Later
-passes compare it: a file that was changed or cut meanwhile is an InputError, and never leads to a column beyond p.
+The first pass checks what it reads, as `dataset.load` does for rows in memory, and stores a checksum of each part.
+Later passes compare it. If a file was changed or truncated, they raise InputError; a column index beyond p can never
+reach the computation.
 """
 
 from __future__ import annotations
@@ -31,16 +32,15 @@ from distsms.matrix.blocks import Entries, Part
 from distsms.matrix.local import PART_ENTRIES, DenseRows, Features, SparseRows, length_dtype, unsigned
 
 AHEAD = 2
-"""The number of parts, after the one being read, that the system is asked to load.
-
-A disk with one request at a time idles between requests.
+"""The operating system is asked to load this many parts after the one that is being read. With a single request at a
+time, a disk would be idle between requests.
 """
 
 
 class MemoryBudget(NamedTuple):
     """The memory that a rank may use for its rows.
 
-    It is `bytes` in all, of which each row takes `of_row` besides its entries.
+    `bytes` is the total. `of_row` is what each row needs in addition to its entries, in bytes.
     """
 
     bytes: int
@@ -52,9 +52,9 @@ class MemoryBudget(NamedTuple):
 
 
 def entry_bytes(manifest: Manifest) -> tuple[int, int]:
-    """Return the bytes of an entry in memory, and in the files if it is sparse.
+    """Return the number of bytes of an entry in memory, and that in the files (0 for dense rows).
 
-    An entry has a column, and a value unless all are 1.
+    A sparse entry consists of a column index and a value; there is no value if all values are 1.
     """
     value = 4 if manifest.dtype == "float32" else 8
     if manifest.layout == "dense":
@@ -69,13 +69,14 @@ def length_extremes(lengths: NDArray[Any]) -> tuple[int, int]:
 
 
 def buffer_bytes(manifest: Manifest, threads: int) -> int:
-    """Return the memory that streaming takes: two parts for each thread, one as it is in the files, and a working copy.
+    """Return the bytes of memory that streaming takes.
 
-    It takes more if sparse rows are longer than a sixteenth of a part, which a manifest does not tell.
+    For each thread these are two parts as they are in memory, one part as it is in the files, and a working copy. More
+    is needed if a sparse row is longer than a sixteenth of a part; the manifest does not say whether there is one.
     """
     in_memory, stored = entry_bytes(manifest)
-    more = max(PART_ENTRIES // 16, manifest.p * (manifest.layout == "dense"))  # parts end with blocks of rows
-    chunks = 0 if manifest.compression == "none" else 2 * 8 * max(CHUNK, more)  # one as it is stored, one expanded
+    more = max(PART_ENTRIES // 16, manifest.p * (manifest.layout == "dense"))  # parts consist of whole blocks of rows
+    chunks = 0 if manifest.compression == "none" else 2 * 8 * max(CHUNK, more)  # a compressed and an expanded chunk
     return threads * ((PART_ENTRIES + more) * (2 * in_memory + stored + 12) + chunks)
 
 
@@ -87,25 +88,26 @@ class ShardSegment:
     are whole rows.
     """
 
-    shard: OpenShard  # is closed by now, but can still check rows and name them in messages
-    first: int  # the first of these rows, as the shard counts them
+    shard: OpenShard  # its file has been closed; its methods that check rows and name them in messages still work
+    first: int  # the number of the first of these rows in the shard
     row: int
     entry: int
     start: int
-    stored: tuple[StoredArray | None, ...]  # columns, and values (None if all are 1); or dense rows
+    stored: tuple[StoredArray | None, ...]  # (columns, values or None if all are 1), or (dense rows,)
     rows: int = 0
     entries: int = 0
 
     def shard_range(self, first: int, last: int) -> ShardRange:
-        """Return local rows first..last as the shard counts them."""
+        """Return the range of the shard's rows that are the local rows first..last - 1."""
         offset = self.first - self.row
         return ShardRange(self.shard.shard, self.shard.offset, first + offset, last + offset)
 
 
 class Overlap(NamedTuple):
-    """What a part and a segment have in common: local rows first..last, which are entries start..stop of the part.
+    """The rows that a part and a segment have in common.
 
-    In the shard, the entries begin at entry `at`.
+    They are the local rows first..last - 1, and the entries start..stop - 1 of the part. In the shard, they begin at
+    entry `at`.
     """
 
     segment: ShardSegment
@@ -117,16 +119,19 @@ class Overlap(NamedTuple):
 
 
 class Buffer:
-    """Arrays that are large enough for any part, and the first row of the part that they hold; -1: none."""
+    """Arrays that are large enough for any part.
+
+    `holds` is the first row of the part that is in them, or -1 if there is none.
+    """
 
     def __init__(self, arrays: Entries) -> None:
         self.arrays, self.holds = arrays, -1
 
 
 class Stream(ABC):
-    """A rank's rows, put together from shards, and then the `matrix.blocks.EntrySource` of their parts.
+    """The rows of a rank, which are read from shards part by part: a `distsms.matrix.blocks.EntrySource`.
 
-    `add` is called for every range of rows of the shards, in order; then `features`, then `load`.
+    First `add` is called for every range of rows of the shards, in order; then `features`; then `load`.
     """
 
     def __init__(self, width: int, dtype: str) -> None:
@@ -140,7 +145,10 @@ class Stream(ABC):
 
     @abstractmethod
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        """Note where these rows are."""
+        """Remember in which shard these rows are.
+
+        part : the range of rows of the shard. local : the numbers of these rows among the local rows.
+        """
 
     @abstractmethod
     def length_extremes(self) -> tuple[int, int]:
@@ -148,14 +156,14 @@ class Stream(ABC):
 
     @abstractmethod
     def features(self, longest: int, differ: bool) -> Features:
-        """Return the rows, whose source this is.
+        """Return the rows as features, which use this object as their source of entries.
 
         Parameters
         ----------
         longest : int
             The number of entries of the longest row of all ranks.
         differ : bool
-            Whether some rows of some rank have fewer.
+            Whether some rows of some rank have fewer entries.
         """
 
     @property
@@ -166,9 +174,9 @@ class Stream(ABC):
         return sum(array.nbytes for arrays in in_memory for array in arrays if array is not None)
 
     def load(self, rows: Features, available: int) -> None:
-        """Read and check all parts, and keep those that fit into `available` bytes, buffers included. Local.
+        """Read and check all parts, and keep some in memory, so that parts and buffers take `available` bytes. Local.
 
-        Raises InputError if not even the buffers fit, and for whatever is wrong with files or rows.
+        Raises InputError if the buffers alone do not fit, or if something is wrong with the files or the rows.
         """
         self._rows = rows
         self._runs = [[part for part in run if part.first < part.last] for run in rows.runs]
@@ -177,8 +185,8 @@ class Stream(ABC):
         self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
         if available < self.nbytes:
             raise InputError(
-                f"--memory leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream the "
-                f"longest: give {math.ceil((self.nbytes - available) / 2**20)}MiB more"
+                f"--memory leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
+                f"them: give {math.ceil((self.nbytes - available) / 2**20)}MiB more"
             )
         self._reader, left = ThreadPoolExecutor(len(self._runs)), (available - self.nbytes) // len(self._runs)
         for thread in range(len(self._runs)):
@@ -213,7 +221,7 @@ class Stream(ABC):
                 yield part._replace(start=0, stop=part.stop - part.start), entries
         finally:
             if reading is not None and not reading.cancel():
-                reading.exception()  # waits for the reader, which writes into a buffer
+                reading.exception()  # wait until the reading thread no longer writes to a buffer
 
     def _read(self, parts: list[Part], buffer: Buffer, raw: Entries) -> Entries:
         """Read the first of some parts into a buffer; ask the system to load the others."""
@@ -237,7 +245,7 @@ class Stream(ABC):
         return arrays
 
     def _fetch(self, part: Part, overlap: Overlap, out: Entries) -> None:
-        """Read an overlap. Check it if it is new, else compare it with its checksum."""
+        """Read the entries of an overlap. The first time, check them; later, compare their checksum."""
         segment, total = overlap.segment, 0
         row = f"{segment.shard.path}: near {segment.shard.row_name(overlap.first - segment.row + segment.first)}"
         for stored, array in zip(segment.stored, out, strict=True):
@@ -283,7 +291,7 @@ class Stream(ABC):
 
     @abstractmethod
     def _as_stored(self, count: int) -> Entries:
-        """Return arrays for `count` entries as they are in the files; none if they are held in the same way."""
+        """Return arrays for `count` entries as they are in the files; () if the form in memory is the same."""
 
     @abstractmethod
     def _as_held(self, count: int) -> Entries:
@@ -291,7 +299,7 @@ class Stream(ABC):
 
     @abstractmethod
     def _check(self, overlap: Overlap, given: Entries) -> None:
-        """Raise InputError unless entries, as they are in the files, are as the format says."""
+        """Raise InputError if entries, in the form of the files, violate the format."""
 
     @abstractmethod
     def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:

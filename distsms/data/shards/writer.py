@@ -1,6 +1,6 @@
-"""How a shard file is written: its rows as soon as they are read, labels and p when all rows are known.
+"""Write a shard file in two steps: the rows as soon as they are read, labels and p when all rows have been read.
 
-`distsms.data.shards.reader` describes the file. Nothing here communicates.
+`distsms.data.shards.reader` describes the file. All functions are local.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from distsms.utils.files import require_space, sync
 
 @dataclass(frozen=True)
 class StagedShard:
-    """A shard whose X is on the disk under a `.partial` name, with what the manifest will say about it."""
+    """A shard whose X has been written to a file with a `.partial` name, with its numbers for the manifest."""
 
     path: Path
-    number: int  # of the file among those that are staged in the directory
+    number: int  # the number in the file's name, different for all staged shards of the directory
     layout: str
     dtype: str
     rows: int
@@ -69,14 +69,14 @@ def stage_shard(
     ids : sequence of str, (rows,), optional
         The names of the rows.
     compression : str
-        Of all arrays, one of `manifest.COMPRESSIONS`.
+        The compression of all arrays, one of `manifest.COMPRESSIONS`.
     metadata : RowMetadata
         The groups and times of the rows, if they have some.
 
     Raises
     ------
     InputError
-        For values that are not finite in `dtype`, and for negative columns.
+        If a value is not finite in `dtype`, or a column index is negative.
     """
     path = Path(directory) / (shard_name(number) + PARTIAL)
     layout = "csr" if sparse.issparse(X) else "dense"
@@ -134,7 +134,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     Parameters
     ----------
     staged : StagedShard
-        From `stage_shard`.
+        The result of `stage_shard`.
     y : array-like, (rows,)
         The labels, +1 and -1.
     p : int
@@ -145,12 +145,12 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     Returns
     -------
     dict
-        The entry, for `publish`.
+        The shard's entry in the manifest, to be passed to `publish`.
 
     Raises
     ------
     InputError
-        For labels, weights or p that do not fit.
+        If the labels, the weights or p do not fit the shard.
 
     Notes
     -----
@@ -191,7 +191,7 @@ def _write_csr(
 ) -> tuple[int, bool]:
     """Write CSR arrays; return the number of columns used and whether values were stored.
 
-    The attribute `shape` needs p.
+    `finish_shard` adds the attribute `shape`, since p is not known yet.
     """
     columns = int(X.indices.max(initial=-1)) + 1
     if X.indices.min(initial=0) < 0:

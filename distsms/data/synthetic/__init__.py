@@ -1,1 +1,1 @@
-"""Data sets that are computed: planted models, and the lower bounds of the paper."""
+"""Synthetic data sets: random rows with a planted model, and the constructions of the paper's lower bounds."""

@@ -1,10 +1,10 @@
 """The data sets on which cutting planes are slow (JMLR, sections 2.2 and 2.3; lambda = 1), with their known solutions.
 
-e_i counts columns from 1, as the paper does; e_1 occurs only in w_0. The paper's formulas were checked against their
-derivation and hold but for one sign: R of section 2.3 needs <w, x_1 - x_i>, with which the u_i of the paper continue.
-The paper leaves open what min J is for PRBEP: by convexity and symmetry, it is that of 1/2 ||w||^2 + max(0, 1 + <a,
-w>), where a is the mean of the n - 1 subgradients and ||a||^2 = 1 + 1/(2 (n - 1)) > 1. So it is 1/(2 ||a||^2), at w* =
--a / ||a||^2.
+e_i is the unit vector of column i, counted from 1 as in the paper; e_1 occurs only in w_0. The paper's formulas were
+derived again and are correct except for one sign: R of section 2.3 must contain <w, x_1 - x_i>, which is also what the
+paper's following formulas for u_i use. The paper does not say what min J is for PRBEP. By convexity and symmetry, it is
+the minimum of 1/2 ||w||^2 + max(0, 1 + <a, w>), where a is the mean of the n - 1 subgradients and ||a||^2 = 1 + 1/(2 (n
+- 1)) > 1. So it is 1/(2 ||a||^2), attained at w* = -a / ||a||^2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _C = sqrt(2) / 4
 
 
 class _LowerBound:
-    """What both constructions share: row 1 is the only positive row; `write.RowSource` describes the blocks."""
+    """The base class of both constructions. Row 1 is the only positive row.
+
+    It is a `distsms.data.synthetic.write.RowSource`.
+    """
 
     measure: str
     row_bytes = 33.0
@@ -55,7 +58,7 @@ class _LowerBound:
         raise NotImplementedError
 
     def _vector(self, entries: dict[int, float], first: int = 1, count: int = 0, value: float = 0.0) -> Floats:
-        """Return the sum of entries[i] e_i, plus `value` times the `count` unit vectors from e_first on."""
+        """Return the vector (p,) with the given entries, and with `value` in `count` columns from column `first` on."""
         w = np.zeros(self.p)
         for i, entry in entries.items():
             w[i - 1] = entry
@@ -69,9 +72,9 @@ class PrbepLowerBound(_LowerBound):
     measure = "prbep"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for the paper's n, `size`, at least 2.
+        """Construct the data for n = `size`, at least 2.
 
-        `epsilon` is what n was made from, if not the smallest.
+        `epsilon` is the epsilon for which n was chosen, by default 1/(n - 1), the smallest for which n is large enough.
         """
         _require_size(size, 2)
         super().__init__(size, size, epsilon or Fraction(1, size - 1))
@@ -112,9 +115,9 @@ class RocAreaLowerBound(_LowerBound):
     measure = "rocarea"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for the paper's n, `size`, at least 1.
+        """Construct the data for n = `size`, at least 1.
 
-        `epsilon` is what n was made from, by default 1/n.
+        `epsilon` is the epsilon for which n was chosen, by default 1/n.
         """
         _require_size(size, 1)
         super().__init__(size, size + 1, epsilon or Fraction(1, size))
@@ -154,7 +157,10 @@ LOWER_BOUNDS: dict[str, type[PrbepLowerBound] | type[RocAreaLowerBound]] = {
 
 
 def _exact(epsilon: float) -> Fraction:
-    """Return the decimal number that was meant, so that rounding does not change the ceiling of its inverse."""
+    """Return epsilon as the exact decimal number that the user wrote.
+
+    With the rounded float, the ceiling of 1/epsilon could be wrong by 1.
+    """
     if not 1e-9 <= epsilon <= 1:
         raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
     return Fraction(repr(float(epsilon)))

@@ -1,15 +1,16 @@
 """Random rows that are labelled by a planted w, in blocks of a fixed size that depend only on the seed.
 
 Each block has its own counter-based stream of random numbers (Philox with the key (seed, number of the block)). A row
-is positive if <w, x> + noise > t. The threshold t is a quantile of the left side, which is found beforehand:
+is positive if its score <w, x> plus noise is above t. The threshold t is a quantile of this sum, and it is computed
+before the rows are made:
 
-- exactly for dense rows with their normal scores;
-- for wide sparse rows, whose scores are nearly normal, from the first four cumulants, which are exact sums over the
-  columns;
-- for other sparse rows from a pilot sample, corrected by the exact mean and variance.
+- For dense rows the sum is normal, and the quantile is exact.
+- For wide sparse rows the sum is nearly normal. The quantile follows from the first four cumulants, which are exact
+  sums over the columns.
+- For other sparse rows a pilot sample is drawn, and its scores are corrected by the exact mean and variance.
 
-With noise 0.5, the share of positives deviated from the wanted one by at most 3 % where that is 0.01 or more, and by at
-most 10 % at 0.001, besides chance.
+In tests with noise 0.5, the share of positives differed from the wanted share by at most 3 % of it for shares of 0.01
+or more, and by at most 10 % for 0.001, apart from chance.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ from distsms.utils.typing import Floats
 BLOCK_ENTRIES, BLOCK_ROWS = 2**18, 2**16
 WIDE = 30.0  # if rows have more entries on average, their scores are taken to be nearly normal
 PILOT_ROWS = 2**18
-MAX_DENSITY, MAX_RATE = 0.95, 3.0  # 1 - exp(-3), just above 0.95, is the share of rows that the commonest columns reach
-_PLANTED, _PILOT = 2**63, 2**63 + 2**62  # streams beyond those of any block
+# The most frequent columns have MAX_RATE and so occur in a share of 1 - exp(-3) = 0.950 of the rows.
+MAX_DENSITY, MAX_RATE = 0.95, 3.0
+_PLANTED, _PILOT = 2**63, 2**63 + 2**62  # numbers of streams that no block has
 
 LabelledRows = tuple[Any, NDArray[np.int8]]  # X (CSR or a 2-D array), and y of +1 and -1
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters that all random data sets have. Raises InputError for values that make no data set."""
+    """The parameters that all random data sets have. Raises InputError if a value is not allowed."""
 
     n: int
     p: int
@@ -69,8 +71,8 @@ class Recipe:
     def label(self, number: int, margins: Floats, threshold: float) -> NDArray[np.int8]:
         """Return +1 where a noisy score (rows,) is above the threshold, else -1. The first block gets both classes.
 
-        If it would not have both, its highest row becomes positive or its lowest negative: the smallest change with
-        which any data set can be trained on.
+        If it would not have both, the row with the highest score becomes positive, or that with the lowest score
+        negative. So every data set has rows of both classes, which training needs.
         """
         y = np.where(margins > threshold, 1, -1).astype(np.int8)
         if number == 0:
@@ -85,7 +87,7 @@ class DenseSource:
     """Rows of independent standard normal features. <w, x> has variance 1, so the threshold is a normal quantile."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Plant w. Memory: 8 p bytes, and a block of 2 MiB or two rows."""
+        """Draw w. Memory: 8 p bytes, and a block of 2 MiB or two rows."""
         self.recipe, self.n, self.p = recipe, recipe.n, recipe.p
         self.block_rows = _block_rows(self.p)
         self.row_bytes = self.p * np.dtype(recipe.dtype).itemsize + 1.0
@@ -110,9 +112,9 @@ class SparseSource:
     """
 
     def __init__(self, recipe: Recipe, density: float, skew: float = 1.0, pattern: bool = False) -> None:
-        """Plant w and find the threshold. Raises InputError for values that make no data set.
+        """Draw w and compute the threshold. Raises InputError if a value is not allowed.
 
-        Memory: 20 p bytes (some 50 p meanwhile) and a block. Time: O(p), and that of a pilot sample.
+        Memory: 20 p bytes (about 50 p during the construction) and a block. Time: O(p), and that of a pilot sample.
         """
         _require(0 < density <= MAX_DENSITY, f"--density {density:g}: must be above 0 and at most {MAX_DENSITY}")
         _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (all columns alike) to 5")
@@ -121,7 +123,8 @@ class SparseSource:
         self.block_rows = _block_rows(entries)
         self.row_bytes = entries * (4 + (0 if pattern else np.dtype(recipe.dtype).itemsize)) + 9
         rates = _rates(self.p, entries, skew)
-        self.ends = np.cumsum(rates)  # column j owns [ends_j-1, ends_j) of a line of length ends_p-1
+        # Each row is a line of length ends[p-1], of which the interval from ends[j-1] to ends[j] belongs to column j.
+        self.ends = np.cumsum(rates)
         cells = np.arange(self.p + 1) * (self.ends[-1] / self.p)
         # The first column in each of p equal cells of the line.
         self.guide = np.searchsorted(self.ends, cells, "right").astype(np.int32)
@@ -137,10 +140,11 @@ class SparseSource:
         return X, self.recipe.label(number, margins, self.threshold)
 
     def _features(self, rng: np.random.Generator, rows: int) -> sparse.csr_matrix:
-        """Draw the entries: a Poisson process of rate 1 on the rows' lines, laid end to end.
+        """Draw the entries of all rows by a Poisson process of rate 1 on one long line, on which row follows row.
 
-        Its points come in order, so nothing is sorted. A column is in a row if any point falls on it. Several points on
-        a column are one entry, which makes its probability 1 - exp(-rate), independently of all other columns.
+        Its points are drawn in ascending order, so nothing has to be sorted. A row has an entry in a column if at least
+        one point is in the interval of the column. The probability of this is 1 - exp(-rate), independently of all
+        other columns.
         """
         at = _poisson_process(rng, rows * self.ends[-1])
         indices = np.empty(len(at), index_dtype(len(at), self.p))
@@ -225,9 +229,10 @@ def _columns_at(
     indices: NDArray[Any],
     indptr: NDArray[Any],
 ) -> int:
-    """Turn the ascending points `at` into CSR arrays without repetitions; return the number of entries.
+    """Convert the ascending points `at` to CSR arrays without repeated entries, and return the number of entries.
 
-    The guide (p + 1,) leaves few columns to search, so that a point costs a memory access or two rather than log p.
+    The guide (p + 1,) restricts the search for the column of a point to a few columns. So a point needs one or two
+    memory accesses, and not log p.
     """
     p, rows, length = len(ends), len(indptr) - 1, ends[-1]
     count, row = 0, 0
@@ -257,7 +262,7 @@ def _poisson_process(rng: np.random.Generator, length: float) -> Floats:
     """Return the points of a Poisson process of rate 1 on [0, length), in ascending order."""
     count = int(length + 6 * np.sqrt(length)) + 16
     at = np.cumsum(rng.standard_exponential(count))
-    while at[-1] < length:  # happens in one of 1e9 blocks or so
+    while at[-1] < length:  # too few points were drawn, which happens in about one of 1e9 blocks
         at = np.concatenate((at, at[-1] + np.cumsum(rng.standard_exponential(count))))
     return at[: np.searchsorted(at, length)]
 

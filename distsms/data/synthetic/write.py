@@ -1,8 +1,8 @@
-"""Data sets that are computed rather than converted, of any size, written in parallel directly to shards.
+"""Write synthetic data sets of any size, with all ranks in parallel.
 
-The rows come in blocks that a source (`distsms.data.synthetic.planted`, `distsms.data.synthetic.lower_bounds`) makes
-from nothing but their number. So the data depend on the source, but not on how many ranks write how many shards, and no
-rank ever holds more than one shard.
+A source (`distsms.data.synthetic.planted`, `distsms.data.synthetic.lower_bounds`) makes the rows in blocks. A block
+depends only on the source and the number of the block. So the data do not depend on the number of ranks or of shards,
+and no rank holds more than one shard at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RowSource(Protocol):
     def block(self, number: int) -> LabelledRows:
         """Return X and y of the rows from number * block_rows on. Local.
 
-        There are block_rows of them, or what is left of n. CSR is canonical.
+        There are block_rows of them; the last block may have fewer. A sparse X is a canonical CSR matrix.
         """
         ...
 
@@ -63,7 +63,7 @@ def write(
     source : RowSource
         The rows.
     directory : path
-        Where the data set goes.
+        The directory of the data set.
     comm : Communicator
         The ranks that write.
     n_shards : int, optional
@@ -85,11 +85,11 @@ def write(
     Raises
     ------
     InputError
-        On every rank.
+        On every rank, if the directory cannot be written to, or holds a data set and `overwrite` is False.
 
     Notes
     -----
-    Memory of a rank: its largest shard, twice for a moment (with the ones of a pattern), and a block.
+    Memory of a rank: a block and its largest shard, of which there are two copies for a moment.
     """
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
@@ -132,5 +132,5 @@ def _stacked(parts: Sequence[Any]) -> Any:
     if not sparse.issparse(parts[0]):
         return np.concatenate(parts)
     X = sparse.vstack(parts, format="csr")
-    X.has_canonical_format = True  # as its parts are; finding out costs as much as writing the shard
+    X.has_canonical_format = True  # all parts are canonical; a check would take as long as writing the shard
     return X

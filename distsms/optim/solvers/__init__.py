@@ -1,1 +1,1 @@
-"""The solvers, one module each, on the protocol of `base`."""
+"""The solvers, one in each module. `distsms.optim.solvers.base` defines their interface."""

@@ -21,10 +21,10 @@ from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
 RAISE = 2.0  # the paper's gamma_u: L is multiplied by this when it was too small
-LOWER = 1.2  # gamma_d: L is divided by this after a step. With the usual 2, every other trial would fail
+LOWER = 1.2  # the paper's gamma_d: L is divided by this after a step. With 2, the usual value, every other step fails
 EPS = float(np.finfo(float).eps)
 HUGE = 1e60
-TRIALS = 100  # of L in one step; 2^100 times the first guess is beyond any need
+TRIALS = 100  # largest number of values of L in one step; L then grows by a factor of 2^100, more than ever needed
 
 
 class Solver:
@@ -32,8 +32,8 @@ class Solver:
 
     Notes
     -----
-    Each trial of L takes two evaluations, and a step takes little more than one trial. After a pause the momentum
-    starts anew, since the sums of gradients belong to the old function; the estimate L stays.
+    Each trial of L takes two evaluations, and most steps need only one trial. After a pause the method starts without
+    momentum, since the sums of gradients belong to the function before the pause. It keeps the estimate L.
     """
 
     traits = Traits()
@@ -66,12 +66,15 @@ class Solver:
                 return Outcome.PAUSED, ""
             self._A += a
             self._total -= a * slope
-            if self._sigma * self._A > HUGE:  # the 1 is negligible now, and all is homogeneous in A and the total
+            if self._sigma * self._A > HUGE:  # 1 + sigma A = sigma A within rounding, so both can be scaled down
                 self._A, self._total = self._A / HUGE * 1e30, self._total / HUGE * 1e30
             self._L /= LOWER
 
     def _step(self, A: float, v: Floats) -> tuple[Floats, float, Floats] | None:
-        """Return the next x, its a and f'(x), raising L as far as needed; None if steps are lost in rounding."""
+        """Return the next x, its a and f'(x), with L increased as far as needed.
+
+        The result is None if the step is so short that rounding errors dominate it.
+        """
         assert self._L is not None
         for _ in range(TRIALS):
             L, sigma = self._L, self._sigma
@@ -94,7 +97,10 @@ class Solver:
         return self._problem.value_and_gradient(w)[1] - self._sigma * w
 
     def _first_estimate(self) -> bool:
-        """Set L to ||g||^2 / (2 F), at most the Lipschitz constant of the gradient if F >= 0; False where g = 0."""
+        """Set L to ||g||^2 / (2 F), with F the function and g its gradient. Return False if g = 0.
+
+        If F >= 0 everywhere, this L is at most the Lipschitz constant of the gradient.
+        """
         value, gradient = self._problem.value_and_gradient(self._x)
         norm2 = self._problem.dot(gradient, gradient)
         if not norm2 > 0:
@@ -108,7 +114,8 @@ class Solver:
     def _large_enough(self, L: float, change: Floats, move: Floats, noise: float) -> bool:
         """Return whether ||change||^2 <= L <change, move>; the change of f' may be wrong by a vector of norm `noise`.
 
-        Where f is linear along the move, both sides are zero, and rounding alone would raise L without end.
+        If f is linear along the move, both sides are zero. Without `noise`, rounding errors would then increase L again
+        and again.
         """
         dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
         return dot(change, change) - L * dot(change, move) <= noise * room

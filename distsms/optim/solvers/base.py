@@ -1,7 +1,7 @@
-"""What a solver is, and what it is given: the protocols `Solver` and `Problem`, and the table of all solvers.
+"""The interfaces `Solver` and `Problem`, and the table of all solvers.
 
-A solver sees a `Problem` and vectors. It knows nothing of the data, the loss or the ranks. A new solver is a module
-with a class that follows `Solver`, and a line in `SOLVERS`.
+A solver is given a `Problem`, the function to minimize, and vectors. It knows nothing of the data, the loss or the
+ranks. To add a solver, write a module with a class that follows `Solver`, and add a line to `SOLVERS`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
     from distsms.utils.typing import Floats
 
 
-# name -> module and class, which is imported when it is needed: PETSc is loaded only where it is used
+# The name of each solver with its module and class. They are imported only when the solver is used, so that PETSc is
+# not loaded in vain.
 SOLVERS = {
     "lmvm": "distsms.optim.solvers.tao:Solver",
     "lbfgs": "distsms.optim.solvers.lbfgs:Solver",
@@ -31,13 +32,13 @@ SOLVERS = {
 class Problem(Protocol):
     """A function to minimize, and the model of planes that its evaluations build up.
 
-    Vectors w (p,) may be spread over processes. Then each process has a slice of its own length, all run the same
-    solver in lock-step, and the solver's operations are entry by entry but for `dot`.
+    Vectors w (p,) may be distributed over processes. Then each process has a slice, and all processes run the same
+    solver in lock-step. So a solver may only use operations on each entry of vectors, and `dot`.
     """
 
     @property
     def holders(self) -> Any:
-        """mpi4py's communicator of the processes that hold slices of vectors; None if this one holds them whole."""
+        """The mpi4py communicator of the processes that hold slices of vectors; None if vectors are not distributed."""
 
     def dot(self, a: Floats, b: Floats) -> float:
         """Return the inner product of two vectors. **Collective** among the holders."""
@@ -49,18 +50,21 @@ class Problem(Protocol):
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
         """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model.
 
-        May raise an exception that ends the run: it must leave `Solver.run`.
+        It may raise an exception that ends the run. `Solver.run` must let this exception pass.
         """
 
     def iterated(self) -> bool:
         """Note that an iteration has ended with the last evaluation; True asks the solver to return from `run`."""
 
     def model_minimum(self) -> tuple[Floats, float]:
-        """Return where the model has its minimum, (p,), and the value there: a cutting-plane method goes there next."""
+        """Return the minimizer of the model, (p,), and the model's value there.
+
+        A cutting-plane method evaluates next at this point.
+        """
 
 
 class Scaled:
-    """A problem in the variables u = w / scale: the same function over other coordinates.
+    """The same problem as a function of u = w / scale.
 
     Parameters
     ----------
@@ -98,18 +102,18 @@ class Scaled:
 
 
 class Outcome(Enum):
-    """Why `Solver.run` returned."""
+    """The reason why `Solver.run` returned."""
 
-    PAUSED = "asked to"
-    FAILED = "no further progress"
+    PAUSED = "the problem asked for a pause"
+    FAILED = "no further progress is possible"
 
 
 class Planes(Enum):
     """What the planes of the evaluations are used for."""
 
-    PROOF = "they prove the gap only; the user says how many are kept"
-    MODEL = "they are the model that is minimized; all are kept, as far as memory allows"
-    PAIR = "the model is one aggregated plane and the newest"
+    PROOF = "they prove the gap only; a setting says how many are kept"
+    MODEL = "the solver minimizes their maximum; all are kept, as far as memory allows"
+    PAIR = "the solver minimizes the maximum of the newest plane and of one mixture of all older planes"
 
 
 class Traits(NamedTuple):
@@ -119,9 +123,9 @@ class Traits(NamedTuple):
     planes: Planes = Planes.PROOF
     history: bool = False  # whether it keeps `history` pairs of vectors
     options: bool = False  # whether it takes options of PETSc's command line
-    vectors: int = 6  # how many it holds at a time, besides the history
-    scaled: bool = False  # whether it gains from variables of similar curvature: see `Scaled`
-    spreadable: bool = True  # whether vectors may be slices: see `Problem`
+    vectors: int = 6  # how many vectors it holds at a time, without the history
+    scaled: bool = False  # whether it is faster if all variables have a similar curvature: see `Scaled`
+    spreadable: bool = True  # whether it works if each process holds a slice of the vectors: see `Problem`
     movable: bool = False  # whether it has `move`: see `Movable`
 
 
@@ -149,19 +153,22 @@ class Solver(Protocol):
     ) -> None: ...
 
     def run(self) -> tuple[Outcome, str]:
-        """Minimize until asked to return, or unable to go on; then the reason is returned, too."""
+        """Minimize until the problem asks for a pause, or no further progress is possible.
+
+        The string says why there is no further progress; it is empty after a pause.
+        """
 
     def restart(self, w: Floats) -> None:
-        """Go on from w (p,) and forget everything but the problem's model."""
+        """Make the next `run` start at w (p,), with nothing remembered from earlier runs."""
 
     def memory(self) -> Snapshot:
-        """Return what another solver of this class needs to go on as this one would.
+        """Return the state with which another solver of this class can continue in place of this one.
 
-        May be called at any time, also inside an evaluation. Of pairs of vectors, the last `remembers` are returned.
+        May be called at any time, also during an evaluation. It contains the last `remembers` pairs of vectors.
         """
 
     def recall(self, memory: Snapshot) -> None:
-        """Go on from another solver's memory, before the first `run`; the problem's model was restored before."""
+        """Set the state to another solver's memory. Called before the first `run`, after the problem was restored."""
 
     def close(self) -> None:
         """Free what the solver holds."""
@@ -171,7 +178,7 @@ class Movable(Solver, Protocol):
     """A solver that can be moved to another point and keeps its memory."""
 
     def move(self, w: Floats) -> None:
-        """Go on from w (p,) when `run` is called next."""
+        """Make the next `run` start at w (p,), with everything remembered."""
 
 
 def solver_class(name: str) -> Any:

@@ -3,9 +3,9 @@
     w_k = argmin_w  Omega(w) + max_{i <= k} [ <r_i, w> + d_i ]  =  -(1/lam) sum_i alpha_i r_i
 
 with alpha from a quadratic program over the simplex. The planes, their Gram matrix and the program also prove the gap
-of the run, and exist once, in `distsms.optim.bundle`. The solver only evaluates where the model has its minimum. The
-line-search variant takes the same step on a model of two planes, the mixture of all old planes and the newest one: the
-program is then a line search in closed form.
+of the run; they are in `distsms.optim.bundle`. So this solver has nothing to do but to evaluate at the minimizer of the
+model. The variant LineSearch does the same with a model of two planes: the mixture of all old planes, and the newest
+plane. The quadratic program is then a line search with a formula for its solution.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
 REPEATS = 20
-"""The solver ends after so many planes in a row that did not raise the model's minimum. In exact arithmetic each plane
-raises it, unless the model was exact at the plane's point.
+"""The solver ends if this many planes in a row did not raise the minimum of the model. In exact arithmetic each plane
+raises it, unless the minimum of the model is already that of J.
 """
 
 
@@ -52,7 +52,7 @@ class Solver:
             if repeats == REPEATS:
                 return (
                     Outcome.FAILED,
-                    f"{REPEATS} new planes have not raised the minimum of the model: it is at rounding",
+                    f"{REPEATS} new planes have not raised the lower bound; rounding errors limit it",
                 )
 
     def restart(self, w: Floats) -> None:
@@ -60,7 +60,7 @@ class Solver:
         self._w = w
 
     def memory(self) -> Snapshot:
-        """See `base.Solver.memory`: nothing, since the planes are the problem's."""
+        """See `base.Solver.memory`. The snapshot is empty, since the problem stores the planes."""
         return Snapshot()
 
     def recall(self, memory: Snapshot) -> None:
@@ -72,6 +72,6 @@ class Solver:
 
 
 class LineSearch(Solver):
-    """BMRM without a quadratic program (BMRM 2007, section 5 and Algorithm 2); two planes of memory."""
+    """BMRM with a line search in place of the quadratic program (BMRM 2007, Algorithm 2). It stores two planes."""
 
     traits = Traits(smooth=False, planes=Planes.PAIR, vectors=1)

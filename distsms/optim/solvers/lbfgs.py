@@ -15,7 +15,7 @@ ENDLESS = 2**31 - 1
 
 
 class _Paused(Exception):
-    """Leaves SciPy after an iteration."""
+    """Raised in SciPy's callback to end the minimization after an iteration."""
 
 
 class Solver:
@@ -23,8 +23,8 @@ class Solver:
 
     Notes
     -----
-    The pairs of the history take 16 history p bytes, and the method some 10 vectors more. SciPy's tolerances are off:
-    it stops when the problem asks for it, or when its line search fails.
+    The pairs of the history take 16 history p bytes; the method needs about 10 vectors more. SciPy's tolerances are
+    switched off: SciPy stops when the problem asks for a pause, or when its line search fails.
     """
 
     traits = Traits(history=True, vectors=16, scaled=True, spreadable=False)

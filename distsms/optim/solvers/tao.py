@@ -1,8 +1,8 @@
 """LMVM, TAO's limited-memory variable metric method (JMLR, section 5.2); the only module that imports petsc4py.
 
-It runs on the processes that hold the vectors: one process that has them whole, or all with a slice each. No other rank
-loads PETSc. Each process starts PETSc with itself as PETSc's world, so that starting it is not collective. PETSc's
-objects live on the holders of the vectors.
+It runs on the processes that hold the vectors: either one process holds them whole, or each process holds a slice. No
+other rank loads PETSc. Each process starts PETSc with MPI_COMM_SELF as PETSc's world, so that the start is not
+collective. The PETSc objects use the communicator of the processes that hold the vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REASONS = {
     -5: "evaluation limit of TAO",
     -6: "line search failed",
     -7: "trust region failed",
-    IDLE: "the gradient is zero, or a TAO option ended it",
+    IDLE: "the gradient is zero, or an option of TAO ended the minimization",
 }
 
 
@@ -38,8 +38,8 @@ def lacking(load: bool = True) -> str:
     Parameters
     ----------
     load : bool
-        Whether to load PETSc's library, without which the answer is not certain. That takes 0.2 s, which a run with
-        lmvm then saves.
+        Whether to load PETSc's library. Only then the answer is certain. Loading takes 0.2 s; it need not be loaded
+        again by a run with lmvm.
     """
     try:
         import petsc4py.lib
@@ -47,15 +47,15 @@ def lacking(load: bool = True) -> str:
         if load:
             petsc4py.lib.ImportPETSc()
     except Exception as error:  # an incomplete or incompatible installation may raise anything
-        remedy = f". If it was built for another major version than numpy {np.__version__}, install that one: for the"
-        remedy += " petsc4py of Debian 12 and Ubuntu 24.04, pip install 'numpy<2'"
+        remedy = f". If it was built for another major version of NumPy than {np.__version__}, install that version:"
+        remedy += " the petsc4py of Debian 12 and Ubuntu 24.04 needs pip install 'numpy<2'"
         return f"petsc4py cannot be imported: {error}{remedy if 'numpy' in str(error) else ''}"
     return ""
 
 
 def _petsc() -> Any:
     if why := lacking():
-        raise InputError(f"lmvm cannot run: {why}. The solver lbfgs does without petsc4py")
+        raise InputError(f"lmvm cannot run: {why}. The solver lbfgs does not need petsc4py")
     import petsc4py
 
     # PETSc's signal handlers would turn a closed pipe or a hang-up into an abort.
@@ -126,8 +126,8 @@ class Solver:
         self._defaults = {
             "tao_lmvm_mat_lmvm_hist_size": str(history),
             "tao_lmvm_recycle": "1",  # keep the history over a pause and a change of the smoothing width
-            # How the diagonal that the method starts from is learnt (PETSc's own: 1 and 0.125); for the choice see
-            # scripts/experiments/trainings.py.
+            # These control how the initial diagonal of the Hessian approximation is updated. PETSc's defaults are 1 and
+            # 0.125; scripts/experiments/trainings.py compares them with these values.
             "tao_lmvm_mat_lmvm_alpha": "0.8",
             "tao_lmvm_mat_lmvm_theta": "0.4",
         }
@@ -135,7 +135,7 @@ class Solver:
         try:
             self._create(w)
         except self._petsc.Error as error:
-            raise InputError(f"PETSc refuses its options ({' '.join(options)}): {error}") from error
+            raise InputError(f"PETSc does not accept the options {' '.join(options)}: {error}") from error
 
     def _create(self, w: Floats) -> None:
         PETSc = self._petsc
@@ -153,7 +153,7 @@ class Solver:
         self._tao.setUp()
 
     def _configure(self, options: Mapping[str, str]) -> None:
-        """Give TAO options that take precedence over the user's, which are restored in PETSc's database."""
+        """Set options of TAO that take precedence over the user's. PETSc's database keeps the user's options."""
         database = self._petsc.Options()
         users = {key: database.getString(key) for key in options if database.hasName(key)}
         for key, value in options.items():
@@ -183,15 +183,16 @@ class Solver:
         self._evaluated = False
         if self._record.maxlen:
             self._record.append((self._x.array_r.copy(), self._gradient.array_r.copy()))
-        return CONVERGED_USER if self._problem.iterated() else CONTINUE  # None would mean TAO's own test
+        return CONVERGED_USER if self._problem.iterated() else CONTINUE  # with None, TAO would use its own test
 
     def run(self) -> tuple[Outcome, str]:
         """See `base.Solver.run`."""
         self._evaluated, collected = False, gc.isenabled()
         try:
             self._tao.solve()
-        except self._petsc.Error as error:  # for example of its line search: a step of 0 times infinity
-            if error.__cause__ is not None:  # what our function raised; older versions let it pass unchanged
+        except self._petsc.Error as error:  # for example, the line search computed 0 times infinity
+            # The cause is an exception of our function. Older versions of petsc4py let it pass unchanged.
+            if error.__cause__ is not None:
                 raise error.__cause__ from None
             return Outcome.FAILED, f"TAO gave up with PETSc's error {error.ierr}"
         finally:
@@ -209,15 +210,16 @@ class Solver:
         self._record.clear()
 
     def memory(self) -> Snapshot:
-        """See `base.Solver.memory`: the last points that TAO came to, with the gradients there."""
+        """See `base.Solver.memory`. The snapshot has TAO's last points, with the gradients at these points."""
         points, gradients = zip(*self._record, strict=True) if self._record else ((), ())
         return Snapshot({}, {}, {"points": points, "gradients": gradients})
 
     def recall(self, memory: Snapshot) -> None:
         """See `base.Solver.recall`.
 
-        TAO cannot be given the pairs of its matrix, but it can be led along its old way: by unit steps, which need no
-        function values, while each old point and gradient replaces those that a step has led to.
+        petsc4py cannot set the pairs of TAO's matrix. But TAO builds the same matrix if it visits the same points. So
+        TAO takes unit steps, which need no function values, and after each step its point and gradient are replaced by
+        the next remembered ones.
         """
         self._recalled.extend(zip(memory.vectors["points"], memory.vectors["gradients"], strict=True))
         if not self._recalled:

@@ -7,7 +7,7 @@ PRBEP, by duality over sum_P beta = sum_N beta, an L1-hinge SVM with a free inte
 the others, by tables:   R = v >= 0,  v >= Delta(b, c) + 2/n (C_c - B_b) with the sum of the c largest numbers
                          C_c = c tau_c + sum_j xi_cj,          xi_cj >= s_j - tau_c, xi >= 0, and -B_b likewise
 
-They are candidates only: what J they have is for `oracle` to say.
+The results are only candidates for the minimizer. `oracle` computes J at these points.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from scripts.experiments.attacks import oracle
 from tests.support import oracles
 
 MOST_TABLES = 15
-"""Rows up to which programs over tables are solved: they have O(n^2) variables and constraints."""
+"""The largest number of rows for which programs over tables are solved, since they have O(n^2) variables."""
 
 
 def minimizers(X: Floats, y: NDArray[np.int8], measure: str, lam: float) -> Iterator[oracle.Point]:
-    """Points w (p,) where J is about least, if Clarabel is installed and finds any.
+    """Yield points w (p,) that approximately minimize J, if Clarabel is installed and finds any.
 
-    The program is solved in variables v with w = B v, B scaled in two ways (rows of size 1, and a regularizer of size
-    1): w itself, and w along the principal axes of the rows, with X B exact but for one rounding, so that what little
-    tells nearly equal rows apart is not lost. On such problems each of the four is now and then the only good one.
+    The program is solved four times, in variables v with w = B v. B is the identity, or it has the principal axes of
+    the rows as its columns. Its columns are scaled so that the rows have size 1, or so that the regularizer has. X B is
+    computed exactly and rounded once, so that small differences between nearly equal rows are not lost. For some
+    problems only one of the four results is good.
     """
     try:
         import clarabel
@@ -78,7 +79,10 @@ Program = tuple[Floats, Any, Floats]
 
 
 def _hinges(scores: Any, low: Floats, price: float, free: int = 0) -> Program:
-    """price * sum xi, xi_i >= low_i - scores_i, xi >= 0. scores : (m, p) of w and `free` more free variables."""
+    """Return the program with R = price * sum xi, where xi_i >= low_i - <scores_i, w> and xi >= 0.
+
+    scores : (m, p). low : (m,).
+    """
     m, p = scores.shape
     q = np.append(np.zeros(p), np.full(m, price))
     A = sparse.bmat([[scores, sparse.eye(m)], [None, sparse.eye(m)]])
@@ -102,7 +106,10 @@ def _balanced(X: Floats, y: NDArray[np.int8], measure: str) -> Program:
 
 
 def _tables(X: Floats, y: NDArray[np.int8], measure: str) -> Program:
-    """Variables: w, v, then for each class and each count k from 1 on tau_k and its xi (one for each row)."""
+    """Return the program over contingency tables.
+
+    Its variables are w, v and, for each class and each count k = 1, 2, ..., tau_k and one xi for each row.
+    """
     n, p = X.shape
     sides = (-X[y > 0], X[y < 0])
     starts, place = [], p + 1

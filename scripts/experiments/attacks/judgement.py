@@ -1,21 +1,22 @@
-"""What is true of runs: their bounds, gaps and J against the least J that anything has found, in rational numbers.
+"""Check the statements of a run (lower bound, gap, J) in rational numbers, with the least J that was found.
 
-Of a run with result w, J, lower_bound and gap, and with `least` the least exact J of any vector that was found, it is
-false if
+A run has a result w, J, lower_bound and gap. J(w) is the exact objective at w, and `least` is the least exact J of all
+vectors that were found. A run is false if one of these is true:
 
-    bound    lower_bound > least                                               how it ended
-    trace    a lower bound that it told on its way > least
-    gap      J(w) - least > gap                                                J(w) exact: the gap does not cover w
-    value    J(w) > J + allowance                                              J is not that of w
-    proved   it says so, but J(w) - lower_bound > target + allowance
+    bound    lower_bound > least
+    trace    a lower bound that the run reported on its way > least
+    gap      J(w) - least > gap, so w is farther from the minimum than the gap says
+    value    J(w) > J + allowance, so J is not the objective at w
+    proved   the run says that the target is proved, but J(w) - lower_bound > target + allowance
 
-with the allowance for rounding that distsms claims for J (`Objective.rounding`), eps (2 (p + 2) max_i sum_j |x_ij w_j|
-+ n (R + 4)). The first three have no allowance at all.
+The allowance is the bound on rounding errors that distsms claims for J (`Objective.rounding`): eps (2 (p + 2) max_i
+sum_j |x_ij w_j| + n (R + 4)). The first three have no allowance.
 
-The floor of a problem is the size of the terms of J and d at its solution times eps: eps (sum_j max_i |x_ij| |w_j| +
-lambda/2 ||w||^2 + R + 1). What nobody can prove there is no failure; what is asked for above `FLOORS` times it may be
-one. It is none where slopes r in doubles cannot prove it: an error e_j = eps max_i |x_ij| in each entry of r, one
-rounding of the largest term, lowers a bound by Omega*(e) = ||e||^2 / (2 lambda), the floor of slopes.
+Two floors say which targets can be proved at all. The floor of a problem is eps times the size of the terms of J and d
+at the solution: eps (sum_j max_i |x_ij| |w_j| + lambda/2 ||w||^2 + R + 1). If the target is smaller, a run without a
+proof has not failed. If it is more than `FLOORS` times as large, the run may have failed, unless the second floor
+explains it. The floor of slopes is due to the rounding of the slopes r to float64: an error e_j = eps max_i |x_ij| in
+each entry of r, which is one rounding of the largest term, lowers a bound by Omega*(e) = ||e||^2 / (2 lambda).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FLOORS = 1e3
 
 
 class Truth(NamedTuple):
-    """The least J found, the vector about there, the problem's floor, and that of slopes."""
+    """The least J that was found, its w rounded to floats, and the two floors of the module's docstring."""
 
     exact: oracle.Exact
     X: Floats
@@ -50,10 +51,12 @@ class Truth(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A run, judged. Ready for JSON.
+    """The verdict on a run, in a form that can be written as JSON.
 
-    way : its number among the problem's, 0 the default.  false : what is false of it (see the module) and by how much.
-    excess : J(w) - least.  reason : the status in the run's own words, without its numbers.
+    way : the index of the run among those of the problem; 0 is the default solver.
+    false : for each false statement, its name in the module's docstring and by how much it is false.
+    excess : J(w) - least.
+    reason : the run's explanation of its status, with # in place of numbers.
     """
 
     problem: str
@@ -79,41 +82,41 @@ class Verdict(NamedTuple):
 
     @property
     def proved(self) -> bool:
-        """Whether it says so."""
+        """Whether the run says that its target is proved."""
         return self.status == Status.PROVED.name
 
     @property
     def provable(self) -> bool:
-        """Whether its target is well above the problem's floor."""
+        """Whether the target is more than `FLOORS` times the problem's floor."""
         return self.target > FLOORS * self.floor
 
     @property
     def provable_in_doubles(self) -> bool:
-        """Whether it is well above that of slopes, too."""
+        """Whether the target is more than `FLOORS` times the sum of both floors."""
         return self.target > FLOORS * (self.floor + self.slopes)
 
 
 def verdicts(problem: Problem, comm: Communicator) -> list[Verdict]:
-    """Those on all runs of a problem, the same on every rank. Collective; the judging is the root's."""
+    """Return the verdicts on all runs of a problem, on every rank. Collective; the root computes them."""
     found = [run(problem, way, comm) for way in problem.ways]
     made: list[Verdict] = []
     if comm.is_root:
-        known = truth(problem, [one.result.w for one in found])
-        made = [judge(problem, number, one, known) for number, one in enumerate(found)]
+        known = truth(problem, [run_made.result.w for run_made in found])
+        made = [judge(problem, number, run_made, known) for number, run_made in enumerate(found)]
     return comm.bcast(made)
 
 
 def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
-    """The least J by all means, `found` (p,) among them."""
+    """Find the least J, from the results `found` of runs, (p,) each, and from other candidates."""
     exact_rows = rows(problem)
     X = exact_rows.floats()
     exact = oracle.Exact(exact_rows, problem.y, problem.measure, problem.lam)
     # Where all rows have one direction, the least J is on its ray.
     with np.errstate(over="ignore"):
         difference = X[problem.y > 0].mean(axis=0) - X[problem.y < 0].mean(axis=0)
-    directions = [one for row in (X[0], difference) for one in (row, -row)]
+    directions = [direction for row in (X[0], difference) for direction in (row, -row)]
     others = independent.minimizers(X, problem.y, problem.measure, problem.lam)
-    points = [oracle.whole(one) for one in (*found, *directions) if np.isfinite(one).all()]
+    points = [oracle.whole(vector) for vector in (*found, *directions) if np.isfinite(vector).all()]
     least, w = oracle.least(exact, [*points, *others])
     omega = problem.lam / 2 * float(w @ w)
     with np.errstate(over="ignore"):
@@ -123,9 +126,9 @@ def truth(problem: Problem, found: Sequence[Floats]) -> Truth:
     return Truth(exact, X, least, w, EPS * terms, slopes)
 
 
-def judge(problem: Problem, number: int, one: Run, truth: Truth) -> Verdict:
-    """What is true of a one."""
-    result, least = one.result, truth.least
+def judge(problem: Problem, number: int, judged: Run, truth: Truth) -> Verdict:
+    """Return the verdict on a run."""
+    result, least = judged.result, truth.least
     finite = bool(np.isfinite(result.w).all())
     J = truth.exact.J(result.w) if finite else None
     false: dict[str, float] = {}
@@ -135,39 +138,39 @@ def judge(problem: Problem, number: int, one: Run, truth: Truth) -> Verdict:
             false[name] = float(Fraction(value) - Fraction(limit))
 
     above("bound", result.lower_bound, least)
-    above("trace", one.highest, least)
+    above("trace", judged.highest, least)
     if J is not None:
         allowance = Fraction(_allowance(truth.X, result.w, result.R))
         above("gap", J - least, result.gap)
         above("value", J, Fraction(result.J) + allowance if np.isfinite(result.J) else np.inf)
         if result.status is Status.PROVED:
-            above("proved", J - Fraction(result.lower_bound), Fraction(one.target) + allowance)
+            above("proved", J - Fraction(result.lower_bound), Fraction(judged.target) + allowance)
     return Verdict(
         problem.name,
         number,
         problem.kind,
-        one.way.settings["solver"],
+        judged.way.settings["solver"],
         problem.measure,
         problem.lam,
-        _described(one.way),
+        _described(judged.way),
         result.status.name,
         re.sub(r"[-+]?(\d+\.?\d*|inf|nan)(e[-+]?\d+)?", "#", result.detail),
         result.evaluations,
         result.J,
         result.lower_bound,
         result.gap,
-        one.target,
+        judged.target,
         truth.floor,
         truth.slopes,
         float(least),
         float(J - least) if J is not None else np.inf,
         false,
-        one.warned,
+        judged.warned,
     )
 
 
 def _allowance(X: Floats, w: Floats, R: float) -> float:
-    """What distsms says that rounding can do to J at w."""
+    """Return the bound on the rounding error of J at w that distsms claims."""
     n, p = X.shape
     with np.errstate(over="ignore"):
         terms = float(np.max(np.abs(X) @ np.abs(w)))

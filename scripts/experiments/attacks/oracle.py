@@ -1,7 +1,7 @@
-"""J of a problem in rational numbers, from the definitions of the measures; the least J on a ray, and on what is given.
+"""Compute J exactly, in rational numbers, from the definitions of the measures; find the least J on rays from 0.
 
-Every input is a float, hence a whole number times a power of two: scores are sums of products of whole numbers, and
-nothing rounds. Nothing here is shared with distsms.
+Every input is a float, so it is a whole number times a power of two. Scores are sums of products of whole numbers, and
+nothing is rounded. This module uses no code of distsms, so that it cannot have the same mistakes.
 
     R(w) = 1/m sum over pairs of max(0, 1 - (s_i - s_j))                         ROCArea
     R(w) = max(0, max over (b, c) of Delta(b, c) + 2/n (C_c - B_b))              all others
@@ -29,25 +29,25 @@ HALF = Fraction(1, 2)
 
 
 class Point(NamedTuple):
-    """Numbers, whole * unit; w (p,), or rows (n, p)."""
+    """Exact numbers: `whole` * `unit`, where `whole` is w (p,) or rows (n, p)."""
 
     whole: Whole
     unit: Fraction
 
     def floats(self) -> Floats:
-        """Rounded, whatever the shape."""
+        """Return the numbers rounded to floats, in the same shape."""
         return (self.whole * self.unit).astype(float)
 
 
 class Line(NamedTuple):
-    """What R is on a ray t >= 0, next to some t: d + slope t."""
+    """The linear function d + slope * t that equals R(t w) near some t; R is piecewise linear in t."""
 
     d: Fraction
     slope: Fraction
 
 
 def whole(values: Any) -> Point:
-    """Floats of any shape as whole numbers times one power of two."""
+    """Convert floats of any shape to whole numbers times a common power of two."""
     values = np.asarray(values, float)
     mantissa, exponent = np.frexp(values)
     digits = np.ldexp(mantissa, 53).astype(np.int64).astype(object)
@@ -58,7 +58,7 @@ def whole(values: Any) -> Point:
 
 
 class Exact:
-    """The objective of rows X (n, p), labels y (n,) and lambda; the measure by its name."""
+    """The exact objective of rows X (n, p), labels y (n,), a measure given by its name, and lambda."""
 
     def __init__(self, X: Point, y: NDArray[np.int8], measure: str, lam: float) -> None:
         self._X, self._lam = X, Fraction(lam)
@@ -68,7 +68,7 @@ class Exact:
         self._table = None if measure == "rocarea" else self._tables(measure)
 
     def _tables(self, measure: str) -> tuple[NDArray[np.intp], NDArray[np.intp], Whole, int]:
-        """The b and the c of all tables that count, and Delta times a denominator that they share."""
+        """Return b, c and Delta times a common denominator for all tables of the measure, and this denominator."""
         family: str = measure
         parameter: float | None = None
         if measure == "prbep":
@@ -84,35 +84,39 @@ class Exact:
             for c in range(self.n_neg + 1)
             if calls in (None, self.n_pos - b + c)
         ]
-        shared = math.lcm(*(one.denominator for _, _, one in cells))
-        values = np.array([int(one * shared) for _, _, one in cells], object)
+        shared = math.lcm(*(delta_of.denominator for _, _, delta_of in cells))
+        values = np.array([int(delta_of * shared) for _, _, delta_of in cells], object)
         return np.array([b for b, _, _ in cells]), np.array([c for _, c, _ in cells]), values, shared
 
     def J(self, w: Floats) -> Fraction:
-        """J of floats (p,)."""
+        """Return J at w (p,)."""
         return self.ray(whole(w)).J(Fraction(1))
 
     def ray(self, point: Point) -> Ray:
-        """J of t w, t >= 0."""
+        """Return J on the ray t w, t >= 0, where w is the point."""
         scores = np.dot(self._X.whole, point.whole)
         unit = self._X.unit * point.unit
         square = int(np.dot(point.whole, point.whole)) * point.unit**2
         return Ray(self, scores, unit, self._lam * square)
 
-    def line(self, scores: Whole, one: int, t: Fraction, slope_of: Fraction) -> Line:
-        """R next to scores / one, and its slope in t where these are proportional to t; slope_of : of one, in t."""
+    def line(self, scores: Whole, divisor: int, t: Fraction, slope_of: Fraction) -> Line:
+        """Return the linear function that equals R near t.
+
+        At t, the score of row i is scores[i] / divisor, and scores are proportional to t. slope_of : 1 / (divisor * t),
+        the factor that converts sums of `scores` to slopes in t.
+        """
         positive, negative = scores[self._positive], scores[self._negative]
         if self._table is None:
-            short = one - (positive[:, None] - negative[None, :])
+            short = divisor - (positive[:, None] - negative[None, :])
             active = short > 0
             count, m = int(np.count_nonzero(active)), self.n_pos * self.n_neg
-            total = int(np.sum(short, where=active, initial=0)) - count * one
+            total = int(np.sum(short, where=active, initial=0)) - count * divisor
             return Line(Fraction(count, m), Fraction(total, m) * slope_of)
         b, c, delta, shared = self._table
         low = np.concatenate([np.zeros(1, object), np.cumsum(np.sort(positive))])
         high = np.concatenate([np.zeros(1, object), np.cumsum(np.sort(negative)[::-1])])
         moved = 2 * (high[c] - low[b])
-        best = int(np.argmax(delta * (self.n * one) + shared * moved))
+        best = int(np.argmax(delta * (self.n * divisor) + shared * moved))
         found = Line(Fraction(int(delta[best]), shared), Fraction(int(moved[best]), self.n) * slope_of)
         return found if found.d + found.slope * t > 0 else Line(Fraction(0), Fraction(0))
 
@@ -126,21 +130,21 @@ class Ray(NamedTuple):
     curvature: Fraction
 
     def line(self, t: Fraction) -> Line:
-        """R next to t > 0."""
+        """Return the linear function that equals R near t > 0."""
         factor = self.unit * t  # scores * factor.numerator, in units of 1 / factor.denominator
         return self.exact.line(self.scores * factor.numerator, factor.denominator, t, 1 / (factor.denominator * t))
 
     def J(self, t: Fraction) -> Fraction:
-        """J at t > 0."""
+        """Return J at t > 0."""
         line = self.line(t)
         return HALF * self.curvature * t * t + line.d + line.slope * t
 
     def least(self, t: Fraction = Fraction(1)) -> tuple[Fraction, Fraction]:
-        """The t > 0 of least J and that J, exactly, by cutting planes in one variable; t : where to begin.
+        """Return the t > 0 that minimizes J, and the minimum, by cutting planes in one variable, starting at t.
 
-        On each side of the minimum one line is kept. With two, the next t is where they cross, or where one of them
-        and the square have their least value, if that is between: finitely many steps, since there are finitely many
-        lines.
+        One line is kept on each side of the minimum. The next t is the minimizer of the larger of the two lines plus
+        the square: the point where the lines cross, or the minimizer for one line. The method ends after finitely many
+        steps, since there are finitely many lines. It is exact, unless the limit of 60 steps is reached.
         """
         best = t, self.J(t)
         if not self.curvature:
@@ -150,7 +154,7 @@ class Ray(NamedTuple):
         for _ in range(60):
             line = self.line(t)
             J = HALF * self.curvature * t * t + line.d + line.slope * t
-            best = min(best, (t, J), key=lambda one: one[1])
+            best = min(best, (t, J), key=lambda pair: pair[1])
             if self.curvature * t + line.slope <= 0:
                 falling = line
             else:
@@ -162,7 +166,7 @@ class Ray(NamedTuple):
 
     def _next(self, t: Fraction, falling: Line | None, rising: Line | None) -> Fraction:
         if falling is None or rising is None:
-            (line,) = (one for one in (falling, rising) if one is not None)
+            (line,) = (side for side in (falling, rising) if side is not None)
             return -line.slope / self.curvature if line.slope < 0 else t / 1024
         if rising.slope == falling.slope:
             return t
@@ -172,7 +176,7 @@ class Ray(NamedTuple):
 
 
 def least(exact: Exact, points: Iterable[Point]) -> tuple[Fraction, Floats]:
-    """The least J on the rays through these points, and in zero; and a float w (p,) about there."""
+    """Return the least J on the rays from 0 through these points, and its w (p,), rounded to floats."""
     zero = np.zeros(exact.p)
     best = exact.J(zero), zero
     for point in points:

@@ -1,7 +1,7 @@
-"""Small nasty problems, and the ways to solve them: each follows from the name of its kind and its seed alone.
+"""Small difficult problems, and the ways to solve them. The kind and the seed of a problem determine everything.
 
-A kind says what the rows are like; everything else (measure, lambda, target, bias, normalization) is drawn alike for
-all kinds. The number of ranks changes only who holds which rows.
+The kind determines how the rows are made. Everything else (measure, lambda, target, bias, normalization) is drawn at
+random, in the same way for most kinds. The number of ranks only changes which rank holds which rows.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ MEASURES = ("rocarea", "prbep", "error-rate", "f1", "f0.5", "f2", "precision@k",
 SHARES_OF_MEASURES = [0.2, 0.2, 0.2, 0.1, 0.05, 0.05, 0.1, 0.1]
 SMALLEST_LAMBDA, LARGEST_LAMBDA = 1e-13, 1e6
 SHARES = {"lmvm": 0.6, "lbfgs": 0.4, "agm": 0.25, "bmrm": 0.6, "bmrm-linesearch": 0.6}
-"""Of the problems that each solver gets, by what it takes and how it fared."""
+"""For each solver, the share of the problems that it solves in addition to the default run. Slow solvers get fewer."""
 LONGEST = {"bmrm-linesearch": 200, "agm": 300}
-"""At most so many evaluations: both need thousands by nature, and what they prove before is what is judged."""
-MOST_EVALUATIONS, MOST_SECONDS = 1500, 60.0  # of the others; the seconds are for what hangs
+"""The largest number of evaluations of two solvers, which would often need thousands to reach the target. What they
+have proved by then is judged.
+"""
+MOST_EVALUATIONS, MOST_SECONDS = 1500, 60.0  # limits of the other solvers, and the time limit in case a run hangs
 
 
 class Way(NamedTuple):
     """One way to solve a problem.
 
-    settings : of `distsms.optim.settings.Settings`, without the problem's.  ordering, step : as `distsms train` has
-    them. ranks : how many of those there are take part, in each start of the run; from the second on it goes on from a
-    snapshot.  stops : after how many evaluations each start but the last one ends.
+    settings : arguments of `distsms.optim.settings.Settings`, without those that the problem gives.
+    ordering, step : as in the options of `distsms train`.
+    ranks : the number of ranks that take part in each start of the run. Later starts resume from a snapshot.
+    stops : the numbers of evaluations after which the starts end; the last start has none.
     """
 
     settings: dict[str, Any]
@@ -44,9 +47,9 @@ class Way(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """X (n, p), y (n,), what is minimized over them, to which gap, and in which ways.
+    """A problem: rows X (n, p), labels y (n,), the objective, the gap to prove, and the ways to solve it.
 
-    cuts : shares of the rows, ascending, at which they are cut among ranks, one less than ranks at most.
+    cuts : numbers from 0 to 1. With P ranks, the rows are divided at the first P - 1 of these shares, after sorting.
     """
 
     kind: str
@@ -64,18 +67,18 @@ class Problem(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name by which --only takes it."""
+        """The name of the problem, which can be given to the option --only."""
         return f"{self.kind}:{self.seed}"
 
     def share(self, rank: int, size: int) -> slice:
-        """The rows that a rank of so many holds; perhaps none."""
+        """Return the range of the rows that a rank holds if there are `size` ranks. It may be empty."""
         inner = [round(cut * len(self.y)) for cut in self.cuts[: size - 1]]
         ends = [0, *sorted(inner), len(self.y)]
         return slice(ends[rank], ends[rank + 1])
 
 
 def problem(kind: str, seed: int) -> Problem:
-    """The problem of that name. Local, and the same on every rank."""
+    """Make the problem of this kind and seed. Local; the result is the same on every rank."""
     rng = np.random.default_rng([zlib.crc32(kind.encode()), seed])
     X, y = KINDS[kind](rng)
     measure = _measure(rng, len(y), kind)
@@ -91,23 +94,23 @@ def problem(kind: str, seed: int) -> Problem:
 
 
 def problems(count: int, seed: int, kinds: tuple[str, ...] = ()) -> list[tuple[str, int]]:
-    """The names of `count` problems, kinds in turn."""
+    """Return the kinds and seeds of `count` problems; the kinds alternate."""
     chosen = kinds or tuple(KINDS)
     return [(chosen[i % len(chosen)], 1_000_000 * seed + i // len(chosen)) for i in range(count)]
 
 
-# What a problem is solved by
+# The measure of a problem, and the ways to solve it
 
 
 def _measure(rng: Random, n: int, kind: str) -> str:
-    """Where all rows are the same, ROCArea and PRBEP have their minimum at 0, and nothing is left to prove."""
+    """Draw a measure. For identical rows it is rarely ROCArea or PRBEP, which then have their minimum at w = 0."""
     shares = [0.05, 0.05, 0.6, 0.1, 0.05, 0.05, 0.05, 0.05] if kind == "identical-rows" else SHARES_OF_MEASURES
     measure = str(rng.choice(MEASURES, p=shares))
     return measure.replace("@k", f"@{rng.integers(1, n + 1)}")
 
 
 def _ways(rng: Random, measure: str) -> tuple[Way, ...]:
-    """The default solver as it is, and some of those that take the measure, as drawn."""
+    """Return the default way, and ways with drawn settings for some of the solvers that support the measure."""
     smooth = registry.loss_class(measure, "gather").smooth
     able = [name for name in SOLVERS if smooth or not solver_class(name).traits.smooth]
     plain = Way(_settings(able[0]), "gather", "root", (4,), ())
@@ -143,15 +146,15 @@ def _way(rng: Random, solver: str, measure: str) -> Way:
     ordering = "exchange" if measure in ("rocarea", "prbep") and rng.random() < 0.4 else "gather"
     step = "spread" if traits.spreadable and rng.random() < 0.4 else "root"
     starts = int(rng.choice([1, 2, 3], p=[0.85, 0.1, 0.05]))
-    ranks = tuple(int(one) for one in rng.integers(1, 5, starts)) if starts > 1 else (4,)
+    ranks = tuple(int(number) for number in rng.integers(1, 5, starts)) if starts > 1 else (4,)
     return Way(settings, ordering, step, ranks, tuple(np.cumsum(rng.integers(1, 25, starts - 1)).tolist()))
 
 
-# What rows are like
+# The kinds: functions that make rows and labels
 
 
 def _size(rng: Random, low: float, high: float) -> float:
-    """Log-uniform."""
+    """Draw a number from a log-uniform distribution."""
     return float(10 ** rng.uniform(np.log10(low), np.log10(high)))
 
 
@@ -160,7 +163,7 @@ def _sizes(rng: Random, low: float, high: float, count: Any) -> Floats:
 
 
 def _shape(rng: Random) -> tuple[int, int]:
-    """Rows, mostly few, and columns."""
+    """Draw the numbers of rows (usually few) and of columns."""
     n = int(rng.integers(2, 15)) if rng.random() < 0.9 else int(rng.integers(15, 41))
     return n, int(rng.integers(1, 9))
 
@@ -173,47 +176,47 @@ def _labels(rng: Random, n: int, n_pos: int | None = None) -> Labels:
 
 
 def _noise(rng: Random, y: Labels, p: int) -> Floats:
-    """Normal rows, the positive ones moved a little."""
+    """Draw normal rows, with the positive ones shifted by a random vector."""
     return rng.normal(size=(len(y), p)) + np.outer(y > 0, rng.normal(size=p))
 
 
 def plain(rng: Random) -> tuple[Floats, Labels]:
-    """Nothing special."""
+    """Make normal rows without special properties."""
     n, p = _shape(rng)
     y = _labels(rng, n)
     return _noise(rng, y, p), y
 
 
 def identical_rows(rng: Random) -> tuple[Floats, Labels]:
-    """All rows are the same, of any size."""
+    """Make rows that are all identical; their size varies between problems."""
     n, p = _shape(rng)
     row = np.ones(p) if rng.random() < 0.5 else rng.normal(size=p)
     return np.tile(row * (1.0 if rng.random() < 0.5 else _size(rng, 1e-6, 1e6)), (n, 1)), _labels(rng, n)
 
 
 def ties(rng: Random) -> tuple[Floats, Labels]:
-    """Small whole numbers, and doubles of rows, also of other labels."""
+    """Make rows of small whole numbers, many of which are repeated, also with different labels."""
     n, p = _shape(rng)
     X = rng.integers(-1, 2, (n, p)).astype(float)
     return X[rng.integers(0, max(1, n // 2), n)], _labels(rng, n)
 
 
 def one_positive(rng: Random) -> tuple[Floats, Labels]:
-    """A single positive row."""
+    """Make normal rows of which a single one is positive."""
     n, p = _shape(rng)
     y = _labels(rng, n, 1)
     return _noise(rng, y, p), y
 
 
 def one_negative(rng: Random) -> tuple[Floats, Labels]:
-    """A single negative row."""
+    """Make normal rows of which a single one is negative."""
     n, p = _shape(rng)
     y = _labels(rng, n, n - 1)
     return _noise(rng, y, p), y
 
 
 def more_positives(rng: Random) -> tuple[Floats, Labels]:
-    """n+ > n-, by far or by little, rows of whole numbers or not."""
+    """Make rows with n+ > n-. Their entries are rounded to whole numbers in half of the problems."""
     n, p = _shape(rng)
     n = max(n, 3)
     y = _labels(rng, n, int(rng.integers(n // 2 + 1, n)))
@@ -222,28 +225,28 @@ def more_positives(rng: Random) -> tuple[Floats, Labels]:
 
 
 def column_scales(rng: Random) -> tuple[Floats, Labels]:
-    """Columns of sizes from 1e-12 to 1e12."""
+    """Make columns of very different sizes, from 1e-12 to 1e12."""
     n, p = _shape(rng)
     y = _labels(rng, n)
     return _noise(rng, y, p) * _sizes(rng, 1e-12, 1e12, p), y
 
 
 def one_scale(rng: Random) -> tuple[Floats, Labels]:
-    """All values of one size, from 1e-12 to 1e12."""
+    """Make values of a common size, which is from 1e-12 to 1e12."""
     n, p = _shape(rng)
     y = _labels(rng, n)
     return _noise(rng, y, p) * _size(rng, 1e-12, 1e12), y
 
 
 def bad_columns(rng: Random) -> tuple[Floats, Labels]:
-    """Few columns of sizes from 1 to 1e7, all with signal: nearly what people have who scale nothing."""
+    """Make a few informative columns of sizes from 0.1 to 1e7, as in tables whose columns were not scaled."""
     n, p = int(rng.integers(6, 31)), int(rng.integers(2, 6))
     y = _labels(rng, n)
     return _noise(rng, y, p) * _sizes(rng, 1e-1, 1e7, p), y
 
 
 def mixed_scales(rng: Random) -> tuple[Floats, Labels]:
-    """Every value, or every row, of its own size; many zeros."""
+    """Make values, or rows, of very different sizes, with many zeros."""
     n, p = _shape(rng)
     y = _labels(rng, n)
     far = float(rng.choice([1e3, 1e6, 1e12]))
@@ -252,7 +255,7 @@ def mixed_scales(rng: Random) -> tuple[Floats, Labels]:
 
 
 def offset(rng: Random) -> tuple[Floats, Labels]:
-    """Rows that are nearly the same: what tells them apart is far smaller than what they share."""
+    """Make rows that are nearly equal: a common vector plus much smaller differences."""
     n, p = _shape(rng)
     y = _labels(rng, n)
     shared = rng.normal(size=p) * _sizes(rng, 1, 1e9, p)
@@ -260,25 +263,25 @@ def offset(rng: Random) -> tuple[Floats, Labels]:
 
 
 def steep(rng: Random) -> tuple[Floats, Labels]:
-    """A few rows far out among near ones: steep planes beside flat ones, which nearly cancel."""
+    """Make a few rows that are much longer than the others, which gives steep planes that nearly cancel each other."""
     n, p = _shape(rng)
     y = _labels(rng, n)
     X = _noise(rng, y, p)
     X[rng.random(n) < 0.3] *= _size(rng, 1e3, 1e9)
-    if n > 3:  # opposite twins
+    if n > 3:  # two rows that are equal or opposite
         X[1] = X[0] * (-1 if rng.random() < 0.5 else 1)
     return X, y
 
 
 def wide(rng: Random) -> tuple[Floats, Labels]:
-    """Far more columns than rows."""
+    """Make far more columns than rows."""
     n, p = int(rng.integers(2, 9)), int(rng.integers(30, 90))
     y = _labels(rng, n)
     return _noise(rng, y, p) * (rng.random((n, p)) < rng.choice([0.1, 1.0])), y
 
 
 def separable(rng: Random) -> tuple[Floats, Labels]:
-    """The classes apart along one direction, by little or by much."""
+    """Make classes that are separable along one direction, by a small or a large distance."""
     n, p = _shape(rng)
     y = _labels(rng, n)
     direction = rng.normal(size=p)
@@ -288,7 +291,7 @@ def separable(rng: Random) -> tuple[Floats, Labels]:
 
 
 def zeros(rng: Random) -> tuple[Floats, Labels]:
-    """Rows and columns of zeros only, perhaps all of them."""
+    """Make some rows and columns that are entirely zero, in some problems all of them."""
     n, p = _shape(rng)
     y = _labels(rng, n)
     X = _noise(rng, y, p)
@@ -322,4 +325,4 @@ LAMBDAS = {
     "bad-columns": (1e-6, 1.0),
     "identical-rows": (SMALLEST_LAMBDA, 1.0),
 }
-"""From and to, where not everything."""
+"""The range of lambda for kinds that do not use the whole range."""

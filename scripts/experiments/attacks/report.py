@@ -1,7 +1,7 @@
 """Tables of the verdicts on many runs: by solver, by kind of problem, by both, and why runs ended without a proof.
 
-The verdicts are first condensed to records, from which the tables are made; the manual makes the same tables of records
-that were kept.
+The verdicts are first summarized in records, and the tables are made from these. The manual makes the same tables from
+stored records.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FLOOR_NAMES = {"floor": "their rounding floor", "both": "both this and the floor
 
 
 def all_records(verdicts: Sequence[Verdict]) -> list[Record]:
-    """Condense the verdicts on all runs to records; `by` in a record says what it is about.
+    """Summarize the verdicts on all runs in records. The field `by` of a record says how the runs were grouped.
 
-    There is one record by "all", one by "solver", "kind" and "kind, solver" for each group, and one by "reason" for
-    each reason for which runs ended without a proof.
+    There is one record with `by` = "all". There are records with "solver", "kind" and "kind, solver", one for each
+    group, and with "reason", one for each reason why runs ended without a proof.
     """
     solvers = _grouped(verdicts, lambda verdict: {"solver": _name(verdict)})
     kinds = _grouped(verdicts, lambda verdict: {"kind": verdict.kind})
@@ -51,17 +51,17 @@ def all_records(verdicts: Sequence[Verdict]) -> list[Record]:
 
 
 def runs_to_look_into(verdicts: Sequence[Verdict]) -> list[Record]:
-    """Return every run that is false, or unproved though its target is above the floor."""
+    """Return every run that is false, or that proved nothing although its target is well above the rounding floor."""
     return [v._asdict() for v in verdicts if v.false or (not v.proved and v.provable)]
 
 
 def text(found: Sequence[Record]) -> str:
-    """Make everything that the program prints of records."""
+    """Return the text with the summary and all tables."""
     return "\n\n".join([summary(found), *(table(found, by) for by in ("solver", "kind", "kind, solver", "reason"))])
 
 
 def summary(found: Sequence[Record]) -> str:
-    """Say how many problems and runs there were, how many were false, and how many went unproved."""
+    """Return the numbers of problems and runs, of false runs, and of problems without a proof, in sentences."""
     whole = next(record for record in found if record["by"] == "all")
     lines = [
         f"{whole['problems']} problems, {whole['runs']} runs, of which {whole['false_runs']} are false on "

@@ -1,4 +1,4 @@
-"""Problems solved by distsms in this process, in the ways that were drawn, on all the ranks that there are."""
+"""Solve a problem by distsms, in this process and on all ranks, with each combination of solver and settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
-from distsms.parallel.vectors import make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.training import checkpoint, snapshots
 from distsms.utils.typing import Floats
 from scripts.experiments.attacks import oracle
@@ -30,7 +30,11 @@ from scripts.experiments.attacks.problems import Problem, Way
 
 
 class Run(NamedTuple):
-    """How a way of solving a problem ended. highest : of all lower bounds that were told; warned : what NumPy said."""
+    """The result of solving a problem in one way.
+
+    highest : the highest lower bound of all evaluations. target : the gap to prove. warned : the first warning of
+    NumPy, or "".
+    """
 
     way: Way
     result: Result
@@ -40,7 +44,7 @@ class Run(NamedTuple):
 
 
 def held(problem: Problem, mine: slice = slice(None)) -> Any:
-    """Some of the rows as distsms holds them, normalized by what all rows are like. Local."""
+    """Return some of the rows as features, with the normalization that is computed from all rows. Local."""
     X = problem.X[mine]
     features = as_features(sparse.csr_matrix(X) if problem.seed % 2 else X)
     if problem.normalization != "none":
@@ -52,7 +56,7 @@ def held(problem: Problem, mine: slice = slice(None)) -> Any:
 
 
 def rows(problem: Problem) -> oracle.Point:
-    """The rows that J is of, exactly: x_ij times the factors of column and row, and the bias's constant."""
+    """Return the rows of the objective exactly: x_ij times the factors of column and row, and the constant column."""
     features, (n, p) = held(problem), problem.X.shape
     by_column = oracle.whole(features.column_factors if len(features.column_factors) else np.ones(p))
     by_row = oracle.whole(features.row_factors if len(features.row_factors) else np.ones(n))
@@ -62,14 +66,14 @@ def rows(problem: Problem) -> oracle.Point:
         return made
     constant = oracle.whole(np.full((n, 1), problem.bias))
     unit = min(made.unit, constant.unit)
-    parts = [one.whole * int(one.unit / unit) for one in (made, constant)]
+    parts = [block.whole * int(block.unit / unit) for block in (made, constant)]
     return oracle.Point(np.hstack(parts), unit)
 
 
 def run(problem: Problem, way: Way, comm: Communicator) -> Run:
-    """Solve it. Collective; what comes back is the same on all ranks.
+    """Solve a problem in one way. Collective. The result is the same on all ranks.
 
-    Raises what training raises, on the ranks that it is raised on.
+    An exception of the training is not caught, and may be raised on some ranks only.
     """
     settings = Settings(lam=problem.lam, epsilon=problem.epsilon, relative=problem.relative, **way.settings)
     told: list[float] = []
@@ -94,7 +98,7 @@ def run(problem: Problem, way: Way, comm: Communicator) -> Run:
 def _started(
     problem: Problem, way: Way, settings: Settings, comm: Communicator, folder: Path, told: list[float], start: int
 ) -> Result:
-    """One start of a run, from the checkpoint in the root's folder where it is not the first. Collective."""
+    """Start a run, or resume it from the checkpoint in the root's folder if `start` > 0. Collective."""
 
     def watch(state: State, w: Floats) -> None:
         told.append(state.lower_bound)
@@ -122,5 +126,5 @@ def _subset(comm: Communicator, ranks: int) -> Communicator | None:
 
 
 def _first(comm: Communicator, ranks: int) -> Communicator | None:
-    """The first so many ranks; None on the others. Collective when it is asked for the first time."""
+    """Return a communicator of the first `ranks` ranks; None on the others. Collective in the first call."""
     return comm if ranks == comm.size else _subset(comm, ranks)

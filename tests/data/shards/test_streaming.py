@@ -42,7 +42,7 @@ def products(rows, seed=0):
     found = []
     for _ in range(2):
         found += [rows.margins(W), rows.transposed_times(list(C)), rows.margins(W[0]), rows.transposed_times(C[0])]
-        found += [rows.largest_terms(W[0]), *rows.columns(), rows.second_moments()]
+        found += [rows.largest_terms(W[0]), *rows.columns()]
     return found
 
 
@@ -50,6 +50,9 @@ def assert_same(streamed, resident):
     assert streamed.source is not None and resident.source is None
     assert streamed.shape == resident.shape and streamed.nnz == resident.nnz
     for mine, theirs in zip(products(streamed), products(resident), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    chosen = np.arange(streamed.shape[0]) % 3 == 1
+    for mine, theirs in zip(products(streamed.take(chosen)), products(resident.take(chosen)), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
@@ -238,7 +241,7 @@ def test_a_streamed_path_is_the_path(comm, shared_dir, monkeypatch):
     found = []
     for room in (None, MemoryBudget(1800)):
         run = path.run(load(shared_dir / "d", comm, budget=room), problem, comm, lambda point, result: None)
-        found.append([(one.lam, one.lane, one.result["J"], one.result["gap"], one.held_out) for one in run.points])
+        found.append([(one.lam, one.fold, one.result["J"], one.result["gap"], one.held_out) for one in run.points])
     assert found[0] == found[1]
 
 

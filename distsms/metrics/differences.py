@@ -1,0 +1,110 @@
+"""How much better one model is than another at any measure, on the same rows, with a paired interval.
+
+ROCArea and PRBEP are compared as `distsms evaluate` compares them (`distsms.metrics.confidence`). Precision@K and
+recall@K are means over the positives of a row's share among the K highest scores; the interval is that of the mean of
+the differences of these shares. The error rate and F-beta depend only on how many rows of each class both models, one
+of them or none call positive. In a bootstrap replicate over rows these eight numbers are independent Poisson numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from distsms.measures import Measure
+from distsms.metrics import confidence
+from distsms.metrics.bootstrap import prbep_replicates
+from distsms.metrics.confidence import LEVEL, Interval
+from distsms.metrics.ranking import measure_value, placements, top_k_shares
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+REPLICATES = 1000
+
+
+class JudgedRows(NamedTuple):
+    """This rank's part of the rows on which two models are compared.
+
+    Attributes
+    ----------
+    labels : ndarray of int8, shape (n_local,)
+        +1 or -1.
+    rows : ndarray of int64, shape (n_local,)
+        The rows' global numbers.
+    scores : pair of ndarray, shape (n_local,)
+        Those of the first and of the other model.
+    thresholds : pair of float
+        From which score on each model calls a row positive.
+    """
+
+    labels: Labels
+    rows: NDArray[np.int64]
+    scores: tuple[Floats, Floats]
+    thresholds: tuple[float, float]
+
+
+def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Interval:
+    """Return how much better the first model is, with its interval of level `LEVEL`. **Collective.**
+
+    For the error rate, of which less is better, it is how much smaller it is.
+    """
+    labels, both = judged.labels, judged.scores
+    n_pos, n_neg = map(int, comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
+    if measure.family == "rocarea":
+        placed = [placements(scores, labels, comm) for scores in both]
+        return confidence.rocarea_difference_interval(
+            confidence.rocarea_estimate(placed[0] - placed[1], labels, comm), LEVEL
+        )
+    if measure.family == "prbep" or measure.k:
+        shares = [top_k_shares(scores, measure.k or n_pos, comm) for scores in both]
+        less = confidence.prbep_estimate(shares[0] - shares[1], labels, comm)
+        if not measure.k:
+            drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm) for scores in both]
+            return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
+        scale = n_pos / measure.k if measure.family == "precision@k" else 1.0
+        half = -float(special.ndtri(0.5 - LEVEL / 2)) * less.error
+        found = less.value, less.error, less.value - half, less.value + half
+        return _interval("paired shares", *(scale * value for value in found), counts=(n_pos, n_neg))
+    values = [measure_value(measure, *at, comm) for at in _models(judged)]
+    replicates = _replicates(measure, judged, comm)
+    replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])
+    low, high = np.quantile(replicates, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)).tolist()
+    value = (values[0] - values[1]) * (-1 if measure.family == "error-rate" else 1)
+    return _interval("bootstrap, paired", value, float(np.std(replicates)), low, high, counts=(n_pos, n_neg))
+
+
+def _interval(method: str, *found: float, counts: tuple[int, int]) -> Interval:
+    """Return an interval, or with too few rows the reason for none; `found` are value, error, low and high."""
+    value, error, low, high = found
+    if why := confidence.too_few(counts):
+        low = high = math.nan
+    return Interval(value, error, low, high, method, why)
+
+
+def _models(judged: JudgedRows) -> Sequence[tuple[Floats, Labels, float]]:
+    return [(own, judged.labels, at) for own, at in zip(judged.scores, judged.thresholds, strict=True)]
+
+
+def _replicates(measure: Measure, judged: JudgedRows, comm: Communicator) -> Floats:
+    """Return replicates of how much better the first model is at the error rate or at F-beta, (REPLICATES,).
+
+    **Collective**, eight numbers. The replicates are the same on every rank.
+    """
+    calls = [own >= at for own, _, at in _models(judged)]
+    cells = comm.sum(np.bincount(4 * (judged.labels > 0) + 2 * calls[0] + calls[1], minlength=8))
+    drawn: Any = np.random.default_rng(0).poisson(cells, (REPLICATES, 8))  # of cells, the same on every rank
+    n, n_pos = drawn.sum(axis=1), drawn[:, 4:].sum(axis=1)
+    found = []
+    for fp, tp in (drawn[:, [[2, 3], [6, 7]]].sum(axis=2).T, drawn[:, [[1, 3], [5, 7]]].sum(axis=2).T):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if measure.beta is None:
+                found.append(-(fp + n_pos - tp) / n)
+            else:
+                weight = measure.beta**2
+                found.append((1 + weight) * tp / (tp + fp + weight * n_pos))
+    return np.asarray(found[0] - found[1], float)

@@ -1,0 +1,305 @@
+"""Choose a lambda quickly, before a training: a coarse path of lambdas on a few folds of a sample of the rows.
+
+The sample has so few rows that the choice takes about as long as the training that follows, or some seconds on small
+data. It depends on the data alone, and so does the choice: it is the same on any number of ranks, but for rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data.shards.dataset import DataBlock
+from distsms.data.shards.manifest import Manifest
+from distsms.data.shards.streaming import MemoryBudget
+from distsms.errors import InputError
+from distsms.matrix.augmented import WithBias
+from distsms.measures import Measure, display_name
+from distsms.optim.result import Result
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.selection import choice, folds
+from distsms.selection.choice import Mean
+from distsms.selection.path import ALONE, Point, Problem, run, shares_folds
+from distsms.selection.sample import Sample, Shares, in_sample, load_sample
+from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.utils.typing import Floats
+
+DEFAULT = 1e-4
+"""The lambda of runs that do not choose one, and where the data have too few rows to choose by."""
+GRID = (1.0, 1e-1, 1e-2, 1e-3)
+"""The lambdas that are tried first. More are tried beyond an end of the grid while the best one is there."""
+MODERATE = 1e-2
+"""Of lambdas that the folds cannot tell from the best one, the nearest to this is taken."""
+FOLDS, FOLDS_OF_FEW = 3, 5
+"""The number of folds; the second one for samples of at most FEWEST_ROWS rows."""
+MOST_ROWS, FEWEST_ROWS, PART_OF_ROWS = 10**6, 20_000, 8
+"""A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
+MOST_ENTRIES = 50_000_000
+"""The most stored entries of a sample, over all ranks."""
+WANTED_OF_CLASS = 300
+"""A sample is larger where it would have fewer rows of a class than this."""
+EPSILON, RELATIVE, MOST_EVALUATIONS = 2e-3, 0.02, 50
+"""What ends a training here: the gap, the gap as a share of J, or the number of evaluations."""
+
+
+class LambdaChoice(NamedTuple):
+    """A lambda that was chosen automatically. All ranks have the same, but for `seconds`.
+
+    Attributes
+    ----------
+    lam : float
+        The lambda.
+    means : list of Mean
+        The lambdas that were tried, falling, each with the mean of the measure on the held-out folds and its standard
+        error. Empty if none could be tried.
+    rows : int
+        The number of rows of the sample.
+    seconds : float
+        What the choice took, with the reading of the sample.
+    reason : str
+        One sentence that says why.
+    """
+
+    lam: float
+    means: list[Mean]
+    rows: int
+    seconds: float
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as a model file has them."""
+        return self._asdict() | {"means": [mean._asdict() for mean in self.means]}
+
+
+def choose_lambda(
+    data: Manifest | DataBlock,
+    measure: str | Measure,
+    comm: Communicator,
+    settings: Settings | None = None,
+    bias: float | None = None,
+    ordering: str = "auto",
+    step: str = "auto",
+    seed: int = 0,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    budget: MemoryBudget | None = None,
+) -> LambdaChoice:
+    """Choose a lambda for a training on these data. **Collective.**
+
+    Parameters
+    ----------
+    data : Manifest or DataBlock
+        A data set, of which a sample is read; or this rank's rows, of which a sample is used.
+    measure : str or Measure
+        What will be trained for. The same measure on held-out rows chooses.
+    comm : Communicator
+        The ranks.
+    settings : Settings, optional
+        Those of the training: solver, number of planes and so on are taken from them; lambda, target and limits are
+        not. By default those of the usual solver.
+    bias : float, optional
+        The value of the constant feature, if the training has one.
+    ordering, step : str
+        As for `distsms.training.fit.TrainingTask`.
+    seed : int
+        The seed of the sample and of the folds.
+    stop_wanted : callable
+        Asked on every rank at each evaluation; True on any rank ends the choice with what is known so far.
+    budget : MemoryBudget, optional
+        The memory that this rank may use for its rows, where all rows are the sample.
+
+    Returns
+    -------
+    LambdaChoice
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the data cannot be read.
+
+    Notes
+    -----
+    A data set is read once. Three folds are trained at about six lambdas, to a loose gap, all folds in the same passes:
+    some 100 evaluations on two thirds of the sample, which has an eighth of the rows of large data.
+    """
+    begun, measure = time.perf_counter(), Measure.parse(measure)
+    if settings is None:
+        settings = settings_for(measure, choose_solver(None, measure, comm)[0], lam=DEFAULT)
+    share_folds, readers = False, comm
+    if isinstance(data, Manifest):
+        shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
+        of_all = (shares.positive * data.n_pos + shares.negative * data.n_neg) / data.n
+        share_folds = shares_folds(data.n, 0, comm) and shares_folds(0, int(of_all * (data.n + data.nnz)), comm)
+        readers = ALONE if share_folds else comm  # each rank reads the whole sample, or its own part
+    sample, by, keys = _sample(data, measure, readers, seed, budget)
+    block, counts = sample.block, _class_counts(sample.block, readers)
+    rows = sum(counts)
+    n_folds = min(FOLDS_OF_FEW if rows <= FEWEST_ROWS else FOLDS, *counts)
+
+    def chosen(lam: float, means: list[Mean], reason: str) -> LambdaChoice:
+        return LambdaChoice(lam, means, rows, time.perf_counter() - begun, reason)
+
+    too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
+    if n_folds < 2:
+        return chosen(DEFAULT, [], too_few)
+    if bias:
+        block = replace(block, features=WithBias(block.features, bias))  # type: ignore[arg-type]
+    step = "root" if step == "auto" else step
+    by_measure = choice.chooser(measure.name, None)
+    problem = Problem(
+        measure.name,
+        GRID,
+        n_folds,
+        seed,
+        loosened(settings),
+        ordering,
+        step,
+        folds_by=by,
+        all_rows=False,
+        select=by_measure,
+    )
+    starts = Starts()
+    try:
+        found = run(
+            block,
+            problem,
+            comm,
+            starts.add,
+            start=starts.nearest,
+            stop_wanted=stop_wanted,
+            fold_keys=keys,
+            extend=lambda points: choice.extension(points, by_measure, GRID),
+            share_folds=share_folds,
+        )
+    except InputError as error:
+        if not error.everywhere:
+            raise
+        return chosen(DEFAULT, [], f"the default, since lambdas cannot be compared on these rows: {error}")
+    means = choice.means(found.points, by_measure)
+    if not means:
+        return chosen(DEFAULT, [], "the default, since the choice was stopped" if found.stopped else too_few)
+    unusable, name = choice.faults(found.points), display_name(by_measure)
+    tried = f"{len(means)} lambdas from {means[-1].lam:g} to {means[0].lam:g}"
+    if len(unusable) == len(means):
+        return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that is better than w = 0")
+    best, taken = moderate_choice(found.points, by_measure)
+    where = f"on {n_folds} held-out folds of {rows} rows"
+    reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
+    if taken != best:
+        told = f"which cannot be told from the best of {tried}, {best.mean:.4f} at {best.lam:g}"
+        reason = f"{name} {taken.mean:.4f} {where}, {told}"
+    return chosen(taken.lam, means, reason)
+
+
+def moderate_choice(points: Sequence[Point], measure: str) -> tuple[Mean, Mean]:
+    """Return the best mean, and the one to take: the most moderate lambda that the folds cannot tell from the best.
+
+    These are the usable lambdas whose measure is on average no more than one standard error below that of the best one,
+    where the standard error is that of the folds' differences; the nearest to `MODERATE` is taken. Few folds of few
+    rows often have their best mean at a large lambda by chance, and the best lambda falls as rows become more.
+    """
+    curve, unusable = choice.means(points, measure), choice.faults(points)
+    best = choice.choose(curve, "best", unusable).chosen
+    values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}
+    folds_of = sorted({fold for _, fold in values})
+
+    def as_good(mean: Mean) -> bool:
+        behind = np.array([values[best.lam, fold] - values[mean.lam, fold] for fold in folds_of])
+        return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)) + 1e-12)
+
+    usable = [mean for mean in curve if mean.lam not in unusable and as_good(mean)]
+    return best, min(usable, key=lambda mean: abs(np.log(mean.lam / MODERATE)), default=best)
+
+
+def loosened(settings: Settings) -> Settings:
+    """Return the settings of quick trainings: those of a training, but with a loose target and other limits."""
+    return replace(
+        settings,
+        lam=GRID[0],
+        epsilon=EPSILON,
+        relative=RELATIVE,
+        max_evaluations=MOST_EVALUATIONS,
+        time_limit=float("inf"),
+        checkpoint_every=None,
+    )
+
+
+def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
+    """Return how much of each class the sample of a data set of this size has.
+
+    For ROCArea, which does not depend on how frequent the classes are, up to a quarter of the sample is of the rarer
+    class. For other measures both classes have the same share.
+    """
+    n = n_pos + n_neg
+    rarer = max(min(n_pos, n_neg), 1)
+    wanted = max(FEWEST_ROWS, n // PART_OF_ROWS)
+    by_class = measure.family == "rocarea"
+    if not by_class:
+        wanted = max(wanted, WANTED_OF_CLASS * n // rarer)
+    wanted = min(wanted, MOST_ROWS, MOST_ENTRIES * n // max(nnz, 1))
+    if wanted >= n:
+        return Shares(1.0, 1.0)
+    if not by_class or rarer >= n * 0.25:
+        return Shares(wanted / n, wanted / n)
+    of_rarer = min(rarer, wanted // 4)
+    shares = of_rarer / rarer, (wanted - of_rarer) / (n - rarer)
+    return Shares(*shares) if n_pos <= n_neg else Shares(*reversed(shares))
+
+
+def _sample(
+    data: Manifest | DataBlock, measure: Measure, comm: Communicator, seed: int, budget: MemoryBudget | None
+) -> tuple[Sample, str, NDArray[Any] | None]:
+    """Return the sample, how its folds are made, and the keys of the folds. Collective."""
+    if isinstance(data, Manifest):
+        shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
+        sample, by = load_sample(data, comm, shares, seed, budget), folds.choose_folds_by(None, data)
+        if by == "rows":
+            return sample, by, None
+        with comm.fail_together():
+            rows = sample.rows
+            first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+            keys = folds.read_fold_keys(data, by, first, last)[rows - first]
+        return sample, by, keys
+    n_pos, n_neg = _class_counts(data, comm)
+    rows = data.first_row + np.arange(len(data.labels))
+    shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([_nnz(data)]))[0]), measure)
+    taken = in_sample(rows, data.labels, shares, seed)
+    weights = np.where(taken, 1.0 if data.weights is None else data.weights, 0.0)
+    return Sample(data if min(shares) >= 1 else replace(data, weights=weights), rows), "rows", None
+
+
+def _class_counts(block: DataBlock, comm: Communicator) -> tuple[int, int]:
+    """Return how many positive and negative rows count, over all ranks. Collective."""
+    counts = [np.count_nonzero(block.counted & (block.labels == sign)) for sign in (1, -1)]
+    n_pos, n_neg = map(int, comm.sum(np.array(counts)))
+    return n_pos, n_neg
+
+
+def _nnz(block: DataBlock) -> int:
+    """Return the stored entries of local rows; rows that cannot say it count as full. Local."""
+    return int(getattr(block.features, "nnz", block.features.shape[0] * block.p))
+
+
+class Starts:
+    """The models so far of each fold, on the root: the next training of a fold starts from the nearest one."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[int, float], Floats] = {}
+
+    def add(self, point: Point, result: Result) -> None:
+        """Keep a model; of each fold those of the largest and of the newest lambda stay."""
+        lams = [lam for fold, lam in self._models if fold == point.fold]
+        for lam in lams:
+            if lam != max(lams):
+                del self._models[point.fold, lam]
+        self._models[point.fold, point.lam] = result.w
+
+    def nearest(self, fold: int, lam: float) -> Floats | None:
+        """Return the model of a fold whose lambda is nearest in the logarithm; None without one."""
+        lams = [own for known, own in self._models if known == fold]
+        return self._models[fold, min(lams, key=lambda own: abs(np.log(own / lam)))] if lams else None

@@ -1,0 +1,228 @@
+"""Choose a lambda from the points of a path: means over the folds, rules, intervals, and where to extend the grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms.metrics import confidence
+from distsms.metrics.confidence import Interval, MeanEstimate
+from distsms.selection.folds import best_on_other_folds
+from distsms.selection.path import Point
+
+DECADES = 4
+"""How many powers of ten a grid is extended by, at most, at either end."""
+FLAT = 0.1
+"""The number of standard errors by which a step of the grid changes the mean, if it makes a difference."""
+_FURTHEST = 10**DECADES * (1 + 1e-6)
+
+
+class Mean(NamedTuple):
+    """The mean of the measure over the held-out folds at a lambda, and its standard error."""
+
+    lam: float
+    mean: float
+    error: float
+
+
+class Choice(NamedTuple):
+    """The lambda that was chosen, and how flat the measure is around the best one.
+
+    Attributes
+    ----------
+    best : Mean
+        The best mean among the usable lambdas (see `faults`).
+    chosen : Mean
+        What the rule chooses.
+    low, high : Mean
+        The smallest and the largest lambda of the run around the best one in which all means are within one standard
+        error of the best mean.
+    instead_of : Mean or None
+        What the rule would choose if all lambdas were usable, where that is not `chosen`.
+    """
+
+    best: Mean
+    chosen: Mean
+    low: Mean
+    high: Mean
+    instead_of: Mean | None = None
+
+
+def means(points: Sequence[Point], measure: str) -> list[Mean]:
+    """Return the means over the folds, by falling lambda, for each lambda that has a point of every fold.
+
+    The standard error of a mean is s / sqrt(folds), where s is the sample standard deviation of the folds' measures.
+    """
+    folds = max((point.fold for point in points), default=0)
+    curve = []
+    for lam in sorted({point.lam for point in points}, reverse=True):
+        here = [point.held_out for point in points if point.lam == lam and point.held_out is not None]
+        values: list[Any] = [held_out.get(measure) for held_out in here]
+        if folds and len(values) == folds and None not in values:
+            curve.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
+    return curve
+
+
+def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
+    """Return the measure of each fold, at the lambda that the rule chooses by the *other* folds.
+
+    So no fold is evaluated by a choice that it took part in. Empty if no lambda has a point of every fold.
+    """
+    return [held_out[measure] for held_out in _at_lambdas_of_others(points, measure, rule)]
+
+
+def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> list[Mapping[str, Any]]:
+    """Return what was measured on each fold, at the lambda that the other folds choose."""
+    held = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
+    lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held})
+    if not lams:
+        return []
+    values = np.array([[held[lam, fold][measure] for fold in folds] for lam in lams])
+    if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
+        at = [lams[k] for k in best_on_other_folds(values)]
+    else:
+        at, unusable = [], faults(points)
+        for k in range(len(folds)):
+            others = np.delete(values, k, axis=1)
+            errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
+            curve = [Mean(*mean) for mean in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
+            at.append(choose(curve, rule, unusable).chosen.lam)
+    return [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
+
+
+def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
+    """Estimate the measure that this way of choosing lambda reaches, with its interval.
+
+    It is the mean of `values_of_folds`. The interval comes from the rows where the points have `squares` of this
+    measure, and otherwise from the spread of the folds. The result is None if no lambda has a point of every fold, or
+    if the points were written by a version that did not keep `squares`.
+    """
+    chosen = _at_lambdas_of_others(points, measure, rule)
+    if not chosen or any(point.held_out and "squares" not in point.held_out for point in points):
+        return None
+    if any(fold.get("squares_of", measure) != measure for fold in chosen):
+        return confidence.folds_interval([fold[measure] for fold in chosen], confidence.LEVEL)
+    pooled = confidence.pool_folds(
+        [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in chosen]
+    )
+    if measure == "rocarea":
+        return confidence.rocarea_interval(pooled, confidence.LEVEL)
+    return confidence.prbep_interval(pooled, np.empty(0), confidence.LEVEL)
+
+
+def chooser(trained: str, select: str | None) -> str:
+    """Return the measure of held-out rows that chooses, for a path that trains for `trained`.
+
+    It is `select`, if that is given. A path for the error rate chooses by accuracy, which is larger where models are
+    better.
+    """
+    return select or ("accuracy" if trained == "error-rate" else trained)
+
+
+def faults(points: Sequence[Point]) -> dict[float, str]:
+    """Return the lambdas whose models are not usable, and why.
+
+    The model of all rows (or, without one, the model of each fold) is hardly better than w = 0, or ranks its training
+    rows no better than chance; or the mean ROCArea of the held-out folds is not more than one standard error above that
+    of chance, 0.5.
+    """
+    reasons = {}
+    with_all = any(not point.fold for point in points)
+    results: dict[float, list[Mapping[str, Any]]] = {}
+    for point in points:
+        if not (with_all and point.fold):
+            results.setdefault(point.lam, []).append(point.result)
+    for lam, of_models in results.items():
+        if all(result["vacuous"] or result.get("idle") for result in of_models):
+            reasons[lam] = "no better than w = 0"
+        elif all(result.get("chance") for result in of_models):
+            reasons[lam] = "no better than chance"
+    for mean in means(points, "rocarea"):
+        if mean.mean - mean.error <= 0.5:
+            reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")
+    return reasons
+
+
+def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule: str = "best") -> float | None:
+    """Return a lambda to try beyond the lambdas so far, or None if the best one is inside.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        All points so far.
+    measure : str
+        The measure that chooses.
+    grid : sequence of float
+        The lambdas that were asked for; the extension ends `DECADES` powers of ten beyond them.
+    rule : {"best", "one-se"}
+        The rule of the choice.
+
+    Notes
+    -----
+    The grid grows by a factor of 10 at the end where the best lambda is, or the one that the rule takes. It stops
+    growing where the last step made no difference, of more than `FLAT` standard errors of the mean; and upwards where
+    the models are not usable (see `faults`), since still larger lambdas are not either. Where no model is usable, it
+    grows downwards.
+    """
+    curve, unusable = means(points, measure), faults(points)
+    if not curve:
+        return None
+    found = choose(curve, rule, unusable)
+    first, last = curve[0], curve[-1]
+    if first in (found.best, found.chosen) and first.lam not in unusable and not _is_flat(curve[:2]):
+        larger = _rounded(10 * first.lam)
+        if larger <= max(grid) * _FURTHEST:
+            return larger
+    none_usable = len(unusable) == len(curve)
+    if none_usable or (found.best == last and not _is_flat(curve[:-3:-1])):
+        smaller = _rounded(last.lam / 10)
+        if smaller >= min(grid) / _FURTHEST:
+            return smaller
+    return None
+
+
+def ends_at(curve: Sequence[Mean], best: Mean) -> str:
+    """Return "largest" or "smallest" if the best lambda is that one of those tried and the curve is not flat there."""
+    ends = (("largest", curve[0], curve[:2]), ("smallest", curve[-1], curve[:-3:-1]))
+    return next((name for name, end, last_two in ends if best == end and len(curve) > 1 and not _is_flat(last_two)), "")
+
+
+def _is_flat(last_two: Sequence[Mean]) -> bool:
+    """Return whether the last step to an end of the grid, which comes first, made no difference."""
+    return len(last_two) == 2 and abs(last_two[0].mean - last_two[1].mean) <= FLAT * last_two[0].error
+
+
+def _rounded(lam: float) -> float:
+    return float(f"{lam:.6g}")
+
+
+def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) -> Choice:
+    """Choose a lambda.
+
+    Parameters
+    ----------
+    curve : sequence of Mean
+        The means, at least one, by falling lambda.
+    rule : {"best", "one-se"}
+        Take the lambda of the best mean (the largest one if several are equal), or the largest lambda of the run around
+        it in which all means are within one standard error of the best one.
+    without : collection of float
+        Lambdas that are not chosen as long as there are others; see `faults`.
+
+    References
+    ----------
+    Breiman et al., Classification and Regression Trees (1984), section 3.4.3.
+    """
+    usable = [i for i, mean in enumerate(curve) if mean.lam not in without] or range(len(curve))
+    at = max(usable, key=lambda i: curve[i].mean)
+    least, first, last = curve[at].mean - curve[at].error, at, at
+    while first - 1 in usable and curve[first - 1].mean >= least:
+        first -= 1
+    while last + 1 in usable and curve[last + 1].mean >= least:
+        last += 1
+    chosen = curve[first if rule == "one-se" else at]
+    alone = choose(curve, rule).chosen if without else chosen
+    return Choice(curve[at], chosen, curve[last], curve[first], None if alone == chosen else alone)

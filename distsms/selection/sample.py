@@ -1,0 +1,126 @@
+"""A sample of the rows of a data set, chosen by a hash of each row's number: the same on any number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.data.shards import dataset
+from distsms.data.shards.dataset import PART_ROWS, DataBlock
+from distsms.data.shards.manifest import Manifest
+from distsms.data.shards.streaming import MemoryBudget
+from distsms.matrix.local import as_features
+from distsms.parallel.communicator import Communicator
+from distsms.utils.hashing import row_keys
+
+_STREAM = 3 * 2**61
+"""Added to the seed, so that a sample draws other numbers than folds, splits and intervals do."""
+
+
+class Shares(NamedTuple):
+    """The share of the positive and of the negative rows that a sample has; 1 takes all of them."""
+
+    positive: float
+    negative: float
+
+
+class Sample(NamedTuple):
+    """This rank's rows of a sample.
+
+    Attributes
+    ----------
+    block : DataBlock
+        The rows, normalized as in training. Its rows number from `first_row` as those of a data set of its own.
+    rows : ndarray of int64, shape (n_local,)
+        The number of each row in the whole data set.
+    """
+
+    block: DataBlock
+    rows: NDArray[np.int64]
+
+
+def in_sample(rows: NDArray[Any], labels: NDArray[np.int8], shares: Shares, seed: int = 0) -> NDArray[np.bool_]:
+    """Return which of these rows belong to the sample, (n,). Local.
+
+    Parameters
+    ----------
+    rows : ndarray of int64, shape (n,)
+        The numbers of the rows in the whole data set.
+    labels : ndarray of int8, shape (n,)
+        +1 or -1.
+    shares : Shares
+    seed : int
+        Another seed draws another sample.
+    """
+    return row_keys(rows, _STREAM + seed) / 2.0**64 < np.where(labels > 0, shares.positive, shares.negative)
+
+
+def load_sample(
+    manifest: Manifest, comm: Communicator, shares: Shares, seed: int = 0, budget: MemoryBudget | None = None
+) -> Sample:
+    """Read this rank's part of a sample of the rows. **Collective.**
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The data set.
+    comm : Communicator
+        The ranks that share the rows.
+    shares : Shares
+        How much of each class to take.
+    seed : int
+        Another seed draws another sample.
+    budget : MemoryBudget, optional
+        See `dataset.load`; it counts only where the sample is all rows.
+
+    Raises
+    ------
+    InputError
+        On every rank, if a shard cannot be read.
+
+    Notes
+    -----
+    All bytes of the shards are read once. Memory: 12 bytes for each entry of the sample, and a part of a shard.
+    """
+    if min(shares) >= 1:
+        block = dataset.load(manifest, comm, budget=budget)
+        return Sample(block, block.first_row + np.arange(len(block.labels)))
+    first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    X, labels, weights, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[Any]](), list[NDArray[np.int64]]()
+    dense = manifest.layout == "dense"
+    with comm.fail_together():
+        for shard, piece in dataset.open_shards(manifest, first, last):
+            for part in piece.parts(PART_ROWS):
+                own = np.empty(part.stop - part.start, np.int8)
+                shard.read_labels(part, own)
+                numbers = part.offset + np.arange(part.start, part.stop)
+                taken = in_sample(numbers, own, shares, seed)
+                if not taken.any():
+                    continue
+                X.append(shard.read_rows(part)[taken])
+                labels.append(own[taken])
+                rows.append(numbers[taken])
+                if manifest.weights:
+                    weight = np.empty(len(own))
+                    shard.read_weights(part, weight)
+                    weights.append(weight[taken])
+    nothing = np.empty((0, manifest.p), manifest.dtype)
+    stacked = np.vstack([nothing, *X]) if dense else sparse.vstack([sparse.csr_matrix(nothing), *X], "csr")
+    features = comm.root_first(lambda: as_features(stacked))
+    with comm.fail_together():
+        features.normalize(manifest.normalization)
+    y = np.concatenate([np.empty(0, np.int8), *labels])
+    counts = comm.allgather(len(y))
+    block = DataBlock(
+        features,
+        y,
+        np.concatenate([np.empty(0), *weights]) if manifest.weights else None,
+        sum(counts[: comm.rank]),
+        sum(counts),
+        manifest.p,
+        0,
+    )
+    return Sample(block, np.concatenate([np.empty(0, np.int64), *rows]))

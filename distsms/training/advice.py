@@ -1,0 +1,116 @@
+"""What a training says of a model that is of little use, and what to use instead: whole sentences for people."""
+
+from __future__ import annotations
+
+from distsms.measures import SHOWN, Measure
+from distsms.optim.result import Result, Status
+from distsms.training.quick_check import Contest, QuickCheck
+
+USEFUL = 0.1
+"""The share by which a useful J is below J(0), in `largest_lambda`."""
+CLEARLY_WORSE = 0.02
+"""By how much ROCArea differs if one model ranks clearly worse; the interval must exclude 0 besides."""
+
+
+def largest_lambda(lam: float, result: Result) -> float:
+    """Return a lambda above which, as a run proved, no J is below J(0) by more than a tenth; 0 if none is. Local.
+
+    Notes
+    -----
+    Let f(lambda) be J(0) - min J. For convex R, lambda f(lambda) does not fall as lambda grows: where w is best at
+    lambda' < lambda, (lambda' / lambda) w gains at least the share lambda' / lambda of f(lambda') at lambda. So
+    f(lambda') <= (lambda / lambda') f(lambda), and f(lambda) is at most J(0) less the lower bound.
+    """
+    gain = result.J_at_zero - result.lower_bound
+    if not gain > 1e-8 * result.J_at_zero:  # what rounding may leave of nothing
+        return 0.0
+    return lam * min(1.0, gain / (USEFUL * result.J_at_zero))
+
+
+def describe_chance(why: str, measure: Measure, lam: float, bias: float | None, result: Result, n_pos: int) -> str:
+    """Say that a model ranks no better than chance, and what follows from the run itself. Local.
+
+    Parameters
+    ----------
+    why : str
+        What `distsms.training.verdict.why_chance` returned.
+    measure, lam, bias
+        What was trained.
+    result : Result
+        How the run ended.
+    n_pos : int
+        The number of positive training rows.
+    """
+    said = [f"This model ranks no better than chance: {why}."]
+    below = largest_lambda(lam, result)
+    if result.status is not Status.PROVED:
+        said.append("The run ended before its proof: allow it more, or take a larger lambda.")
+    elif measure.k not in (None, n_pos):
+        said.append(
+            f"K is not the number of positive rows, {n_pos}, so a shift of all scores lowers this risk whatever their "
+            "order is."
+        )
+    elif not below:
+        said.append("By the proof, w = 0 has the smallest risk at every lambda.")
+    elif measure.family == "rocarea":
+        said.append(f"A lambda below {below:.1g} may do better.")
+    elif below < lam / 100:
+        said.append(f"By the proof, no lambda above {below:.1g} helps.")
+    if measure.family in ("error-rate", "f-beta") and not bias:
+        said.append("Without a bias, a row is called positive from the score 0 on.")
+    return " ".join(said)
+
+
+def describe_idleness(result: Result) -> str:
+    """Say that a run that is not proved has hardly begun, if that is so; else an empty string. Local."""
+    if result.status is Status.PROVED or not result.idle:
+        return ""
+    return "This model is no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda."
+
+
+def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
+    """Say what a quick ROCArea model does better, if that is clear, or what else may help. Local.
+
+    Parameters
+    ----------
+    check : QuickCheck or None
+        The check of the run; None if there was none.
+    asked : Measure
+        What the run was asked for.
+    chance : bool
+        Whether its model ranks no better than chance, so that another one is needed in any case.
+
+    Returns
+    -------
+    str
+        Sentences, or an empty string if there is nothing to say.
+    """
+    contest = None if check is None else check.contest
+    if check is None or contest is None:
+        return "Use the measure rocarea instead." if chance and asked.family != "rocarea" else ""
+    if chance and not contest.useful:
+        return (
+            f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "
+            f"{contest.on}. Other columns may help, or standardized ones, or more rows."
+        )
+    better = contest.gains["measure"].low > 0
+    worse = contest.gains["rocarea"].low > 0 and contest.gains["rocarea"].value >= CLEARLY_WORSE
+    if not (chance or better or worse):
+        return ""
+    found = [_compared(contest, "measure")] if better or not worse else []
+    found += [_compared(contest, "rocarea")] if worse or chance else []
+    begin = (
+        "A quick ROCArea model has"
+        if chance or not worse
+        else "This model ranks clearly worse than a quick ROCArea model, which has"
+    )
+    instead = f"Use the measure rocarea with lambda {check.lam:g} instead."
+    return f"{begin} {' and '.join(found)}, on {contest.on}. {instead}"
+
+
+def _compared(contest: Contest, name: str) -> str:
+    """Return a value of both models, with the interval of the difference."""
+    gain, measure = contest.gains[name], "rocarea" if name == "rocarea" else contest.measure
+    more = "less" if measure == "error-rate" else "more"
+    interval = "" if gain.why else f" ({gain.low:.3f} to {gain.high:.3f} {more}, with 95 % confidence)"
+    return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f} instead of {contest.ours[name]:.3f}{interval}"

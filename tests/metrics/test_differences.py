@@ -1,0 +1,59 @@
+"""How much better a model is agrees with formulas, resampling by brute force, and any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsms.measures import Measure
+from distsms.metrics.differences import JudgedRows, difference
+from distsms.metrics.ranking import measure_value
+from distsms.parallel.communicator import Communicator
+from tests.support.problems import local_part
+
+ALONE = Communicator()
+MEASURES = ["rocarea", "prbep", "error-rate", "f1", "f0.5", "precision@40", "recall@80"]
+
+
+def judged(seed=0, n=600, better=1.0):
+    rng = np.random.default_rng(seed)
+    labels = np.where(rng.random(n) < 0.15, 1, -1).astype(np.int8)
+    common = rng.normal(size=n)
+    scores = tuple(common + rng.normal(size=n) + shift * (labels > 0) for shift in (1 + better, 1.0))
+    return JudgedRows(labels, np.arange(n), scores, (1.5, 1.5))
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_the_difference_is_that_of_the_values_and_the_same_on_any_ranks(comm, name):
+    rows, measure = judged(), Measure.parse(name)
+    parts = [local_part(array, comm) for array in (rows.labels, rows.rows, *rows.scores)]
+    found = difference(measure, JudgedRows(parts[0], parts[1], (parts[2], parts[3]), rows.thresholds), comm)
+    first, other = (measure_value(measure, s, rows.labels, 1.5, ALONE) for s in rows.scores)
+    assert found.value == pytest.approx((other - first) if name == "error-rate" else (first - other))
+    assert found.low < found.value < found.high
+    alone = difference(measure, rows, ALONE)
+    assert (found.low, found.high) == pytest.approx((alone.low, alone.high), rel=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", ["error-rate", "f2", "recall@80", "precision@40"])
+def test_the_standard_error_is_that_of_resampled_rows(name):
+    rows, measure = judged(seed=3), Measure.parse(name)
+    rng, values = np.random.default_rng(0), []
+    for _ in range(400):
+        at = rng.integers(0, len(rows.labels), len(rows.labels))
+        both = [measure_value(measure, s[at], rows.labels[at], 1.5, ALONE) for s in rows.scores]
+        values.append(both[0] - both[1])
+    # K highest of other rows are other rows: the shares' error leaves that out, so it is a rough one.
+    rough = 0.4 if measure.k else 0.12
+    assert difference(measure, rows, ALONE).standard_error == pytest.approx(np.std(values), rel=rough)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", MEASURES)
+def test_equal_models_are_not_distinguished_and_few_rows_give_no_verdict(name):
+    rows = judged(better=0.0)
+    found = difference(Measure.parse(name), rows._replace(scores=(rows.scores[0], rows.scores[0])), ALONE)
+    assert found.value == 0 and not found.low > 0 and not found.high < 0
+    few = judged(n=30)
+    assert difference(Measure.parse(name.replace("40", "4").replace("80", "8")), few, ALONE).why

@@ -1,0 +1,115 @@
+"""Manifests that are nonsense, of another version, or that say something else than the shards: refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from distsms.data.shards.dataset import load, prepare, read_manifest, write_data
+from distsms.errors import InputError
+from tests.support.sharded import ALONE, draw, entry_count, rewrite
+
+
+def test_not_a_data_set(own_dir):
+    with pytest.raises(InputError, match="not a data set"):
+        read_manifest(own_dir / "nowhere")
+    (own_dir / "text.svm").write_text("+1 1:1\n")
+    with pytest.raises(InputError, match=r"text\.svm: is a file"):
+        read_manifest(own_dir / "text.svm")
+    with pytest.raises(InputError, match="cannot be created"):
+        prepare(own_dir / "text.svm" / "data")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"format": "other"}', "\udcff", '{"format": "distsms-shards"}'])
+def test_manifest_of_nonsense(own_dir, text):
+    (own_dir / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=r"manifest\.json: "):
+        read_manifest(own_dir)
+
+
+def test_newer_version(own_dir):
+    write_data(own_dir, *draw())
+    rewrite(own_dir, lambda record: record.update(version=2, n="of another type then"))
+    with pytest.raises(InputError, match="format version 2, this distsms reads up to 1; update distsms"):
+        load(own_dir, ALONE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": 41},
+        {"n": "40"},
+        {"n": True},
+        {"n": -40},
+        {"n": 40.0},
+        {"n": 10**30},
+        {"p": 0},
+        {"p": 3},
+        {"nnz": 0},
+        {"n_pos": 0},
+        {"layout": "coo"},
+        {"layout": "dense"},
+        {"dtype": "int8"},
+        {"weights": 0},
+        {"label_map": {"2": 1}},
+        {"label_map": []},
+        {"zero_based": None},
+        {"source": [{"name": 3, "bytes": 1}]},
+        {"source": {}},
+        {"shards": []},
+        {"shards": [7]},
+        {"creator": None},
+    ],
+)
+def test_wrong_manifest(own_dir, change):
+    write_data(own_dir, *draw(), 2)
+    rewrite(own_dir, lambda record: record.update(change))
+    with pytest.raises(InputError, match=r"manifest\.json: "):
+        load(own_dir, ALONE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 19},
+        {"rows": "20"},
+        {"nnz": 10**15},
+        {"columns": 13},
+        {"columns": 0},
+        {"bytes": 10},
+        {"sha256": "abc"},
+        {"values": 1},
+        {"file": "shard-00000.h5"},
+        {"file": "../shard-00001.h5"},
+        {"file": "/etc/passwd"},
+        {"file": "a/b.h5"},
+        {"file": "a\\b.h5"},
+        {"file": ".."},
+        {"file": "."},
+        {"file": ""},
+        {"file": "a\0b"},
+        {"file": None},
+    ],
+)
+def test_wrong_shard_in_manifest(own_dir, change):
+    write_data(own_dir, *draw(), 2)
+    rewrite(own_dir, lambda record: (record["shards"][1].update(change), record.update(nnz=entry_count(record))))
+    with pytest.raises(InputError, match=r"manifest\.json: "):
+        load(own_dir, ALONE)
+
+
+def test_missing_fields(own_dir):
+    write_data(own_dir, *draw(), source=[{"name": "a.svm", "bytes": 7}])
+    whole = json.loads((own_dir / "manifest.json").read_text())
+    for name in whole.keys() - {"doubles"}:
+        rewrite(own_dir, lambda record, name=name: record.pop(name))
+        with pytest.raises(InputError, match=f"manifest.json: .*'{name}'"):
+            read_manifest(own_dir)
+        (own_dir / "manifest.json").write_text(json.dumps(whole))
+    for name in whole["shards"][0]:
+        rewrite(own_dir, lambda record, name=name: record["shards"][0].pop(name))
+        with pytest.raises(InputError, match=f"shard 0: field '{name}'"):
+            read_manifest(own_dir)
+        (own_dir / "manifest.json").write_text(json.dumps(whole))
+    assert read_manifest(own_dir).source == ({"name": "a.svm", "bytes": 7},)

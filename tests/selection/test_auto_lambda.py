@@ -1,0 +1,162 @@
+"""The quick choice of lambda: checked by brute force, the same on any number of ranks, on samples of the rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.metrics import roc_auc_score
+
+from distsms.data.shards import dataset
+from distsms.data.shards.from_arrays import write_data
+from distsms.measures import Measure
+from distsms.optim.run import minimize
+from distsms.parallel.communicator import Communicator
+from distsms.selection import auto_lambda, path, sample
+from distsms.selection.auto_lambda import DEFAULT, GRID, choose_lambda, moderate_choice, sample_shares
+from distsms.selection.folds import deal_rows
+from distsms.selection.path import Point
+from distsms.selection.sample import Shares, in_sample, load_sample
+from distsms.training.solver_choice import settings_for
+from tests.support.files import on_root
+from tests.support.problems import block, data, objective
+
+ALONE = Communicator()
+SETTINGS = settings_for("rocarea", "lbfgs", lam=1.0)
+
+
+@pytest.fixture
+def folder(tmp_path, comm):
+    """A folder that all ranks share."""
+    return comm.bcast(tmp_path)
+
+
+def test_the_choice_is_the_best_mean_of_the_folds(comm):
+    """By brute force: each lambda on each fold alone, with scikit-learn's ROCArea of the fold's rows."""
+    X, y = data(n=240, seed=4)
+    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
+    fold = deal_rows(y, np.ones(len(y), bool), 5, 0, ALONE)
+    loose = replace(SETTINGS, epsilon=1e-4)
+    for mean in found.means:
+        values = []
+        for f in range(1, 6):
+            own = fold != f
+            w = minimize(objective(X[own], y[own], ALONE), replace(loose, lam=mean.lam)).w
+            values.append(roc_auc_score(y[~own], X[~own] @ w))
+        assert mean.mean == pytest.approx(np.mean(values), abs=0.01)  # a loose gap, and a tight one
+    assert found.rows == len(y)
+    assert found.lam in [mean.lam for mean in found.means]
+    assert {mean.lam for mean in found.means} >= set(GRID)
+    assert f"{found.rows} rows" in found.reason
+
+
+def points_of(values, idle=()):
+    """Return points with these measures on the folds, by lambda."""
+    for lam, own in values.items():
+        for fold, value in enumerate(own, 1):
+            yield Point(lam, fold, {"vacuous": lam in idle}, 0.0, {}, {"rocarea": value})
+
+
+@pytest.mark.serial
+def test_a_moderate_lambda_is_taken_where_folds_cannot_tell():
+    """The folds differ much from each other, and only their differences between lambdas count."""
+    surely = {1.0: (0.72, 0.82, 0.92), 0.1: (0.71, 0.81, 0.91), 0.01: (0.705, 0.80, 0.90)}
+    assert moderate_choice([*points_of(surely)], "rocarea")[1].lam == 1.0
+    perhaps = {1.0: (0.72, 0.82, 0.92), 0.1: (0.74, 0.83, 0.87), 0.01: (0.70, 0.80, 0.90)}
+    best, taken = moderate_choice([*points_of(perhaps)], "rocarea")
+    assert (best.lam, taken.lam) == (1.0, 0.1)
+    assert moderate_choice([*points_of(perhaps, idle=(0.1,))], "rocarea")[1].lam == 1.0
+    assert moderate_choice([*points_of({1.0: (0.7, 0.8), 0.1: (0.7, 0.8), 1e-4: (0.7, 0.8)})], "rocarea")[1].lam == 0.1
+
+
+def test_every_rank_has_the_same_choice_as_one_process(comm, folder):
+    X, y = data(n=300, seed=2)
+    on_root(comm, lambda: write_data(folder / "data", X, y, n_shards=2))
+    manifest = dataset.read_manifest(folder / "data")
+    alone = choose_lambda(manifest, "rocarea", ALONE, SETTINGS)
+    for small in (path.SMALL, 0):  # ranks share folds, or rows
+        found = _with(path, "SMALL", small, lambda: choose_lambda(manifest, "rocarea", comm, SETTINGS))
+        assert found.lam == alone.lam
+        assert [mean.lam for mean in found.means] == [mean.lam for mean in alone.means]
+        assert [mean.mean for mean in found.means] == pytest.approx([mean.mean for mean in alone.means], abs=2e-3)
+        assert len(set(comm.allgather((found.lam, found.rows, found.reason)))) == 1
+
+
+def _with(module, name, value, action):
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        return action()
+    finally:
+        setattr(module, name, before)
+
+
+def test_too_few_rows_and_rows_that_say_nothing_keep_the_default(comm):
+    X, y = data(n=60)
+    y[:] = -1
+    y[7] = 1
+    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
+    assert (found.lam, found.means) == (DEFAULT, [])
+    assert "1 rows of the rarer class are too few" in found.reason
+    X = sparse.csr_matrix((60, 12))
+    y[::2] = 1
+    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
+    assert found.lam == DEFAULT and "none of" in found.reason
+
+
+def test_a_stop_ends_the_choice_with_a_lambda(comm):
+    X, y = data(n=120)
+    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS, stop_wanted=lambda: True)
+    assert found.lam == DEFAULT and "stopped" in found.reason
+
+
+@pytest.mark.parametrize("measure", ["f1", "precision@5", "error-rate"])
+def test_every_measure_has_a_lambda(measure, comm):
+    X, y = data(n=120)
+    settings = settings_for(measure, "bmrm", lam=1.0)
+    found = choose_lambda(block(comm, X, y), measure, comm, settings, bias=None if "@" in measure else 1.0)
+    assert 0 < found.lam < 1e5
+
+
+@pytest.mark.parametrize("layout", [sparse.csr_matrix, np.asarray])
+def test_a_sample_has_the_rows_that_their_numbers_name(layout, comm, folder, monkeypatch):
+    """On any number of ranks, from any number of shards, in the order of the data."""
+    monkeypatch.setattr(sample, "PART_ROWS", 7)
+    X, y = data(n=150)
+    X = X.toarray()
+    on_root(comm, lambda: write_data(folder / "data", layout(X), y, n_shards=4))
+    shares = Shares(1.0, 0.3)
+    found = load_sample(dataset.read_manifest(folder / "data"), comm, shares, seed=5)
+    rows = np.concatenate(comm.allgather(found.rows))
+    wanted = np.flatnonzero(in_sample(np.arange(150), y, shares, 5))
+    assert np.array_equal(rows, wanted)
+    assert set(np.flatnonzero(y > 0)) <= set(wanted) and 20 < len(wanted) - np.sum(y > 0) < 60
+    assert np.array_equal(np.concatenate(comm.allgather(found.block.labels)), y[wanted])
+    w = np.arange(X.shape[1], dtype=float)
+    margins = np.concatenate(comm.allgather(found.block.features.margins(w)))
+    assert margins == pytest.approx(X[wanted] @ w)
+    assert found.block.n == len(wanted)
+
+
+def test_a_sample_of_rows_in_memory_counts_these_rows_alone(comm, monkeypatch):
+    X, y = data(n=400)
+    monkeypatch.setattr(auto_lambda, "FEWEST_ROWS", 100)
+    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
+    shares = sample_shares(int(np.sum(y > 0)), int(np.sum(y < 0)), X.nnz, Measure.parse("rocarea"))
+    assert found.rows == np.sum(in_sample(np.arange(400), y, shares))
+    assert found.rows < 200
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+@pytest.mark.parametrize(
+    "n_pos, n, nnz", [(100, 1000, 10**4), (1000, 10**6, 10**7), (10**5, 10**8, 10**10), (5 * 10**7, 10**8, 10**9)]
+)
+def test_samples_are_bounded(n_pos, n, nnz, measure):
+    shares = sample_shares(n_pos, n - n_pos, nnz, Measure.parse(measure))
+    rows = shares.positive * n_pos + shares.negative * (n - n_pos)
+    assert 0 < min(shares) and max(shares) <= 1
+    assert rows <= 1e6 + 1 and rows * nnz / n <= 5e7 + 1
+    assert rows == n or rows >= min(20_000, 5e7 * n / nnz) - 1

@@ -1,0 +1,94 @@
+"""A model that ranks no better than chance is recognized, and what is said of it follows from the run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms.measures import Measure
+from distsms.metrics import confidence, ranking
+from distsms.optim.result import Result, Status
+from distsms.optim.run import minimize
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.training.advice import describe_chance, describe_idleness, largest_lambda
+from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
+from tests.support.problems import data, local_part, objective
+
+ALONE = Communicator()
+
+
+@given(st.integers(0, 2**31), st.sampled_from([0.0, 0.2, 1.0, 3.0]), st.integers(2, 60), st.booleans())
+def test_the_verdict_is_that_of_the_standard_error_also_where_it_is_not_computed(seed, shift, n, ties):
+    rng = np.random.default_rng(seed)
+    labels = np.where(rng.random(n) < 0.3, 1, -1).astype(np.int8)
+    labels[:2] = 1, -1
+    scores = rng.normal(size=n) + shift * (labels > 0)
+    scores = np.round(scores) if ties else scores
+    area = ranking.rocarea(scores, labels, ALONE)
+    error = confidence.rocarea_estimate(ranking.placements(scores, labels, ALONE), labels, ALONE).error
+    chance = np.ptp(scores) == 0 or area <= 0.5 + 2 * (0.0 if math.isnan(error) else error)
+    assert bool(why_chance(scores, labels, area, ALONE)) == chance
+
+
+def test_the_verdict_is_the_same_on_any_number_of_ranks(comm):
+    rng = np.random.default_rng(1)
+    labels = np.where(rng.random(300) < 0.2, 1, -1).astype(np.int8)
+    for shift, chance in ((0.0, True), (2.0, False), (-2.0, True)):
+        scores = rng.normal(size=300) + shift * (labels > 0)
+        area = ranking.rocarea(scores, labels, ALONE)
+        why = why_chance(local_part(scores, comm), local_part(labels, comm), area, comm)
+        assert bool(why) == chance and why == why_chance(scores, labels, area, ALONE)
+    tied = local_part(np.full(300, 0.1), comm)
+    assert why_chance(tied, local_part(labels, comm), 0.5, comm) == ALL_TIED
+
+
+@pytest.mark.parametrize(
+    "scores, tied", [([1.0, 1.0], True), ([1.0, 1.0 + 1e-15], True), ([0, 1e-30], False), ([], True)]
+)
+def test_scores_tie_up_to_rounding(scores, tied):
+    assert scores_tie(np.array(scores, float), ALONE) == tied
+
+
+def test_no_lambda_above_the_largest_one_gains_a_tenth():
+    """An oracle: the gain at smaller lambdas, and at the one that is named."""
+    X, y = data(n=300, p=6, positive=0.2)
+    run = objective(X, y, ALONE)
+    large = minimize(run, Settings(100.0, 1e-9, solver="bmrm"))
+    below = largest_lambda(100.0, large)
+    assert below < 100
+    for lam in (1.01 * below, 3 * below):
+        assert minimize(run, Settings(lam, 1e-6, solver="bmrm")).J > 0.9
+    assert largest_lambda(100.0, replace(large, lower_bound=large.J_at_zero)) == 0
+
+
+RESULT = Result(np.zeros(1), Status.PROVED, "", 1.0, 1.0, 1.0 - 1e-7, 1e-7, 1.0, 0.0, 3, 0.1)
+
+
+@pytest.mark.parametrize(
+    "measure, changes, said",
+    [
+        ("prbep", {}, "By the proof, no lambda above 1e-10 helps"),
+        ("prbep", {"lower_bound": 1.0}, "w = 0 has the smallest risk at every lambda"),
+        ("rocarea", {"lower_bound": 0.999}, "A lambda below 1e-06 may do better"),
+        ("recall@7", {}, "K is not the number of positive rows, 30"),
+        ("f1", {}, "Without a bias"),
+        ("prbep", {"status": Status.LIMIT}, "ended before its proof"),
+    ],
+)
+def test_the_advice_follows_from_the_run(measure, changes, said):
+    result = replace(RESULT, **changes)
+    text = describe_chance("all scores are equal", Measure.parse(measure), 1e-4, None, result, 30)
+    assert text.startswith("This model ranks no better than chance: all scores are equal. ") and said in text
+    assert ("may do better" in text) == (measure == "rocarea")
+
+
+def test_a_run_that_has_hardly_begun_says_so():
+    assert not describe_idleness(RESULT)
+    assert "wants more evaluations" in describe_idleness(replace(RESULT, status=Status.LIMIT))
+    assert not describe_idleness(replace(RESULT, status=Status.LIMIT, J=0.5))
