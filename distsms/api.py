@@ -5,7 +5,8 @@ which the solver `lmvm` needs, does). Every function with a `comm` is collective
 arguments except for their rows, and get the same answer except for scores.
 
 `data` is a path, whose rows the ranks share, or a pair (X, y) in memory: the rows of this rank, with X a SciPy sparse
-matrix or array-like of shape (n_local, p), and y of shape (n_local,) with labels +1 and -1. A rank may have no rows.
+matrix or array-like of shape (n_local, p), and y of shape (n_local,) with labels such as +1 and -1, 0 and 1, True and
+False, or "yes" and "no" (`distsms.data.labels.KNOWN_PAIRS`). The model remembers them. A rank may have no rows.
 
 Wrong input raises `distsms.errors.InputError` on all ranks alike. Anything else that one rank raises leaves the others
 waiting; start drivers by `mpirun -n 4 python -m mpi4py driver.py`, which ends the whole job then. Set OMP_NUM_THREADS=1
@@ -30,7 +31,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
@@ -41,6 +43,8 @@ from scipy import sparse
 from distsms.data import frames
 from distsms.data.file_names import are_files
 from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
+from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
 from distsms.data.shards import dataset
 from distsms.errors import InputError, ModelWarning
 from distsms.inference import evaluation, inputs, model, scoring
@@ -145,7 +149,8 @@ def train(
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
         the rows, in at most a tenth of the run's time or a second.
     **settings
-        For tables what ``distsms shard`` calls so: positive, id, drop, group, time, keep, normalize and others.
+        For tables what ``distsms shard`` calls so: positive, id, drop, group, time, keep, normalize, decimal; and the
+        fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates, hashed, min_count.
         Other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...
         The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures
         at K.
@@ -199,7 +204,7 @@ def train(
             rows = dataset.read_manifest(data)
     else:
         rows = _in_memory(*data, comm)
-        fingerprint = None if checkpoint is None else _fingerprint(*data, rows.first_row, comm)
+        fingerprint = None if checkpoint is None else _fingerprint(data[0], rows.labels, rows.first_row, comm)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     how = begin, name, ordering, step, fingerprint
     automatic = None
@@ -235,6 +240,9 @@ def _train_table(
     own = {field.name for field in fields(Settings)} | {"relative", "solver"}
     reading = {name: settings.pop(name) for name in list(settings) if name not in own}
     reading = {name: tuple(value) if isinstance(value, list) else value for name, value in reading.items()}
+    asked = {name: reading.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in reading}
+    if asked:
+        reading["columns"] = ColumnOptions(**asked)
     with comm.fail_together():
         if wrong := set(reading) - {field.name for field in fields(ReadOptions)} - {"normalize", "n_shards", "dtype"}:
             raise InputError(f"train: there is no option {min(wrong)!r}")
@@ -260,14 +268,14 @@ class _Watching(TrainingObserver):
         self._watch(state, w)
 
 
-def _fingerprint(X: Any, y: ArrayLike, first_row: int, comm: Communicator) -> str:
+def _fingerprint(X: Any, labels: NDArray[np.int8], first_row: int, comm: Communicator) -> str:
     """Return a hash of the rows of all ranks that does not depend on how they are shared out. **Collective.**
 
     Takes some 40 bytes for each stored entry of this rank while it is computed.
     """
     X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
     values = X.data.astype(float)
-    positive = first_row + np.flatnonzero(np.asarray(y) > 0)
+    positive = first_row + np.flatnonzero(labels > 0)
     row_keys = hashing.row_keys(first_row + X.row, 0)
     hashes = (row_keys | np.uint64(1)) * (hashing.row_keys(X.col, 1) ^ values.view(np.uint64))
     total = np.append(hashes, hashing.row_keys(positive, 2)).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
@@ -384,7 +392,7 @@ def _scored(
         with comm.fail_together(), frames.frame_file(data) as path:
             found = scoring.score([judge], path, Communicator(), how)
         return scoring.checked(found, "the rows given", comm)
-    rows = _in_memory(*data, comm, judge.p)
+    rows = _in_memory(*data, comm, judge.p, judge.info["label_map"])
     rows.features.normalize(judge.normalization.by_row)
     found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
@@ -395,21 +403,61 @@ def _is_table(data: Any, judge: Model) -> bool:
     return judge.table is not None and frames.is_frame(data)
 
 
-def _in_memory(X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None) -> dataset.DataBlock:
-    """This rank's rows as a block. Collective. Without y, labels are 0; p : the columns that a model has."""
+def _in_memory(
+    X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None, known: Mapping[str, Any] | None = None
+) -> dataset.DataBlock:
+    """Return this rank's rows as a block. Collective.
+
+    Without y, labels are 0. `p` and `known` are the columns and the labels of a model.
+    """
     with comm.fail_together():
         if np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; rows and columns are wanted")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
-        labels = np.zeros(n_local) if y is None else np.asarray(y)
-        if labels.shape != (n_local,) or (y is not None and not np.isin(labels, (-1, 1)).all()):
-            raise InputError(f"y has shape {labels.shape}; {n_local} labels, +1 or -1, are wanted")
+        given = np.zeros(n_local) if y is None else np.asarray(y)
+        if given.shape != (n_local,):
+            raise InputError(f"y has shape {given.shape}, but X has {n_local} rows; one label for each row is wanted")
         if p is not None and width != p:
             raise InputError(f"X has {width} columns, the model {p}")
     sizes = comm.allgather((n_local, width))
     if len({one[1] for one in sizes}) > 1:
         raise InputError(f"X has {min(one[1] for one in sizes)} to {max(one[1] for one in sizes)} columns", True)
+    label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(given, comm, known)
     features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return dataset.DataBlock(features, labels.astype(np.int8), None, first, n, width, 0)
+    return dataset.DataBlock(features, signs, None, first, n, width, 0, label_map)
+
+
+def _signs(
+    y: NDArray[Any], comm: Communicator, known: Mapping[str, Any] | None
+) -> tuple[Mapping[str, Any], NDArray[np.int8]]:
+    """Return what the labels y (n_local,) of all ranks mean, and +1 and -1 for those of this rank. Collective.
+
+    Labels that a model knows (`known`) mean what they meant in training; otherwise they must be a known pair.
+    """
+    with comm.fail_together():
+        kind = y.dtype.kind
+        if kind not in "biufOU" or (kind == "f" and not np.isfinite(y).all()):
+            wrong = "is missing or not finite" if kind == "f" else f"has the type {y.dtype}"
+            raise InputError(f"y: a label {wrong}; labels are numbers, strings, or True and False")
+        values = y if kind == "b" else y.astype(np.float64) if kind in "iuf" else np.array(y.tolist(), dtype=str)
+        different, counts = np.unique(values, return_counts=True)
+    total: Counter[Any] = Counter()
+    for part in comm.allgather(dict(zip(different.tolist(), counts.tolist(), strict=True))):
+        total.update(part)
+    with comm.fail_together():
+        known_labels = (
+            [] if known is None else [label for sign in ("+1", "-1") for label in original_labels(known, sign)]
+        )
+        if known is not None and {plain_form(label) for label in total} <= set(map(plain_form, known_labels)):
+            label_map = dict(known)
+        else:
+            try:
+                label_map = interpret(total).as_map()
+            except InputError as error:
+                raise InputError(
+                    f"y: found the labels {format_labels(total, total)}; wanted are +1 and -1, 0 and 1, 1 and 2, True "
+                    "and False, or yes and no. Give y == POSITIVE for others, with the positive label"
+                ) from error
+        return label_map, to_signs(values, label_map, "y")

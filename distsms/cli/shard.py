@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from distsms.cli.columns import add_column_options, column_options, format_columns
 from distsms.cli.types import BY, add_compress, count, shares, whole
 from distsms.errors import EXIT_OK, InputError
 
@@ -19,19 +20,21 @@ The format follows from the end of the name: .csv and .tsv (also followed by .gz
 .npy, .npz (of NumPy, or a CSR matrix of SciPy) and .h5ad. Every other file is read as svmlight text. CSV and Parquet
 need pyarrow (pip install 'distsms[tables]').
 
-In tables, --label names the column of labels. A column of numbers is one feature. A column of words becomes a feature
-of 0 and 1 for each category. A missing value is 0, and has a feature of its own. The list of columns and categories is
-kept with the data set and in the model, which reads later tables by it.
+In tables, --label names the column of labels. Before the rows are written, a list shows what every other column is
+taken for. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
+becomes a number and features for month, weekday and hour. Ids and text are left out unless --hash asks for them. A
+missing number counts as the mean, and a missing value has a feature of its own. All this is kept with the data set and
+in the model, which reads later tables by it.
 
-The labels +1/-1, 1/0, 1/2 and true/false are understood; +1, 1 and true are positive. For other labels --positive says
-which one is positive, and all others are negative. Text counts columns from 1 unless --zero-based is given. A
-compressed text file is read by one rank. A fault in the input stops the conversion with a message that names file and
-line (or row), and no data set is left behind.
+The labels +1/-1, 1/0, 1/2, true/false, yes/no, y/n and positive/negative are understood; +1, 1, true, yes, y and
+positive are positive. For other labels --positive says which one is positive, and all others are negative. Text counts
+columns from 1 unless --zero-based is given. A compressed text file is read by one rank. A fault in the input stops the
+conversion with a message that names file and line (or row), and no data set is left behind.
 
 examples:
   distsms shard train.svm data/train
   mpirun -n 8 distsms shard part-*.svm.gz data/train --dtype float32
-  distsms shard adult.csv data/train --label income --positive '>50K' --normalize standard
+  distsms shard adult.csv data/train --label income --positive '>50K' --categorical job --min-count 20
   distsms shard test.csv data/test --like data/train
   distsms shard all.svm data --split 0.8,0.2 --seed 1
   distsms shard visits.csv data/visits --label bought --group user --time day
@@ -87,12 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help="Use this column, of --group or --time, also as a feature. May be repeated.",
     )
+    add_column_options(parser)
     parser.add_argument(
         "--normalize",
         choices=("none", "standard", "maxabs", "l2"),
         help="How training normalizes the rows: standard divides each column by its standard deviation, maxabs"
         " divides it by its largest absolute value, l2 scales each row to length 1. The files hold the rows as"
-        " they were, and models score such rows (default: none).",
+        " they were, and models score such rows. In tables, standard and maxabs leave features of 0 and 1 as they are"
+        " (default: standard for CSV and Parquet, else none).",
     )
     parser.add_argument(
         "--like", metavar="DATA", help="Take columns, categories, labels and normalization over from this data set."
@@ -174,6 +179,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.like,
         split,
         args.compression,
+        lambda reports: None if args.quiet else print(format_columns(reports), flush=True),
+        columns=column_options(args),
+        decimal=args.decimal,
         label=args.label,
         id=args.id,
         drop=tuple(args.drop),
@@ -209,7 +217,8 @@ def _print_summary(manifest: Manifest) -> None:
     if manifest.table is not None:
         print(f"  columns   {manifest.table.describe()}")
     if manifest.normalization.kind != "none":
-        print(f"  training  normalized ({manifest.normalization.kind}); the files hold the rows as they were")
+        which = "" if manifest.columns is None else "; features of 0 and 1 are left as they are"
+        print(f"  training  normalized ({manifest.normalization.kind}{which}); the files hold the rows as they were")
     if manifest.split is not None:
         print(f"  split     by {manifest.split.get('by', 'rows')}: {manifest.n} of {manifest.split['of']} rows")
     print(f"  files     {describe_files(manifest)}")

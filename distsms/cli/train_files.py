@@ -19,8 +19,9 @@ from distsms.errors import EXIT_REQUEUE, InputError
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
-OF_SHARD = ("label", "positive", "id", "drop", "group", "time", "keep", "categorical", "numeric", "hash", "min_count")
-OF_SHARD += ("normalize", "split", "split_by", "seed", "zero_based")
+COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
+COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal"]
+OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard`, by the names of their values, that `distsms train` has for files, too."""
 USUAL_SPLIT = (0.8, 0.2)
 

@@ -17,6 +17,7 @@ from scipy import sparse
 from distsms.data import duplicates, row_metadata
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Reader, ReadOptions
+from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
 from distsms.data.formats.rows import RowBlock, combined
 from distsms.data.groupby import group_statistics
@@ -46,9 +47,10 @@ class OutputOptions(NamedTuple):
     n_features: int | None = None
     dtype: str = "float64"
     compression: str = "none"
-    normalize: str = "none"
+    normalize: str | None = None  # None: "standard" for tables, else "none"
     progress: Callable[[int, int], None] = lambda done, of: None
     split: Splitter | None = None
+    show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None
 
 
 class _Staged(NamedTuple):
@@ -76,6 +78,7 @@ def convert(
     like: str | os.PathLike[str] | None = None,
     split: Splitter | None = None,
     compression: str = "none",
+    show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None,
     **read_options: Any,
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
@@ -106,7 +109,7 @@ def convert(
     progress : callable
         Is called with the number of this rank's shares that are written, and with the number of its shares.
     normalize : str, optional
-        A kind of `normalization.KINDS`.
+        A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none".
     like : path, optional
         A data set whose columns, categories, labels and normalization are taken over.
     split : Splitter, optional
@@ -114,8 +117,10 @@ def convert(
         common, and all are normalized by the factors of the first part, which is the one that is returned.
     compression : str
         The compression of the shards, one of `manifest.COMPRESSIONS`.
+    show_columns : callable
+        Is called on the root with what each column of a table was taken for, before the rows are written.
     **read_options
-        label, id, drop, group, time, keep: see `ReadOptions`.
+        label, id, drop, group, time, keep, columns, decimal: see `ReadOptions`.
 
     Returns
     -------
@@ -145,7 +150,7 @@ def convert(
         )
     if split is not None and split.by == "groups" and options.group is None:
         raise InputError("--split-by groups: which column is the group? --group COLUMN", everywhere=True)
-    output = OutputOptions(n_shards, n_features, dtype, compression, normalize or "none", progress, split)
+    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, progress, split, show_columns)
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
@@ -153,6 +158,8 @@ def convert(
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     reader = open_reader(inputs, options, comm)
+    if reader.reports is not None and comm.is_root:
+        show_columns(reader.reports)
     with contextlib.ExitStack() as locks:
         if split is not None:
             with comm.fail_together():
@@ -178,9 +185,11 @@ def _options_like(
     manifest: dataset.Manifest, options: ReadOptions, output: OutputOptions, normalize: str | None
 ) -> tuple[normalization.Normalization, ReadOptions, OutputOptions]:
     """Return the normalization and the options for a data set like another one. Local."""
-    if options.positive is not None or options.drop or normalize is not None:
+    asked = options.columns != ColumnOptions() or options.decimal != "."
+    if options.positive is not None or options.drop or normalize is not None or asked:
         raise InputError(
-            "--like takes what --positive, --drop and --normalize would set from that data set; leave these options out"
+            "--like takes what --positive, --drop, --normalize and the options for columns would set from that data "
+            "set; leave these options out"
         )
     options = replace(
         options,
@@ -219,8 +228,9 @@ def _convert(
             parts = _divide(staged, part_of, folders)
     sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
-        entries = partial(_entries, parts[0])
-        given = normalization.fit(output.normalize, entries, (sizes[0], p), comm)
+        kind = output.normalize or ("none" if reader.reports is None else "standard")
+        measured = None if reader.reports is None or reader.table is None else reader.table.measured()
+        given = normalization.fit(kind, partial(_entries, parts[0]), (sizes[0], p), comm, measured)
     finished, labels = [], []
     with comm.fail_together():
         for part in parts:
@@ -245,6 +255,7 @@ def _convert(
                     normalization=given,
                     split=None if output.split is None else output.split.record(k, sum(counts)),
                     statistics=statistics[k],
+                    columns=reader.reports,
                 )
     with comm.fail_together():
         return dataset.read_manifest(folders[0])

@@ -10,10 +10,19 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 
-Label: TypeAlias = float | str
+Label: TypeAlias = float | str | bool
 
-KNOWN_PAIRS: tuple[set[Label], ...] = ({-1.0, 1.0}, {0.0, 1.0}, {1.0, 2.0}, {"false", "true"})
-"""Pairs of labels in common use. 1 (or "true") is the positive one of each."""
+KNOWN_PAIRS: tuple[tuple[Label, Label], ...] = (
+    (-1.0, 1.0),
+    (0.0, 1.0),
+    (2.0, 1.0),
+    ("false", "true"),
+    ("no", "yes"),
+    ("n", "y"),
+    ("negative", "positive"),
+    ("neg", "pos"),
+)
+"""Pairs of labels in common use, in small letters: the negative and the positive one."""
 MAX_LABELS = 1000
 """A column with more different values than this does not hold classes."""
 
@@ -21,7 +30,7 @@ MAX_LABELS = 1000
 class LabelMeaning(NamedTuple):
     """The original label of each class: None if the class does not occur, a list if it has several labels."""
 
-    positive: Label | None
+    positive: Label | list[Label] | None
     negative: Label | list[Label] | None
 
     def as_map(self) -> dict[str, Any]:
@@ -34,35 +43,56 @@ def interpret(found: Iterable[Label], positive: Label | None = None) -> LabelMea
 
     Parameters
     ----------
-    found : iterable of float or of str
-        The labels of all rows: all numbers, or all strings.
-    positive : float or str, optional
-        The positive label; all others are negative. None: the labels must be one of `KNOWN_PAIRS`.
+    found : iterable or mapping of float, str or bool
+        The labels of all rows; a mapping also says how many rows have each, for messages.
+    positive : float, str or bool, optional
+        The positive label; all others are negative. None: the labels must be one of `KNOWN_PAIRS`, in any capital or
+        small letters.
 
     Raises
     ------
     InputError
         If `positive` is not among several labels, or if it is needed and not given. The message shows the labels.
     """
-    values = sorted(set(found))
-    shown = f"{f'{len(values)} different' if len(values) > 2 else 'the'} labels: {format_labels(values)}"
+    counts = found if isinstance(found, Mapping) else None
+    values = sorted(set(found))  # type: ignore[type-var]
+    shown = f"{f'{len(values)} different' if len(values) > 2 else 'the'} labels: {format_labels(values, counts)}"
     if len(values) > MAX_LABELS:
         raise InputError(f"found {shown}; two classes are expected")
     if positive is None:
-        pair = next((known for known in KNOWN_PAIRS if set(values) <= known), None)
+        plain = {plain_form(value) for value in values}
+        pair = next((known for known in KNOWN_PAIRS if plain <= set(known)), None)
         if pair is None:
             raise InputError(
-                f"found {shown}; known pairs are -1/+1, 0/1, 1/2 (1 is positive) and false/true. "
-                "Name the positive one by --positive; all others are negative then"
+                f"found {shown}; nobody said which one is positive. Known pairs are -1/+1, 0/1, 1/2 (1 is positive), "
+                "false/true, no/yes, n/y and negative/positive. Name the positive one by --positive; all others are "
+                "negative then"
             )
-        positive = "true" if "true" in pair else 1.0
-    elif values:
-        positive = convert_like(positive, values)
-    if len(values) > 1 and positive not in values:
-        raise InputError(f"found {shown}; --positive {format_labels([positive])} is none of them")
-    others = [value for value in values if value != positive]
-    negative = others if len(others) > 1 else others[0] if others else None
-    return LabelMeaning(positive if positive in values else None, negative)
+        chosen = [value for value in values if plain_form(value) == pair[1]]
+    else:
+        wanted = convert_like(positive, values)
+        chosen = [value for value in values if value == wanted]
+        chosen = chosen or [value for value in values if plain_form(value) == plain_form(positive)]
+        if len(values) > 1 and not chosen:
+            raise InputError(f"found {shown}; --positive {format_labels([wanted])} is none of them")
+    others = [value for value in values if value not in chosen]
+    return LabelMeaning(_some(chosen), _some(others))
+
+
+def _some(labels: list[Label]) -> Label | list[Label] | None:
+    return labels if len(labels) > 1 else labels[0] if labels else None
+
+
+def plain_form(label: Label) -> Label:
+    """Return what a label is compared by: True, "True" and "TRUE" are the same, and so are 1 and "1"."""
+    if isinstance(label, bool | np.bool_):
+        return "true" if label else "false"
+    if not isinstance(label, str):
+        return float(label)
+    try:
+        return float(label)
+    except ValueError:
+        return label.strip().lower()
 
 
 def convert_like(label: Label, others: Iterable[Label]) -> Label:
@@ -102,15 +132,32 @@ def to_signs(labels: NDArray[Any], label_map: Mapping[str, Any], where: str) -> 
         If a label is unknown and the negative class does not have several.
     """
     positive, negative = original_labels(label_map, "+1"), original_labels(label_map, "-1")
-    is_positive, is_negative = np.isin(labels, positive), np.isin(labels, negative)
-    unknown = labels[~(is_positive | is_negative)]
-    if len(unknown) and len(negative) <= 1:
+    different, which = np.unique(labels, return_inverse=True)
+    signs = np.array([_sign(label, positive, negative) for label in different.tolist()], np.int8)
+    if len(negative) > 1:
+        signs[signs == 0] = -1
+    elif (signs == 0).any():
+        first = labels[(signs[which] == 0).argmax()]
         ours = f"{format_labels(positive)} (positive) and {format_labels(negative)}"
-        raise InputError(f"{where}: has the label {format_labels(unknown[:1].tolist())}, but the model knows {ours}")
-    return np.where(is_positive, 1, -1).astype(np.int8)
+        raise InputError(f"{where}: has the label {format_labels([first.item()])}, but the model knows {ours}")
+    return signs[which]
 
 
-def format_labels(values: Iterable[Label | None]) -> str:
-    """Return labels for a message, at most ten."""
-    shown = [f"{label:g}" if isinstance(label, float) else str(label) for label in values]
+def _sign(label: Label, positive: list[Label], negative: list[Label]) -> int:
+    """Return 1 or -1, or 0 if the label is unknown."""
+    for form in (lambda value: value, plain_form):
+        for sign, known in ((1, positive), (-1, negative)):
+            if form(label) in [form(value) for value in known if value is not None]:
+                return sign
+    return 0
+
+
+def format_labels(values: Iterable[Label | None], counts: Mapping[Label, int] | None = None) -> str:
+    """Return labels for a message, at most ten, with the number of rows of each if `counts` has it."""
+    shown = []
+    for label in values:
+        name = f"{label:g}" if isinstance(label, float) else str(label)
+        shown.append(
+            name if counts is None or label is None else f"{name} ({counts[label]} row{'s' * (counts[label] != 1)})"
+        )
     return ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "")

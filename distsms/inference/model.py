@@ -28,7 +28,8 @@ from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
 
-FORMAT, VERSION = "distsms-model", 1
+FORMAT, VERSION = "distsms-model", 2
+"""That of models of tables, whose encoding older programs would not understand; others have version 1."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
             file["scale"] = model.scale
         if model.table is not None:
             file["table"] = np.frombuffer(json.dumps(model.table.as_json()).encode(), np.uint8)
-        file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
+        file.attrs["format"], file.attrs["version"] = FORMAT, 1 if model.table is None else VERSION
         file.attrs["info"] = json.dumps(model.info)
         file.attrs["complete"] = True
 

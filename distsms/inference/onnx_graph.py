@@ -1,8 +1,8 @@
 """A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out.
 
-A table with columns of words has an input for each column, (n, 1), named as the column: strings, or doubles with NaN
-where a number is missing. Every other model has one input `X`, double (n, columns). Numbers are multiplied by their
-weights; categories become numbers by a LabelEncoder, by which a Gather takes the weights.
+A table with categories has an input for each column, (n, 1), named as the column: strings, or doubles with NaN where a
+number is missing. Every other model has one input `X`, double (n, columns). Numbers are multiplied by their weights.
+Categories become codes, by which a Gather takes the weights: strings by a LabelEncoder, numbers by comparing them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms.data.formats.table_schema import Column, Table
+from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column, Table
 from distsms.errors import InputError
 from distsms.inference.model import Model
 
@@ -25,14 +25,17 @@ except ImportError as absent:
 
 OPSET, ML, ML_OPSET, IR_VERSION = 16, "ai.onnx.ml", 2, 8  # from early 2022: every runtime since then knows them
 OUTPUTS = ("score", "label")
-MISSING = ("", "NA", "NaN", "nan", "NULL", "null")
-"""What stands for a missing value in a string, as in CSV."""
+MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
+MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
+"""What stands for a missing value in a string, as in tables of this version of the encoding."""
 SMALLEST = 6e-309
 """The inverse of a smaller length is infinite; such rows are not scaled."""
 
 
 def build(model: Model) -> bytes:
-    """Return the ONNX model of a model; see the module."""
+    """Return the ONNX model of a model; see the module. Raises InputError for columns that ONNX cannot encode."""
+    for column in () if model.table is None else model.table.columns:
+        _check(column)
     names = [] if model.table is None else input_names(model.table)
     graph = _Graph(names)
     rows = _Rows(graph, model, names)
@@ -59,7 +62,7 @@ def input_names(table: Table) -> list[str]:
 
     Columns that are called as an output get another name.
     """
-    if not _has_words(table):
+    if not _has_categories(table):
         return ["X"] * len(table.columns)
     names = [column.name for column in table.columns]
     for k, name in enumerate(names):
@@ -68,8 +71,33 @@ def input_names(table: Table) -> list[str]:
     return names
 
 
-def _has_words(table: Table) -> bool:
-    return any(column.categories is not None for column in table.columns)
+def takes_strings(column: Column) -> bool:
+    """Return whether the input of a column is of strings rather than of doubles."""
+    return column.kind == CATEGORY and not column.numeric
+
+
+def _has_categories(table: Table) -> bool:
+    return any(column.kind == CATEGORY for column in table.columns)
+
+
+def _check(column: Column) -> None:
+    why = {DATE: "dates into their parts", HASH: "words into hashes"}.get(column.kind)
+    if column.numeric and any(_number(category) is None for category in column.categories or ()):
+        why = "numbers of this form into categories"
+    if why is not None:
+        raise InputError(
+            f"column {column.name!r}: the operators of ONNX cannot turn {why}; score with `distsms predict`, or leave "
+            "the column out with `distsms shard --drop` and train again"
+        )
+
+
+def _number(category: str) -> float | None:
+    """Return a category as a number, or None if no double is it."""
+    try:
+        value = float(category)
+        return value if "." in category or "e" in category.lower() or int(category) == value else None
+    except (ValueError, OverflowError):
+        return None
 
 
 class _Graph:
@@ -100,33 +128,34 @@ class _Rows:
     def __init__(self, graph: _Graph, model: Model, names: Sequence[str]) -> None:
         self._graph, self._model, self._table = graph, model, model.table
         self._missing = self._codes = None
-        if model.table is None or not _has_words(model.table):
+        if model.table is None or not _has_categories(model.table):
             width = model.p if model.table is None else len(model.table.columns)
             self.inputs = [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", width])]
         else:
-            types = [TensorProto.STRING if self._of_words(k) else TensorProto.DOUBLE for k in range(len(names))]
+            types = [
+                TensorProto.STRING if takes_strings(column) else TensorProto.DOUBLE for column in model.table.columns
+            ]
             named = zip(names, types, strict=True)
             self.inputs = [helper.make_tensor_value_info(name, kind, ["n", 1]) for name, kind in named]
         if model.table is None:
             self._numbers: str | None = "X"
             return
-        numbers = [name for k, name in enumerate(names) if not self._of_words(k)]
+        own = list(zip(model.table.columns, names, strict=True))
+        numbers = [name for column, name in own if column.kind == NUMBER]
         X = "X" if set(names) == {"X"} else graph.add("Concat", *numbers, axis=1) if numbers else None
         self._numbers = X
         if X is not None:
             self._missing = graph.add("IsNaN", X)
-            self._numbers = graph.add("Where", self._missing, graph.constant(np.zeros((1, len(numbers)))), X)
+            fills = [float(column.fill) for column, _ in own if column.kind == NUMBER]
+            self._numbers = graph.add("Where", self._missing, graph.constant([fills]), X)
         if len(numbers) < len(names):
             codes, first = [], 0
-            for column, name in zip(model.table.columns, names, strict=True):
+            for column, name in own:
                 if column.categories is not None:
-                    codes.append(_encoder(graph, column, name, first))
+                    known = MISSING[min(model.table.version, max(MISSING))]
+                    codes.append(_encoder(graph, column, name, first, known))
                     first += len(column.categories) + 2
             self._codes = graph.add("Concat", *codes, axis=1)
-
-    def _of_words(self, k: int) -> bool:
-        assert self._table is not None
-        return self._table.columns[k].categories is not None
 
     def dot(self, w: NDArray[np.float64], squared: bool = False) -> str:
         """Return <w, x>, (n,), or the sum of w_j x_j^2."""
@@ -134,20 +163,15 @@ class _Rows:
         weights = [] if self._table is None else _by_column(self._table, w)
         if self._numbers is not None:
             X = graph.add("Mul", self._numbers, self._numbers) if squared else self._numbers
-            numbers = [(column, part) for column, part in weights if column.categories is None]
+            numbers = [(column, part) for column, part in weights if column.kind == NUMBER]
             own = [part[0] for _, part in numbers] if self._table is not None else w
             terms.append(graph.add("MatMul", X, graph.constant(np.array(own))))
-            marks = np.array([part[1] if column.missing else 0.0 for column, part in numbers])
+            marks = np.array([part[column.n_values] if column.missing else 0.0 for column, part in numbers])
             if self._missing is not None and any(column.missing for column, _ in numbers):
                 mark = graph.add("Cast", self._missing, to=TensorProto.DOUBLE)
                 terms.append(graph.add("MatMul", mark, graph.constant(marks)))
         if self._codes is not None:
-            # Of each column: its categories, then a missing value, then an unknown category.
-            words = [
-                np.append(part, [0.0] * (2 - column.missing))
-                for column, part in weights
-                if column.categories is not None
-            ]
+            words = [_by_code(column, part) for column, part in weights if column.categories is not None]
             picked = graph.add("Gather", graph.constant(np.concatenate(words)), self._codes)
             terms.append(graph.add("ReduceSum", picked, graph.constant([1]), keepdims=0))
         total = terms[0]
@@ -162,11 +186,26 @@ def _by_column(table: Table, w: NDArray[np.float64]) -> list[tuple[Column, NDArr
     return [(column, w[start : start + column.n_features]) for column, start in starts]
 
 
-def _encoder(graph: _Graph, column: Column, name: str, first: int) -> str:
-    """Return the code of each row, (n, 1) int64: `first` for the first category, and so on."""
+def _by_code(column: Column, w: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weights of the categories, of a missing value, and of an unknown category."""
+    n = len(column.categories or ())
+    return np.array([*w[:n], w[column.n_values] if column.missing else 0.0, w[n] if column.other else 0.0])
+
+
+def _encoder(graph: _Graph, column: Column, name: str, first: int, missing: Sequence[str]) -> str:
+    """Return the code of each row, (n, 1) int64, from `first` on in the order of `_by_code`."""
     categories = list(column.categories or ())
+    if not takes_strings(column):
+        known = np.array([[_number(category) for category in categories]], float)
+        same = graph.add("Concat", graph.add("Equal", name, graph.constant(known)), graph.add("IsNaN", name), axis=1)
+        marks = graph.add("Cast", same, to=TensorProto.FLOAT)
+        # Half for an unknown one, which is the largest where no other mark is 1.
+        none = graph.add("ReduceMin", marks, axes=[1], keepdims=1)
+        half = graph.add("Add", graph.add("Mul", none, graph.constant(np.float32(0))), graph.constant(np.float32(0.5)))
+        code = graph.add("ArgMax", graph.add("Concat", marks, half, axis=1), axis=1, keepdims=1)
+        return graph.add("Add", code, graph.constant(np.int64(first)))
     codes = {category: first + k for k, category in enumerate(categories)}
-    codes |= {text: first + len(categories) for text in MISSING if text not in codes}
+    codes |= {text: first + len(categories) for text in missing if text not in codes}
     about = {"keys_strings": list(codes), "values_int64s": list(codes.values())}
     return graph.add("LabelEncoder", name, domain=ML, default_int64=first + len(categories) + 1, **about)
 
@@ -189,7 +228,12 @@ def _metadata(model: Model, names: Sequence[str]) -> dict[str, str]:
     about: dict[str, Any] = {"measure": model.info.get("measure"), "threshold": model.threshold}
     if model.table is not None:
         about["columns"] = [
-            {"name": column.name, "input": name, "type": "number" if column.categories is None else "category"}
+            {
+                "name": column.name,
+                "input": name,
+                "kind": column.kind,
+                "type": "string" if takes_strings(column) else "double",
+            }
             for column, name in zip(model.table.columns, names, strict=True)
         ]
     return {key: json.dumps(value) for key, value in about.items()}

@@ -94,8 +94,8 @@ class Extent:
         self.high = np.pad(self.high, (0, missing), constant_values=-np.inf)
         self.count = np.pad(self.count, (0, missing))
 
-    def merge(self, p: int, n: int, comm: Communicator) -> None:
-        """Combine the extents of all ranks. **Collective.**
+    def merge(self, p: int, n: int, comm: Communicator) -> NDArray[np.bool_]:
+        """Combine the extents of all ranks; return which columns have no other entries than 1. **Collective.**
 
         Parameters
         ----------
@@ -105,13 +105,19 @@ class Extent:
         self._widen(p)
         self.low, self.high = -comm.maximum(-self.low), comm.maximum(self.high)
         self.count = comm.sum(self.count)
+        flags = (self.low == 1) & (self.high == 1)
         sparse = self.count < n
         self.low[sparse] = np.minimum(self.low[sparse], 0)
         self.high[sparse] = np.maximum(self.high[sparse], 0)
+        return flags
 
 
 def fit(
-    kind: str, entries: Callable[[], Iterable[tuple[Any, Any]]], shape: tuple[int, int], comm: Communicator
+    kind: str,
+    entries: Callable[[], Iterable[tuple[Any, Any]]],
+    shape: tuple[int, int],
+    comm: Communicator,
+    measured: NDArray[np.bool_] | None = None,
 ) -> Normalization:
     """Compute the normalization of all ranks' rows. **Collective.**
 
@@ -128,6 +134,9 @@ def fit(
         The numbers of rows and of columns over all ranks.
     comm : Communicator
         The ranks.
+    measured : (m,) bool with m <= p, optional
+        Which columns hold numbers that were measured. Others keep the factor 1, and so do columns whose numbers are 0
+        and 1: their sizes say how frequent something is, and dividing by them would make the rare large. None: all.
     """
     if kind not in BY_COLUMN:
         return Normalization(kind)  # needs no vector of length p
@@ -135,12 +144,14 @@ def fit(
     with comm.fail_together():
         for indices, values in entries():
             extent.add(indices, values)
-    extent.merge(p, n, comm)
-    if kind == "maxabs":
-        return Normalization(kind, inverse(np.maximum(-extent.low, extent.high)))
-    deviations = _deviations(extent, entries(), n, comm)
-    deviations[deviations <= CONSTANT * np.maximum(-extent.low, extent.high)] = 0.0
-    return Normalization(kind, inverse(deviations))
+    flags = extent.merge(p, n, comm)
+    sizes = np.maximum(-extent.low, extent.high)
+    if kind == "standard":
+        deviations = _deviations(extent, entries(), n, comm)
+        sizes = np.where(deviations > CONSTANT * sizes, deviations, 0.0)
+    if measured is not None:
+        sizes[flags | ~np.pad(measured, (0, p - len(measured)))] = 1.0
+    return Normalization(kind, inverse(sizes))
 
 
 def inverse(sizes: Floats) -> Floats:

@@ -78,7 +78,8 @@ def describe_rows(block: DataBlock, fingerprint: str | None, comm: Communicator)
     labels = block.labels
     counts = [len(labels), block.features.nnz, np.sum(labels > 0), np.sum(labels < 0)]
     n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
-    known = {"label_map": {"+1": 1, "-1": -1}, "zero_based": False, "directory": None, "fingerprint": fingerprint}
+    label_map = block.label_map or {"+1": 1, "-1": -1}
+    known = {"label_map": dict(label_map), "zero_based": False, "directory": None, "fingerprint": fingerprint}
     return known | {"n": n, "p": block.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}
 
 

@@ -154,7 +154,7 @@ def test_a_frame_in_python(comm, shared_dir, table, own_temporary):
     frame = payments()
     bounds = [len(frame) * rank // comm.size for rank in (comm.rank, comm.rank + 1)]
     mine, how = frame[slice(*bounds)], {"label": "isFraud", "time": "day", "drop": ["user"], "id": "number"}
-    how |= {"split": (0.8, 0.2), "solver": "lbfgs", "lam": 1e-2}
+    how |= {"split": (0.8, 0.2), "solver": "lbfgs", "lam": 1e-2, "categorical": ("age",), "min_count": 3}
     one = distsms.train(mine, comm.mpi_comm, **how)
     other = distsms.train(table, comm.mpi_comm, **how)
     assert one.info["data"]["n"] == other.info["data"]["n"] and one.table.feature_names == other.table.feature_names

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from distsms.data.convert import convert
@@ -10,6 +12,7 @@ from distsms.data.labels import interpret, to_signs
 from distsms.data.shards.dataset import load, verify
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
+from tests.support.files import ALONE
 
 
 @pytest.mark.serial
@@ -35,6 +38,47 @@ def test_labels(found, positive, expected):
     assert (meaning.positive, meaning.negative) == expected
     found_signs = to_signs(np.array(found, float), meaning.as_map(), "the labels").tolist()
     assert found_signs == [1 if label == meaning.positive else -1 for label in found]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "found, positive, expected",
+    [
+        (("True", "False"), None, ("True", "False")),
+        (("TRUE", "FALSE"), "true", ("TRUE", "FALSE")),
+        ((True, False), None, (True, False)),
+        (("yes", "no"), None, ("yes", "no")),
+        (("Yes", "yes", "No"), None, (["Yes", "yes"], "No")),
+        (("Y", "N"), None, ("Y", "N")),
+        (("positive", "negative"), None, ("positive", "negative")),
+        (("0", "1"), None, ("1", "0")),
+        (("n",), None, (None, "n")),
+        (("good", "bad"), "Good", ("good", "bad")),
+    ],
+)
+def test_labels_in_words(found, positive, expected):
+    meaning = interpret(found, positive)
+    assert (meaning.positive, meaning.negative) == expected
+    signs = [1 if label in np.atleast_1d(expected[0]).tolist() else -1 for label in found]
+    assert to_signs(np.array(found), meaning.as_map(), "the labels").tolist() == signs
+
+
+@pytest.mark.serial
+def test_truth_values_of_every_spelling_are_the_same_labels(tmp_path):
+    """True as pandas writes it, in a model of Parquet's true."""
+    write(ALONE, tmp_path / "a.csv", "x,y\n1,True\n2,False\n")
+    pq.write_table(pa.table({"x": [1.0, 2.0], "y": [True, False]}), tmp_path / "a.parquet")
+    for first, second in (("csv", "parquet"), ("parquet", "csv")):
+        convert([tmp_path / f"a.{first}"], tmp_path / first, ALONE, label="y")
+        like = convert([tmp_path / f"a.{second}"], tmp_path / "like", ALONE, like=tmp_path / first, overwrite=True)
+        assert load(like, ALONE).labels.tolist() == [1, -1]
+
+
+@pytest.mark.serial
+def test_labels_that_nobody_can_know_are_counted(tmp_path):
+    write(ALONE, tmp_path / "a.csv", "x,y\n1,good\n2,bad\n3,bad\n")
+    with pytest.raises(InputError, match=r"column 'y': found the labels: bad \(2 rows\), good \(1 row\).*--positive"):
+        convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="y")
 
 
 @pytest.mark.serial

@@ -16,6 +16,7 @@ from distsms import cli
 from distsms.data import duplicates, row_metadata
 from distsms.data.convert import convert
 from distsms.data.formats import rows
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import load, read_ids, read_manifest, verify
 from distsms.data.splits import Splitter, periods
@@ -49,7 +50,11 @@ def write(comm, folder, kind):
         else:
             np.savez(folder / "a.npz", X=X, y=y, names=np.array([f"r{row}" for row in range(N)]))
     comm.barrier()
-    return {"svm": {}, "csv": {"label": "y", "id": "id"}, "npz": {}}[kind]
+    return {
+        "svm": {},
+        "csv": {"label": "y", "id": "id", "columns": ColumnOptions(numeric=("a",)), "normalize": "none"},
+        "npz": {},
+    }[kind]
 
 
 @pytest.mark.parametrize("kind", ["svm", "csv", "npz"])

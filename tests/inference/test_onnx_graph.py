@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from distsms import api
 from distsms.data.convert import convert
-from distsms.data.formats import arrow
+from distsms.data.formats import columns
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.table_schema import Column, Table
+from distsms.errors import InputError
 from distsms.inference import model, onnx_graph
 from distsms.matrix.normalization import KINDS
 from tests.support.files import ALONE
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.serial
 def inputs_of(frame, table):
     """Return what an ONNX model wants of a table that pandas has read without types."""
     names = dict(zip((column.name for column in table.columns), onnx_graph.input_names(table), strict=True))
-    words = {column.name for column in table.columns if column.categories is not None}
+    words = {column.name for column in table.columns if onnx_graph.takes_strings(column)}
     given = {
         name: (frame[column] if column in words else pd.to_numeric(frame[column], errors="coerce")).to_numpy()[:, None]
         for column, name in names.items()
@@ -103,20 +105,46 @@ def test_a_trained_model(tmp_path, kind):
     agrees(one, new, tmp_path)
 
 
+def test_numbers_as_categories_rare_ones_and_what_is_refused(tmp_path):
+    """Codes such as 7 are numbers in ONNX too; missing numbers are filled; dates and hashes are refused by name."""
+    rng, n = np.random.default_rng(0), 400
+    frame = pd.DataFrame({"code": rng.choice([7, 70, 8.5, 9, 10**12], n, p=[0.4, 0.3, 0.2, 0.09, 0.01])})
+    frame["x"] = np.where(rng.random(n) < 0.1, np.nan, rng.normal(3, 1, n).round(3))
+    frame["city"] = rng.choice(["Rome", "Oslo", "Bern", "Lima"], n, p=[0.5, 0.3, 0.19, 0.01])
+    frame["day"] = pd.to_datetime("2024-01-01") + pd.to_timedelta(rng.integers(0, 90, n), "D")
+    frame["y"] = rng.random(n) < 0.3
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    asked = ColumnOptions(categorical=("code",), min_count=20)
+    how = {"label": "y", "columns": asked, "normalize": "standard"}
+    convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, drop=("day",), **how)
+    one = api.train(tmp_path / "d", lam=1e-2, solver="lbfgs")
+    assert [column.numeric for column in one.table.columns] == [True, False, False] and one.table.columns[1].fill
+    new = pd.read_csv(tmp_path / "a.csv", dtype=str, keep_default_na=False).drop(columns=["y", "day"])
+    agrees(one, new, tmp_path)
+    new.loc[:9, "code"], new.loc[5:14, "code"], new.loc[3:7, "x"] = "123", "", ""
+    agrees(one, new, tmp_path)
+    hashed = ColumnOptions(hashed={"city": 4})
+    for columns_asked, dropped, wrong in ((asked, (), "day"), (hashed, ("day",), "city")):
+        about = {**how, "columns": columns_asked, "drop": dropped, "overwrite": True}
+        convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, **about)
+        with pytest.raises(InputError, match=f"column '{wrong}': the operators of ONNX cannot"):
+            onnx_graph.build(api.train(tmp_path / "d", lam=1e-2, solver="lbfgs"))
+
+
 def test_metadata_has_the_columns():
     """A column that is called as an output gets another name, which the metadata say; without words there is one X."""
     about = {"threshold": 0.25, "label_map": {"-1": 0.0, "+1": 1.0}, "zero_based": False, "measure": "prbep"}
-    columns = (Column("score", None, True), Column("column score", ("a", "b")), Column("x"))
-    one = model.Model(np.arange(5.0), about, Table(columns, "y"))
+    given = (Column("score", None, True), Column("column score", ("a", "b")), Column("x"))
+    one = model.Model(np.arange(5.0), about, Table(given, "y"))
     found = onnx.load_from_string(onnx_graph.build(one))
     known = {entry.key: json.loads(entry.value) for entry in found.metadata_props}
     assert known == {
         "measure": "prbep",
         "threshold": 0.25,
         "columns": [
-            {"name": "score", "input": "column column score", "type": "number"},
-            {"name": "column score", "input": "column score", "type": "category"},
-            {"name": "x", "input": "x", "type": "number"},
+            {"name": "score", "input": "column column score", "kind": "number", "type": "double"},
+            {"name": "column score", "input": "column score", "kind": "category", "type": "string"},
+            {"name": "x", "input": "x", "kind": "number", "type": "double"},
         ],
     }
     assert [one.name for one in found.graph.input] == ["column column score", "column score", "x"]
@@ -124,4 +152,4 @@ def test_metadata_has_the_columns():
 
 
 def test_what_is_missing_in_csv_is_missing_in_onnx():
-    assert list(onnx_graph.MISSING) == arrow._MISSING
+    assert onnx_graph.MISSING == columns._MISSING

@@ -37,6 +37,8 @@ NAMES = [
     "model",
     "checkpoint",
     "csv",
+    "encoded",
+    "encoding",
     "parquet",
     "npz",
     "npy",
@@ -115,7 +117,8 @@ def child(name: str, words: list[str]) -> int:
     import atheris
 
     if name != "text":  # Numba cannot compile code that is instrumented
-        for kernels in ("data.duplicates", "data.formats.svmlight_kernels", "matrix.kernels"):
+        formats = [f"data.formats.{name}_kernels" for name in ("survey", "svmlight")]
+        for kernels in ("data.duplicates", *formats, "matrix.kernels"):
             importlib.import_module(f"distsms.{kernels}")
     with atheris.instrument_imports(include=["distsms"], enable_loader_override=False):
         from tests.support import hostile

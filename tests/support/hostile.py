@@ -16,15 +16,17 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from distsms.data.convert import convert
 from distsms.data.formats import rows, svmlight, text_files
 from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.registry import open_reader
-from distsms.data.shards.dataset import load, write_data
+from distsms.data.shards.dataset import load, read_manifest, write_data
 from distsms.errors import InputError
 from distsms.inference import model
 from distsms.parallel.communicator import Communicator
 from distsms.training import checkpoint
-from tests.support.files import write_anndata
+from tests.support.files import write_anndata, write_csv
 
 ALONE = Communicator()
 INFO = {"label_map": {"+1": 1, "-1": -1}, "threshold": 0.5, "bias": 0.0, "zero_based": False, "J": 0.5}
@@ -174,7 +176,40 @@ def _table(folder: Path, name: str, seeds: list[bytes], reading: ReadOptions) ->
 def csv(folder: Path) -> Target:
     """A table as text."""
     lines = b'id,y,a,"b, c"\n1,yes,0.5,red\n2,no,,"blue, green"\n3,yes,-1e3,NA\n'
-    return _table(folder, "hostile.csv", [lines, gzip.compress(lines)], ReadOptions(label="y", id="id", positive="yes"))
+    dates = b"id;y;when;t\n1;yes;2024-05-31T12:30:00+02:00;a b\n2;no;;NA\n3;yes;2023-02-28;c\n"
+    asked = ReadOptions(label="y", id="id", positive="yes")
+    return _table(folder, "hostile.csv", [lines, gzip.compress(lines), dates], asked)
+
+
+def encoded(folder: Path) -> Target:
+    """A table as text, whose columns are dates in a named form, hashed words, codes and rare categories."""
+    lines = b"y,day,words,code,c\n1,31.12.2024,red red blue,07,a\n0,01.01.1970,,7.0,b\n1,,\xc3\xa9t\xc3\xa9,12,a\n"
+    how = ColumnOptions(("code", "c"), (), {"day": "%d.%m.%Y"}, {"words": 4}, 2)
+    return _table(folder, "hostile.csv", [lines], ReadOptions(label="y", columns=how, decimal=","))
+
+
+def encoding(folder: Path) -> Target:
+    """The encoding of a table, in a manifest; a table is read by it."""
+    write_csv(
+        folder / "rows.csv", ["y", "d", "w", "x"], [[k % 2, f"2024-01-0{k + 1}", "ab"[k % 2], k] for k in range(9)]
+    )
+    how = ColumnOptions(hashed={"w": 3})
+    convert([folder / "rows.csv"], folder / "hostile", ALONE, label="y", columns=how)
+    path = folder / "hostile" / "manifest.json"
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        table = read_manifest(folder / "hostile").table
+        if table is not None and table.p <= 1000:
+            reading = ReadOptions(table=table, labelled=False, ignore_new=True)
+            try:
+                reader = open_reader([folder / "rows.csv"], reading, ALONE)
+                found = rows.concatenate([block for share in reader.plan(1) for block in reader.read(share)])
+            except InputError as error:
+                raise InputError(f"{error} (hostile)") from error
+            sound(found)
+
+    return Target([path.read_bytes()], read)
 
 
 def parquet(folder: Path) -> Target:
@@ -228,6 +263,8 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "model": model_file,
     "checkpoint": checkpoint_file,
     "csv": csv,
+    "encoded": encoded,
+    "encoding": encoding,
     "parquet": parquet,
     "npz": npz,
     "npy": npy,

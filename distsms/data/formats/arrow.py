@@ -1,8 +1,9 @@
-"""CSV and Parquet, read by pyarrow in batches of whole rows. No other module imports pyarrow.
+"""CSV and Parquet files, read by pyarrow in batches of whole rows, and rows in memory as if they were a file.
 
-CSV: the first line of each file names its columns. Fields are separated by commas (in .tsv: tabs) and may be quoted. A
-row is a line, so that ranks can begin at any line. Space around a field is ignored. Columns have no type: every field
-is read as text, and as missing if it is empty, NA, NaN, nan, NULL or null.
+CSV: the first line of each file names its columns. It also shows what separates the fields: tabs in .tsv, else commas,
+or semicolons, tabs or bars if it has no comma. Fields may be quoted. A row is a line, so that ranks can begin at any
+line. Columns have no type: every field is read as text (`columns.clean`). Where semicolons separate the fields, numbers
+may have decimal commas.
 
 Parquet: columns have the types that the file gives them.
 """
@@ -16,26 +17,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from distsms.data import row_metadata
-from distsms.data.formats import rows, text_files
-from distsms.data.formats.table_schema import format_names
+from distsms.data.formats import columns, rows, text_files
+from distsms.data.formats.table_schema import VERSION, format_names
 from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
 
-try:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.csv as arrow_csv
-    import pyarrow.parquet as arrow_parquet
-except ImportError as absent:
-    raise InputError(
-        f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. pip install 'distsms[tables]' (or, "
-        "where numpy is older than 2: pip install 'pyarrow<24')"
-    ) from absent
+import pyarrow as pa  # isort: skip
+import pyarrow.csv as arrow_csv  # isort: skip
+import pyarrow.parquet as arrow_parquet  # isort: skip
 
 BATCH_ROWS = 2**14
 """Rows of a Parquet file that are read at a time."""
-_MISSING = ["", "NA", "NaN", "nan", "NULL", "null"]
-_NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
+WIDE = 1000
+"""A CSV file with at least so many columns is parsed as one column of all fields, since each column costs time."""
+SEPARATORS = ",;\t|"
 
 
 class BatchPosition(NamedTuple):
@@ -49,9 +44,11 @@ class Batch(NamedTuple):
     """Consecutive rows of some columns."""
 
     position: BatchPosition
-    columns: dict[str, Any]  # name -> pyarrow array (n,)
+    columns: Mapping[str, Any]  # name -> pyarrow array (n,); see `distsms.data.formats.columns`
     n: int
-    metadata: Mapping[str, list[str]] = MappingProxyType({})  # name -> (n,) strings with all digits; see `as_strings`
+    metadata: Mapping[str, list[str]] = MappingProxyType(
+        {}
+    )  # name -> (n,) strings with all digits; see `columns.as_strings`
 
 
 class CsvFiles:
@@ -59,10 +56,16 @@ class CsvFiles:
 
     compressed = False
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = list(paths)
+    def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".") -> None:
+        self.paths, self._version, self._decimal = list(paths), version, decimal
+        self._separators = dict[str, str]()
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
+        self._places = {path: {name: k for k, name in enumerate(names)} for path, names in self.headers.items()}
+
+    def mine(self, comm: Communicator) -> list[text_files.ByteRange]:
+        """Return this rank's share of the rows."""
+        return self.plan(comm.size)[comm.rank]
 
     def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
         """Cut the files into shares; see `text_files.plan`."""
@@ -88,7 +91,8 @@ class CsvFiles:
                 if body.strip():
                     position = BatchPosition(byte_range.path, offset + len(text) - len(body))
                     found = self._parse(body, position, list(dict.fromkeys([*names, *metadata])))
-                    yield found._replace(metadata={name: as_strings(found.columns[name]) for name in metadata})
+                    strings = {name: columns.as_strings(found.columns[name]) for name in metadata}
+                    yield found._replace(metadata=strings)
 
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and line of a row of the batch at `position`, for messages. Reads the file up to that row."""
@@ -98,11 +102,17 @@ class CsvFiles:
         with text_files.open_text(path) as stream:
             first = stream.readline().removeprefix(text_files.BYTE_ORDER_MARK).decode("utf-8", "replace")
         try:
-            names = [name.strip() for name in next(csv.reader([first], delimiter=_delimiter(path)), [])]
+            by = (
+                "\t"
+                if _ending(path) == ".tsv"
+                else next((mark for mark in SEPARATORS if _n_fields(first, mark) > 1), ",")
+            )
+            names = [name.strip() for name in next(csv.reader([first], delimiter=by), [])]
         except csv.Error as error:
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
+        self._separators[path] = by
         return _distinct(names, f"{path}:1")
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str]) -> Batch:
@@ -112,7 +122,9 @@ class CsvFiles:
         except UnicodeDecodeError as error:
             line = text_files.line_number(text_files.TextPosition(*position), text, error.start)
             raise InputError(f"{position.path}:{line}: is not UTF-8 ({error.reason}); expected CSV in UTF-8") from error
-        delimiter = _delimiter(position.path)
+        delimiter = self._separators[position.path]
+        if len(header) >= WIDE and (wide := self._parse_wide(text, position, delimiter)):
+            return wide
         # A row of empty fields goes after the last one. A quote that is still open there would swallow it.
         guard = delimiter.join(['""'] * len(header)).encode() + b"\n"
         text += b"" if text.endswith(b"\n") else b"\n"
@@ -150,7 +162,32 @@ class CsvFiles:
                 "must be one line (Parquet has no such limit)"
             )
         table = table.slice(0, lines)
-        return Batch(position, {name: _fields(table[name]) for name in names}, lines)
+        return Batch(position, {name: self._clean(table[name], delimiter) for name in names}, lines)
+
+    def _parse_wide(self, text: bytes, position: BatchPosition, delimiter: str) -> Batch | None:
+        """Parse lines of many fields without quotes; None for lines that are not of this kind."""
+        mark, header = delimiter.encode(), self.headers[position.path]
+        body = text.replace(b"\r\n", b"\n").strip(b"\n")
+        if b'"' in body or b"\r" in body or b"\n\n" in body:
+            return None
+        lines = body.split(b"\n")
+        if any(line.count(mark) + 1 != len(header) for line in lines):
+            return None
+        cells = body.replace(mark, b"\n") + b"\n"
+        flat = arrow_csv.read_csv(
+            pa.py_buffer(cells),
+            arrow_csv.ReadOptions(use_threads=False, block_size=len(cells) + 1, column_names=["cells"]),
+            arrow_csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
+            arrow_csv.ConvertOptions(column_types={"cells": pa.string()}, strings_can_be_null=False),
+        )["cells"]
+        found = self._clean(flat, delimiter)
+        return Batch(position, columns.WideColumns(found, header, self._places[position.path]), len(lines))
+
+    def _clean(self, column: Any, delimiter: str) -> Any:
+        """Return strings as one array, with nulls for missing values."""
+        text = column.combine_chunks()
+        text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
+        return columns.clean(text, self._version, "," if delimiter == ";" else self._decimal)
 
     def _line(self, position: BatchPosition, wanted: Any) -> int:
         """Return the number, from 1, of the first line from `position` on for which `wanted(row, line)` is true."""
@@ -172,8 +209,8 @@ class ParquetFiles:
 
     compressed = True
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = list(paths)
+    def __init__(self, paths: Sequence[str], version: int = VERSION) -> None:
+        self.paths, self._version = list(paths), version
         self.counts, self.headers = [], {}
         for path in self.paths:
             with _parquet(path) as file:
@@ -186,6 +223,10 @@ class ParquetFiles:
                 self.counts.append((path, n))
                 self.headers[path] = _distinct(file.schema_arrow.names, path)
         self.names = self.headers[self.paths[0]]
+
+    def mine(self, comm: Communicator) -> list[rows.RowRange]:
+        """Return this rank's share of the rows."""
+        return self.plan(comm.size)[comm.rank]
 
     def plan(self, n_shares: int) -> list[list[rows.RowRange]]:
         """Cut the files into shares by numbers of rows, wherever row groups end."""
@@ -222,8 +263,7 @@ class ParquetFiles:
             if start < stop:
                 part = batch.slice(start, stop - start)
                 position = BatchPosition(row_range.path, first + start)
-                typed = {name: _typed(part[name], name, row_range.path) for name in names}
-                yield Batch(position, typed, len(part), {name: as_strings(part[name]) for name in metadata})
+                yield _batch(part, position, names, metadata, self._version)
             first += batch.num_rows
         if first != end:
             raise InputError(
@@ -274,82 +314,54 @@ class ParquetWriter:
         self._writer.write_table(table)
 
 
-def open_files(paths: Sequence[str]) -> CsvFiles | ParquetFiles:
+class FrameFile:
+    """Rows in memory, a pyarrow Table or a pandas DataFrame, that are read like a file. Each rank has its own."""
+
+    compressed = False
+
+    def __init__(self, frame: Any, name: str = "the table", version: int = VERSION) -> None:
+        try:
+            table = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InputError(f"{name}: cannot be read as a table: {error}") from error
+        self._table, self._version = table.combine_chunks(), version
+        self.paths = [name]
+        self.names = _distinct([str(column) for column in table.column_names], name)
+        self.headers = {name: self.names}
+
+    def mine(self, comm: Communicator) -> list[rows.RowRange]:
+        """Return the rows: they are all of this rank."""
+        return self.plan(1)[0]
+
+    def plan(self, n_shares: int) -> list[list[rows.RowRange]]:
+        """Cut this rank's rows into shares."""
+        return rows.plan([(self.paths[0], self._table.num_rows)], n_shares)
+
+    def batches(
+        self, share: Iterable[rows.RowRange], names: Sequence[str], metadata: Sequence[str] = ()
+    ) -> Iterator[Batch]:
+        """Yield the rows of a share, as `CsvFiles.batches` does."""
+        for row_range in share:
+            for part in row_range.parts(BATCH_ROWS):
+                chosen = self._table.slice(part.start, part.stop - part.start)
+                position = BatchPosition(part.path, part.start)
+                yield _batch(chosen.combine_chunks().to_batches()[0], position, names, metadata, self._version)
+
+    def where(self, position: BatchPosition, row: int) -> str:
+        """Return the number of a row of the batch at `position`, for messages."""
+        return f"{position.path}: row {position.at + row} (counted from 0)"
+
+
+def open_files(paths: Sequence[str], version: int = VERSION, decimal: str = ".") -> CsvFiles | ParquetFiles:
     """Return the files, by the format that the first file's name tells."""
-    return ParquetFiles(paths) if paths[0].endswith((".parquet", ".pq")) else CsvFiles(paths)
+    if paths[0].endswith((".parquet", ".pq")):
+        return ParquetFiles(paths, version)
+    return CsvFiles(paths, version, decimal)
 
 
-def is_text(column: Any) -> bool:
-    """Whether a column of a batch holds strings rather than numbers."""
-    return pa.types.is_string(column.type)
-
-
-def is_not_number(column: Any) -> Any:
-    """Return where a column of strings holds something that is not a number, (n,) bool."""
-    return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)
-
-
-def unique_values(column: Any, where: Any = None) -> set[Any]:
-    """Return the different values of a column, missing ones left out; with `where` (n,) bool, of those rows only."""
-    some = column if where is None else column.filter(pa.array(where))
-    return set(pc.unique(some).drop_null().to_pylist())
-
-
-def dictionary_encode(column: Any) -> tuple[Any, Any]:
-    """Return the different values of a column as an array, without missing ones, and the number of each row's, (n,)."""
-    found = pc.dictionary_encode(column)
-    return found.dictionary, found.indices.to_numpy(zero_copy_only=False)
-
-
-def as_float(column: Any) -> Any:
-    """Return a column of numbers, or of strings that are numbers, as (n,) float64; NaN where it is missing."""
-    return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
-
-
-def as_strings(column: Any) -> list[str]:
-    """Return each value of a column as it was read, "" where it is missing; as `row_metadata.as_strings`."""
-    if pa.types.is_floating(column.type):
-        return row_metadata.as_strings(column.to_numpy(zero_copy_only=False))
-    return [(text or "").strip() for text in as_text(column).to_pylist()]
-
-
-def as_text(column: Any) -> Any:
-    """Return a column as strings, whatever its type."""
-    return pc.cast(column, pa.string())
-
-
-def codes(column: Any, categories: Sequence[str]) -> Any:
-    """Return the number of each row's category, (n,) int64; -1 if it is none of the categories."""
-    found = pc.index_in(column, value_set=pa.array(categories, pa.string()), skip_nulls=True)
-    return pc.fill_null(pc.cast(found, pa.int64()), -1).to_numpy(zero_copy_only=False)
-
-
-def is_missing(column: Any) -> Any:
-    """Return where a column has no value, (n,) bool."""
-    return pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
-
-
-def _fields(column: Any) -> Any:
-    """Return a column of a CSV file as one array of strings, with nulls for missing values."""
-    text = pc.utf8_trim_whitespace(column.combine_chunks())
-    text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
-    return pc.if_else(pc.is_in(text, value_set=pa.array(_MISSING)), pa.scalar(None, pa.string()), text)
-
-
-def _typed(column: Any, name: str, path: str) -> Any:
-    """Return a column of a Parquet file as strings or float64."""
-    kind = column.type
-    column.validate(full=True)  # otherwise strings need not be UTF-8
-    if pa.types.is_dictionary(kind):
-        return as_text(column.dictionary_decode())
-    if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean)):
-        return as_text(column)
-    if any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)):
-        return pc.cast(column, pa.float64(), safe=False)
-    raise InputError(
-        f"{path}: column {name!r} has the type {kind}, which is neither numbers nor strings: convert it, or leave it "
-        "out with --drop"
-    )
+def _batch(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], version: int) -> Batch:
+    typed = {name: columns.typed(part[name], name, position.path, version) for name in names}
+    return Batch(position, typed, len(part), {name: columns.as_strings(part[name]) for name in metadata})
 
 
 @contextlib.contextmanager
@@ -362,11 +374,18 @@ def _parquet(path: str) -> Iterator[Any]:
 
 
 def _distinct(names: list[str], where: str) -> list[str]:
-    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
-        raise InputError(f"{where}: the column name {twice[0]!r} occurs twice; columns: {format_names(names)}")
+    if len(set(names)) < len(names):
+        seen = set[str]()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InputError(f"{where}: the column name {twice!r} occurs twice; columns: {format_names(names)}")
     return names
 
 
-def _delimiter(path: str) -> str:
+def _ending(path: str) -> str:
+    """Return what the file's name ends in, that of a compressed file left out."""
     base, ending = os.path.splitext(path)
-    return "\t" if (os.path.splitext(base)[1] if ending in text_files.COMPRESSED else ending) == ".tsv" else ","
+    return os.path.splitext(base)[1] if ending in text_files.COMPRESSED else ending
+
+
+def _n_fields(line: str, delimiter: str) -> int:
+    return len(next(csv.reader([line], delimiter=delimiter), []))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.rows import RowBlock
 from distsms.data.formats.table_schema import Table
 from distsms.data.labels import Label
@@ -33,6 +34,10 @@ class ReadOptions:
         The columns that give each row its group and its time (`distsms.data.row_metadata`). For svmlight text, "qid".
     keep : tuple of str
         Those columns of groups and times that are features as well.
+    columns : ColumnOptions
+        How the columns of a table become features.
+    decimal : str
+        The decimal mark in CSV, "." or ",".
     table, label_map : Table, mapping or None
         The columns and labels of the training data, by which other files of the same kind are read. None: the reader
         finds them out.
@@ -51,6 +56,8 @@ class ReadOptions:
     group: str | None = None
     time: str | None = None
     keep: tuple[str, ...] = ()
+    columns: ColumnOptions = field(default_factory=ColumnOptions)
+    decimal: str = "."
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
     labelled: bool = True
@@ -76,6 +83,11 @@ class Reader(Protocol):
     @property
     def table(self) -> Table | None:
         """The names of the columns and their categories; None where columns have numbers only."""
+        ...
+
+    @property
+    def reports(self) -> list[ColumnReport] | None:
+        """What to tell about each column of a table; None where the reader did not have to find it out."""
         ...
 
     @property

@@ -14,6 +14,7 @@ from scipy import sparse
 from distsms.data import labels, row_metadata
 from distsms.data.formats import rows
 from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.rows import RowBlock, RowRange, index_dtype
 from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import RowMetadata
@@ -33,6 +34,7 @@ class RowRangeReader(ABC):
     """Base class of these readers; see `distsms.data.formats.base.Reader`. Labels and ids are columns besides X."""
 
     table: Table | None = None
+    reports = None
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
@@ -40,8 +42,11 @@ class RowRangeReader(ABC):
         self.label_map: Mapping[str, Any] | None = options.label_map
         self.has_ids = options.id is not None
         with comm.fail_together():
-            if options.drop or options.keep:
-                raise InputError(f"{paths[0]}: --drop and --keep are for CSV and Parquet")
+            if options.drop or options.keep or options.columns != ColumnOptions() or options.decimal != ".":
+                raise InputError(
+                    f"{paths[0]}: --drop, --keep, --categorical, --numeric, --date, --hash, --min-count and --decimal "
+                    "are for CSV and Parquet"
+                )
             self.sizes = {path: self.read_size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}
             if len(set(widths.values())) > 1:

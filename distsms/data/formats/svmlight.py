@@ -51,7 +51,7 @@ class SvmlightReader:
 
     def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
         self.paths, self.options, self.warnings = paths, options, Counter[str]()
-        self.label_map = options.label_map
+        self.label_map, self.reports = options.label_map, None
 
     def plan(self, n_shares: int) -> list[list[ByteRange]]:
         """Cut the input into shares; see `text_files.plan`."""

@@ -1,51 +1,159 @@
-"""The columns of a table and the features that are made of them, the same in training and in prediction.
+"""The encoding of a table: which columns become features, and how. A value, kept in the manifest and in the model.
 
-A column of numbers is one feature. A column of strings is categorical: each category is a feature that is 1 in the rows
-that have it. A missing value is 0 in all features of its column. If the training data had missing values in a column,
-one more feature marks them: it is 1 in the rows where the value is missing.
+A column is taken for one of these kinds (`Column.kind`); a missing value is marked by one more feature, `COLUMN is
+missing`, if the training rows had missing values in the column.
+
+number      one feature, the number; a missing value counts as `fill`, the mean of the training rows
+category    a feature of 0 and 1 for each category, and if rare ones were put together, `COLUMN: other` for all others
+date        the time as a number, years since 2000, and features of 0 and 1 for month, weekday, and hour; all in UTC
+hash        2^bits features; each token (or the whole value) adds 1 or -1 to the one that its hash says
+
+`distsms.data.formats.encoding` computes the features. `VERSION` is that of the record as JSON: records of version 1
+have numbers (with a fill of 0) and categories only, as they were written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+import calendar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from distsms.errors import InputError
 
-MAX_CATEGORIES = 100_000
-"""The largest number of categories: a column with more is probably free text or an identifier."""
+VERSION = 2
+NUMBER, CATEGORY, DATE, HASH = "number", "category", "date", "hash"
+KINDS = (NUMBER, CATEGORY, DATE, HASH)
+MAX_BITS = 28
+WEEKDAYS = tuple(calendar.day_abbr)
+DATE_PARTS = {"month": tuple(map(str, range(1, 13))), "weekday": WEEKDAYS, "hour": tuple(map(str, range(24)))}
+"""The parts of a date that have a feature for each value, and the names of these values."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
+    """One column of a table. A field that its kind does not need has its default.
 
     Parameters
     ----------
     name : str
         The name of the column.
     categories : tuple of str or None
-        The categories, sorted, in the order of their features; None for a column of numbers.
+        The categories, sorted, in the order of their features; None for other kinds.
     missing : bool
         Whether there is a feature that marks missing values.
+    kind : str
+        One of `KINDS`; empty: a category if there are categories, else a number.
+    fill : float
+        What a missing number, or date (as years since 2000), counts as.
+    other : bool
+        Whether all values that are none of the categories have a feature together.
+    numeric : bool
+        Whether the values are numbers that name something, so that 7, 07 and 7.0 are the same one.
+    format : str or None
+        How dates are written, in the letters of strptime; None is ISO 8601.
+    hours : bool
+        Whether a date has features for the hour.
+    bits : int
+        The logarithm of the number of features of a hashed column.
+    tokens : bool
+        Whether the words of a value are hashed rather than the value.
     """
 
     name: str
     categories: tuple[str, ...] | None = None
     missing: bool = False
+    kind: str = ""
+    fill: float = 0.0
+    other: bool = False
+    numeric: bool = False
+    format: str | None = None
+    hours: bool = False
+    bits: int = 0
+    tokens: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.kind:
+            object.__setattr__(self, "kind", NUMBER if self.categories is None else CATEGORY)
+        if (
+            self.kind not in KINDS
+            or (self.kind == CATEGORY) != (self.categories is not None)
+            or not np.isfinite(self.fill)
+            or not (1 if self.kind == HASH else 0) <= self.bits <= (MAX_BITS if self.kind == HASH else 0)
+        ):
+            raise ValueError(f"column {self.name!r:.60}: kind, categories, fill and bits contradict each other")
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts of a date that have features, by the keys of `DATE_PARTS`."""
+        return ["month", "weekday", *["hour"] * self.hours] if self.kind == DATE else []
+
+    @property
+    def n_values(self) -> int:
+        """The number of features without the one that marks missing values."""
+        if self.kind == CATEGORY:
+            return len(self.categories or ()) + self.other
+        if self.kind == HASH:
+            return 1 << self.bits
+        return 1 + sum(len(DATE_PARTS[part]) for part in self.parts)
 
     @property
     def n_features(self) -> int:
         """The number of features that are made of the column."""
-        return (1 if self.categories is None else len(self.categories)) + self.missing
+        return self.n_values + self.missing
 
     def feature_names(self) -> list[str]:
         """Return the names of the column's features."""
-        names = [self.name] if self.categories is None else [f"{self.name}={category}" for category in self.categories]
-        return names + [f"{self.name} is missing"] * self.missing
+        name = self.name
+        if self.kind == CATEGORY:
+            names = [f"{name}={category}" for category in self.categories or ()] + [f"{name}: other"] * self.other
+        elif self.kind == HASH:
+            names = [f"{name} hash {k}" for k in range(self.n_values)]
+        elif self.kind == DATE:
+            names = [f"{name} (years since 2000)"]
+            names += [f"{name}: {part}={value}" for part in self.parts for value in DATE_PARTS[part]]
+        else:
+            names = [name]
+        return names + [f"{name} is missing"] * self.missing
+
+    def describe(self) -> str:
+        """Return in a word or two how many features of which kind are made."""
+        return {CATEGORY: str(len(self.categories or ())), HASH: f"2^{self.bits}"}.get(self.kind, self.kind)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record: name, kind, categories, missing, and the other fields that are not their defaults."""
+        always, defaults = ("name", "categories", "missing", "kind"), _defaults()
+        return {name: value for name, value in vars(self).items() if name in always or value != defaults[name]}
+
+    @classmethod
+    def from_json(cls, record: Any) -> Column:
+        """Return the column of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
+        if not isinstance(record, dict):
+            raise TypeError("the record of a column must be an object")
+        known = dict(record)
+        if set(known) - set(_defaults()):
+            later = min(set(known) - set(_defaults()))
+            raise ValueError(f"this distsms does not know the field {later!r:.60} of a column")
+        categories = record["categories"]
+        known |= {"name": str(record["name"]), "categories": None if categories is None else tuple(categories)}
+        for name in ("missing", "other", "numeric", "hours", "tokens"):
+            if not isinstance(known.get(name, False), bool):
+                raise TypeError(f"{name} of a column must be true or false")
+        if not isinstance(known.get("format", ""), str | None) or not isinstance(known.get("bits", 0), int):
+            raise TypeError("format or bits of a column have another type")
+        if any(not isinstance(category, str) for category in known["categories"] or ()):
+            raise TypeError("categories must be strings")
+        return cls(**{**known, "fill": float(known.get("fill", 0.0)), "bits": int(known.get("bits", 0))})
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return {field.name: field.default for field in fields(Column)}
 
 
 @dataclass(frozen=True)
@@ -59,18 +167,32 @@ class Table:
     label, id : str or None
         The columns of labels and of row ids; None if there are none.
     dropped : tuple of str
-        Columns that were left out on purpose. Other files of the same kind may have them or not.
+        Columns that were left out. Other files of the same kind may have them or not.
+    version : int
+        How cells are read: from 2 on, space around the strings of Parquet files is cut off, and the same strings count
+        as missing there as in CSV.
+    decimal : str
+        The decimal mark of the numbers in CSV: "," also reads points.
     """
 
     columns: tuple[Column, ...]
     label: str | None = None
     id: str | None = None
     dropped: tuple[str, ...] = ()
+    version: int = VERSION
+    decimal: str = "."
 
     @cached_property
     def feature_starts(self) -> list[int]:
         """The number of the first feature of each column, followed by p."""
         return list(accumulate((column.n_features for column in self.columns), initial=0))
+
+    @cached_property
+    def numbers(self) -> tuple[list[Column], NDArray[np.int64], NDArray[np.float64]]:
+        """The columns of numbers, and of each its feature and what missing values count as, (m,)."""
+        found = [pair for pair in zip(self.columns, self.feature_starts, strict=False) if pair[0].kind == NUMBER]
+        numbers = [column for column, _ in found]
+        return numbers, np.array([start for _, start in found], np.int64), np.array([one.fill for one in numbers])
 
     @property
     def p(self) -> int:
@@ -82,37 +204,42 @@ class Table:
         """The names of all p features."""
         return [name for column in self.columns for name in column.feature_names()]
 
+    def measured(self) -> NDArray[np.bool_]:
+        """Return which features hold numbers or dates, (p,): not categories, parts of dates, hashes, missing values."""
+        found = np.zeros(self.p, bool)
+        starts = zip(self.columns, self.feature_starts, strict=False)
+        found[[start for column, start in starts if column.kind in (NUMBER, DATE)]] = True
+        return found
+
     def describe(self) -> str:
         """Return a line for people that says how many columns of each kind there are."""
-        numbers = sum(column.categories is None for column in self.columns)
-        categorical = [f"{column.name} ({len(column.categories)})" for column in self.columns if column.categories]
-        shown = ", ".join(categorical[:10]) + (", ..." if len(categorical) > 10 else "")
+        of = {kind: [column for column in self.columns if column.kind == kind] for kind in KINDS}
+        text = f"{len(of[NUMBER])} of numbers"
+        for kind, what in ((CATEGORY, "of categories"), (DATE, "of dates"), (HASH, "hashed")):
+            if of[kind]:
+                named = [column.name if kind == DATE else f"{column.name} ({column.describe()})" for column in of[kind]]
+                text += f", {len(of[kind])} {what}: {', '.join(named[:10])}{', ...' * (len(named) > 10)}"
         missing = sum(column.missing for column in self.columns)
-        return (
-            f"{numbers} of numbers"
-            + (f", {len(categorical)} of categories: {shown}" if categorical else "")
-            + (f"; {missing} for missing values" if missing else "")
-        )
+        return text + (f"; {missing} for missing values" if missing else "")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record for manifest and model. It has the key `dropped` only if something was dropped."""
-        record = asdict(self)
-        if not self.dropped:
-            del record["dropped"]
-        return record
+        """Return the record for manifest and model. Fields that are their defaults are left out."""
+        record: dict[str, Any] = {"version": self.version} if self.version > 1 else {}
+        record |= {"columns": [column.as_json() for column in self.columns], "label": self.label, "id": self.id}
+        record |= {"dropped": list(self.dropped)} if self.dropped else {}
+        return record | ({"decimal": self.decimal} if self.decimal != "." else {})
 
     @classmethod
     def from_json(cls, record: Any) -> Table:
         """Return the table of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
-        columns = tuple(
-            Column(
-                str(column["name"]),
-                None if column["categories"] is None else tuple(column["categories"]),
-                column["missing"],
-            )
-            for column in record["columns"]
-        )
-        return cls(columns, record["label"], record["id"], tuple(map(str, record.get("dropped", ()))))
+        if not isinstance(record, dict):
+            raise TypeError("the record of a table must be an object")
+        version = record.get("version", 1)
+        if not isinstance(version, int) or not 1 <= version <= VERSION:
+            raise ValueError(f"the encoding of the table has version {version!r:.20}; update distsms")
+        columns = tuple(map(Column.from_json, record["columns"]))
+        dropped = tuple(map(str, record.get("dropped", ())))
+        return cls(columns, record["label"], record["id"], dropped, version, str(record.get("decimal", ".")))
 
 
 def check_same_features(ours: Table, theirs: Table, where: object, ignore_new: bool) -> None:
@@ -120,15 +247,24 @@ def check_same_features(ours: Table, theirs: Table, where: object, ignore_new: b
 
     With `ignore_new`, the data set may have more features after those of the model.
     """
-    if ours.feature_names == (theirs.feature_names[: ours.p] if ignore_new else theirs.feature_names):
-        return
-    pairs = zip(ours.feature_names, theirs.feature_names, strict=False)
-    k, (a, b) = next(((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1]), (-1, ("", "")))
-    difference = f"feature {k} is {b!r} there and {a!r} here" if k >= 0 else f"{theirs.p} there and {ours.p} here"
-    raise InputError(
-        f"{where}: was made with other columns or categories than the model's training data ({difference}). "
-        "Convert it again with --like TRAINING_DATA, or give the table itself"
-    )
+    difference = ""
+    if ours.feature_names != (theirs.feature_names[: ours.p] if ignore_new else theirs.feature_names):
+        pairs = zip(ours.feature_names, theirs.feature_names, strict=False)
+        k, (a, b) = next(((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1]), (-1, ("", "")))
+        difference = f"feature {k} is {b!r} there and {a!r} here" if k >= 0 else f"{theirs.p} there and {ours.p} here"
+    else:
+        for here, there in zip(ours.columns, theirs.columns, strict=False):
+            if there.missing and there.fill != here.fill:
+                difference = f"a missing {here.name!r} counts as {there.fill:.6g} there and as {here.fill:.6g} here"
+                break
+            if (there.format, there.tokens) != (here.format, here.tokens):
+                difference = f"{here.name!r} is read in another way"
+                break
+    if difference:
+        raise InputError(
+            f"{where}: was made with other columns or categories than the model's training data ({difference}). "
+            "Convert it again with --like TRAINING_DATA, or give the table itself"
+        )
 
 
 def check_columns(
@@ -154,10 +290,11 @@ def check_columns(
     first : str, optional
         The file whose columns are wanted, if they are not those of training data.
     """
-    if missing := [name for name in wanted if name not in set(there)]:
+    present, known = set(there), {*wanted, *optional}
+    if missing := [name for name in wanted if name not in present]:
         source = f"{first} has" if first else "the training data had"
         raise InputError(f"{path}: has no column {missing[0]!r}, which {source}; it has {format_names(there)}")
-    new = [name for name in there if name not in {*wanted, *optional}]
+    new = [name for name in there if name not in known]
     if new and not ignore_new:
         again = "" if first else ", or make the training data again with it"
         advice = f"Remove it from the file{again}" if ignore_new is None else "--ignore-new-features leaves it out"
@@ -165,9 +302,7 @@ def check_columns(
         raise InputError(f"{path}: has the column {new[0]!r}, which {lacking}. {advice}")
 
 
-def format_names(names: Sequence[str]) -> str:
-    """Return names for a message, at most twenty. If a single name looks like several fields, say so."""
-    text = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    if len(names) == 1 and (mark := next((mark for mark in ";\t|" if mark in names[0]), None)):
-        text += f" (fields must be separated by commas, or tabs in .tsv; found {mark!r})"
-    return text
+def format_names(names: Iterable[str]) -> str:
+    """Return names for a message, at most twenty."""
+    shown = list(names)
+    return ", ".join(map(repr, shown[:20])) + (", ..." if len(shown) > 20 else "")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -75,6 +75,7 @@ class DataBlock:
     n: int  # number of rows of all ranks
     p: int  # number of columns of `features`: `n_columns` of `load`, by default that of the data set
     bytes_read: int  # bytes of arrays that this rank read from files
+    label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
 
     def counted_scores(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
         """Return the scores and the labels of this rank's rows that count, those of weight 0 left out.

@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 
 FORMAT = "distsms-shards"
-VERSION = 1
+VERSION = 2
+"""That of data sets of tables, whose encoding older programs would not understand; others have version 1."""
 MANIFEST = "manifest.json"
 COMPRESSIONS = ("none", "blosc-lz4")
 EXPANSION = 256
@@ -82,6 +84,7 @@ class Manifest:
     creator: str
     ids: bool = False  # whether the rows have names
     table: Table | None = None  # the columns and categories of the features; None: columns have numbers only
+    columns: tuple[ColumnReport, ...] | None = None  # what the columns of the table were taken for
     normalization: Normalization = NOT_NORMALIZED  # for training; the shards hold the rows as they were
     split: dict[str, Any] | None = None  # for a part of the input; see `Splitter.record`
     compression: str = "none"  # of the arrays in the shards; see `distsms.data.shards.storage`
@@ -210,10 +213,11 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InputError(f"{where}: time: must be of numbers or of dates, from a first to a last one.")
     try:
         table = None if record.get("table") is None else Table.from_json(record["table"])
+        columns = None if record.get("columns") is None else tuple(map(ColumnReport.from_json, record["columns"]))
         kind, scale = record.get("normalize", "none"), record.get("scale")
         normalization = Normalization(kind, None if scale is None else np.array(scale, np.float64))
-    except (TypeError, KeyError, ValueError) as error:
-        raise InputError(f"{where}: table or scale is damaged: {error!r}") from error
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"{where}: table, columns or scale is damaged: {error!r}") from error
     p, compression = record["p"], record.get("compression", "none")
     if compression not in COMPRESSIONS:
         raise InputError(f"{where}: this distsms does not know the compression {compression!r:.60}; update distsms.")
@@ -228,6 +232,7 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {
         "ids": bool(record.get("ids", False)),
         "table": table,
+        "columns": columns,
         "normalization": normalization,
         "split": split,
         "compression": compression,

@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from distsms._version import __version__
+from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import (
     FORMAT,
@@ -34,6 +35,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.files import LOCK, atomic_write, exclusive, sync
 
 PARTIAL = ".partial"
+WIDE = 1000
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
 _DEFAULTS = {"ids": False, "compression": "none"}  # values that the manifest does not mention
 
@@ -72,6 +74,7 @@ def publish(
     normalization: Normalization = NOT_NORMALIZED,
     split: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Mapping[str, Any]] | None = None,
+    columns: Sequence[ColumnReport] | None = None,
 ) -> Manifest:
     """Make a data set of finished shards. Local: one rank (the root), after all ranks have finished theirs.
 
@@ -85,6 +88,8 @@ def publish(
         See `Manifest`.
     statistics : mapping, optional
         What the manifest says about groups, times and equal rows, from `groupby.group_statistics`.
+    columns : sequence of ColumnReport, optional
+        What the columns of a table were taken for.
 
     Returns
     -------
@@ -107,7 +112,8 @@ def publish(
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
     if not record["n"]:
         raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
-    record |= {} if table is None else {"table": table.as_json()}
+    record |= {} if table is None else {"version": VERSION, "table": table.as_json()}
+    record |= {} if columns is None else {"columns": [dict(vars(report)) for report in columns]}
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}
     record |= {name: dict(value) for name, value in more.items() if value is not None}
@@ -121,7 +127,8 @@ def publish(
             path.unlink()
     sync(directory)
     with atomic_write(manifest.path) as partial:
-        partial.write_bytes(json.dumps(record, indent=1).encode())
+        # Only without an indent it is written fast, which matters where a table has very many columns.
+        partial.write_bytes(json.dumps(record, indent=1 if len(columns or ()) < WIDE else None).encode())
     return manifest
 
 
@@ -162,7 +169,7 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the manifest's record of the shards: their entries, the sums, and what they have in common."""
     if len({entry["staged"] for entry in entries}) < len(entries):
         raise ValueError("two shards are one file")
-    record: dict[str, Any] = {"format": FORMAT, "version": VERSION, "creator": f"distsms {__version__}"}
+    record: dict[str, Any] = {"format": FORMAT, "version": 1, "creator": f"distsms {__version__}"}
     record["n"] = sum(entry["rows"] for entry in entries)
     record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
     for name in ("p", "layout", "dtype", "weights", *_DEFAULTS):

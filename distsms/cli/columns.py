@@ -1,0 +1,138 @@
+"""The options that say what the columns of a table are, and the table that shows what they are taken for."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from distsms.cli.types import count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distsms.data.formats.column_options import ColumnOptions, ColumnReport
+
+BITS = 16
+"""The logarithm of the number of features of a hashed column, if it is not given."""
+WIDTH, NAME_WIDTH, MOST_SHOWN = 80, 28, 40
+"""Characters in a line and in a name, and lines of the table."""
+
+
+def add_column_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options that say what the columns of a table are."""
+    parser.add_argument(
+        "--categorical",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COLUMN",
+        help="Take these columns of a table for categories, such as codes that are written as numbers.",
+    )
+    parser.add_argument(
+        "--numeric",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COLUMN",
+        help="Take these columns for numbers, also if they look like ids.",
+    )
+    parser.add_argument(
+        "--date",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=_date,
+        metavar="COLUMN[:FORM]",
+        help="Take these columns for dates, written in the FORM of strptime, such as day:%%d.%%m.%%Y (default: as"
+        " 2024-05-31 or 2024-05-31T12:30:00, which needs no option).",
+    )
+    parser.add_argument(
+        "--hash",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=_hash,
+        metavar="COLUMN[:BITS]",
+        help="Keep these columns of text, ids or very many categories: each word (or value) adds 1 or -1 to one of"
+        f" 2^BITS features (default: {BITS}).",
+    )
+    parser.add_argument(
+        "--min-count",
+        type=count,
+        default=1,
+        metavar="N",
+        help="Put categories with fewer than N rows together as one (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--decimal",
+        choices=(".", ","),
+        default=".",
+        help="The decimal mark of numbers in CSV. Where semicolons separate the fields, both are read"
+        " (default: %(default)s).",
+    )
+
+
+def column_options(args: argparse.Namespace) -> ColumnOptions:
+    """Return what the options say."""
+    from distsms.data.formats.column_options import ColumnOptions
+    from distsms.errors import InputError
+
+    for name, given in (("date", args.date), ("hash", args.hash)):
+        if len({column for column, _ in given}) < len(given):
+            raise InputError(f"--{name}: a column is named twice", everywhere=True)
+    columns = tuple(args.categorical), tuple(args.numeric), dict(args.date), dict(args.hash)
+    return ColumnOptions(*columns, args.min_count)
+
+
+def _date(text: str) -> tuple[str, str | None]:
+    found = re.fullmatch(r"(.*?):(.*%.*)", text, re.DOTALL)
+    return (found[1], found[2]) if found else (text, None)
+
+
+def _hash(text: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(.*):([0-9]{1,9})", text, re.DOTALL)
+    return (found[1], int(found[2])) if found else (text, BITS)
+
+
+def format_columns(reports: Sequence[ColumnReport]) -> str:
+    """Return a table of what each column was taken for, and below it what is odd; no line is longer than `WIDTH`.
+
+    Of very many columns it shows those that are no numbers or are odd.
+    """
+    import textwrap
+
+    shown = list(reports)
+    if len(shown) > MOST_SHOWN:
+        shown = [report for report in shown if report.taken_for != "number" or report.notes][:MOST_SHOWN]
+    lines = [f"{'column':<{NAME_WIDTH}}  {'taken for':<9}  {'values':>11}  {'missing':>11}  {'features':>9}"]
+    for report in shown:
+        values = f"{'' if report.exact else '~'}{report.values:,}"
+        features = f"{report.features:,}" if report.features else "left out"
+        lines.append(
+            f"{shorten(report.name):<{NAME_WIDTH}}  {report.taken_for:<9}  {values:>11}  {report.missing:>11,}"
+            f"  {features:>9}"
+        )
+    if rest := len(reports) - len(shown):
+        lines.append(f"and {rest:,} more columns, {sum(report.features for report in reports):,} features in all")
+    for report in shown:
+        for note in report.notes:
+            lines += textwrap.wrap(
+                f"{printable(report.name)}: {note}",
+                WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+    return "\n".join(lines)
+
+
+def shorten(name: str) -> str:
+    """Return a name that fits into the table."""
+    name = printable(name)
+    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + "..."
+
+
+def printable(name: str) -> str:
+    """Return a name without characters that a terminal would act on."""
+    return name if name.isprintable() else repr(name)[1:-1]

@@ -1,0 +1,202 @@
+"""What a column is taken for, from its survey and what was asked for, and what people are told about it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any, NoReturn
+
+from distsms.data.formats.column_options import ColumnOptions, ColumnReport
+from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, TableSurvey, TextSurvey
+from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
+from distsms.errors import InputError
+
+ID_LIKE, TEXT = "id-like", "text"
+FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 100, 1000, 10_000
+"""Numbers of rows from which on strings that all differ, strings most of which occur once, and whole numbers that all
+differ name rows rather than describe them.
+"""
+TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
+"""A column holds text if its strings have so many words on average, and so many different values, also as a share of
+the rows.
+"""
+MOSTLY_NUMBERS = 0.9
+_ID_NAME = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|num|number|index|ref|reference)$", re.IGNORECASE)
+_CODE_NAME = re.compile(
+    r"(?:^|[^a-z])(?:id|code|type|kind|class|category|group|store|shop|branch|region|zone|zip|postcode|mcc|sic|naics"
+    r"|product|merchant|vendor|model)$",
+    re.IGNORECASE,
+)
+
+
+def decide(
+    name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool = False
+) -> tuple[Column | None, ColumnReport]:
+    """Return how a column is encoded, None if it is left out, and what to tell about it.
+
+    Raises InputError, which says what to do, if it cannot be what it was asked to be, or is something that only its
+    owner knows.
+    """
+    place, text = survey.place[name], survey.texts.get(name)
+    count, missing = (int(number) for number in survey.numbers.counts[place])
+    if text is None:
+        values, exact = survey.numbers.sample.different(place)
+    else:
+        count = text.rows_with_strings + text.rows_with_numbers
+        missing += text.missing
+        values, exact = text.sample.different(0)
+    report = ColumnReport(name, NUMBER, min(values, count), exact, missing)
+    if not count:
+        report.notes.append("no value at all")
+        return _done(Column(name, None, missing > 0), report)
+    if values == 1:
+        report.notes.append("constant: every value is the same")
+    if missing >= (count + missing) / 2:
+        report.notes.append(f"missing in {missing / (count + missing):.0%} of the rows")
+    if name in options.numeric or (text is None and name not in options.hashed):
+        return _number(name, survey, options, report, files, keep)
+    assert text is not None
+    return _words(name, text, options, report, files, keep)
+
+
+def _number(
+    name: str, survey: TableSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
+) -> tuple[Column | None, ColumnReport]:
+    """Decide about a column of numbers."""
+    place = survey.place[name]
+    if (text := survey.texts.get(name)) is not None:
+        _fail(name, text.first, files, "--numeric: this is no number")
+    numbers = survey.numbers
+    if name not in options.numeric:
+        low, high = numbers.extremes[place]
+        count, whole = int(numbers.counts[place, 0]), bool(numbers.whole[place])
+        counted = high - low < 2 * count
+        if (
+            whole
+            and not keep
+            and count >= FEW_ROWS
+            and numbers.sample.repeated(place) == 0
+            and (counted or _ID_NAME.search(name) or count >= VERY_MANY_ROWS)
+        ):
+            report.taken_for = ID_LIKE
+            report.notes.append(f"left out: whole numbers that all differ; --numeric {name} keeps it")
+            return None, report
+        if whole and 2 < report.values <= MAX_NUMBERS and report.exact and 20 * report.values <= count:
+            digits = len(f"{low:.0f}") if low >= 100 else 0
+            same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
+            if same_length or _CODE_NAME.search(name):
+                report.notes.append(f"whole numbers that look like codes; if they are, --categorical {name}")
+    return _done(Column(name, None, report.missing > 0, fill=numbers.mean(place)), report)
+
+
+def _words(
+    name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
+) -> tuple[Column | None, ColumnReport]:
+    """Decide about a column with strings or dates, or whose numbers are names of something."""
+    is_date = text.typed_dates or (not text.rows_with_numbers and "date" in text.shapes)
+    if name in options.hashed:
+        report.taken_for = TEXT if _is_text(text, report) else CATEGORY
+        tokens, numeric = report.taken_for == TEXT, not text.rows_with_strings
+        column = Column(name, None, report.missing > 0, HASH, numeric=numeric, bits=options.hashed[name], tokens=tokens)
+        return _done(column, report)
+    if name in options.categorical:
+        return _category(name, text, options, report, files)
+    if name in options.dates or is_date:
+        if text.no_date:
+            form = options.dates.get(name) or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
+            advice = f"; --categorical {name} takes its values as they are" if name not in options.dates else ""
+            _fail(name, text.no_date, files, f"there is no such date; dates are written as {form}{advice}")
+        report.taken_for = DATE
+        fill, written = text.dates.mean(0), options.dates.get(name)
+        column = Column(name, None, report.missing > 0, DATE, fill, format=written, hours=text.hours)
+        return _done(column, report)
+    others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
+    if not text.rows_with_numbers and "other date" in text.shapes:
+        form = "%d/%m/%Y" if text.first and "/" in text.first[2] else "%d.%m.%Y"
+        problem = f"looks like a date, and could be read in several ways: name its form, as in --date {name}:{form}"
+        _fail(name, text.first, files, f"{problem}; {others}")
+    if "comma" in text.shapes:
+        problem = (
+            "looks like a number with a comma: --decimal , reads it as a decimal comma; a comma between "
+            f"thousands must be removed from the file; {others}"
+        )
+        _fail(name, text.first, files, problem)
+    count = text.rows_with_strings + text.rows_with_numbers
+    many_numbers = text.numbers is None or len(text.numbers) > MAX_NUMBERS
+    if many_numbers and text.rows_with_numbers >= MOSTLY_NUMBERS * count:
+        problem = f"is no number, where the column has more than {MAX_NUMBERS} different ones; mend it"
+        _fail(name, text.first, files, f"{problem}, or leave the column out with --drop {name}")
+    advice = f"--hash {name} keeps it"
+    all_differ = report.values >= 0.9 * count and text.sample.repeated(0) <= 0.1
+    if not keep and _is_text(text, report):
+        report.taken_for = TEXT
+        report.notes.append(f"left out: text; {advice}")
+        return None, report
+    if not keep and ((count >= FEW_ROWS and all_differ) or (count >= MANY_ROWS and report.values > count / 2)):
+        report.taken_for = ID_LIKE
+        report.notes.append(f"left out: most values occur only once; {advice}")
+        return None, report
+    if text.strings is None or text.numbers is None or len(text.strings) + len(text.numbers) > MAX_CATEGORIES:
+        report.taken_for = CATEGORY
+        report.notes.append(f"left out: more than {MAX_CATEGORIES} categories; {advice}")
+        return None, report
+    return _category(name, text, options, report, files)
+
+
+def _is_text(text: TextSurvey, report: ColumnReport) -> bool:
+    count = max(text.rows_with_strings, 1)
+    return text.words >= TEXT_WORDS * count and report.values >= max(TEXT_VALUES, TEXT_SHARE * count)
+
+
+def _category(
+    name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any
+) -> tuple[Column, ColumnReport]:
+    """Return the encoding by categories, and say what is odd about them."""
+    report.taken_for = CATEGORY
+    if text.strings is None or text.numbers is None or len(text.strings) + len(text.numbers) > MAX_CATEGORIES:
+        raise InputError(
+            f"{files.paths[0]}: column {name!r}: --categorical: there are more than {MAX_CATEGORIES} categories; "
+            f"--hash {name} takes any number of them"
+        )
+    numeric = not text.rows_with_strings
+    rows = spelled(text.strings + text.numbers, numeric)
+    report.values, report.exact = len(rows), True
+    if text.rows_with_numbers and text.rows_with_strings and text.first:
+        position, row, value = text.first
+        if text.rows_with_numbers >= text.rows_with_strings:
+            where = f"{value!r:.30} at {files.where(position, row)}"
+            report.notes.append(
+                f"mostly numbers; rows with something else: {text.rows_with_strings}, the first {where}"
+            )
+    alike = Counter(category.lower() for category in rows)
+    if twice := sum(times > 1 for times in alike.values()):
+        report.notes.append(f"{twice} categories are also written with other capital letters")
+    kept = [category for category in rows if rows[category] >= options.min_count]
+    if rare := len(rows) - len(kept):
+        report.notes.append(f"{rare} categories with fewer than {options.min_count} rows are put together as other")
+    column = Column(name, tuple(sorted(kept)), report.missing > 0, other=rare > 0, numeric=numeric)
+    return _done(column, report)[0], report
+
+
+def spelled(rows: Counter[str], numeric: bool) -> Counter[str]:
+    """Return the rows of each category, in one spelling: of whole numbers, if all are numbers, and of truth values."""
+    if numeric:
+        plain = {value: re.sub(r"^\+?(-?)0*([0-9]+)(?:\.0*)?$", r"\1\2", value) for value in rows}
+    elif {value.lower() for value in rows} <= {"true", "false"}:
+        plain = {value: value.lower() for value in rows}
+    else:
+        return rows
+    found = Counter[str]()
+    for value, count in rows.items():
+        found[plain[value]] += count
+    return found
+
+
+def _done(column: Column, report: ColumnReport) -> tuple[Column, ColumnReport]:
+    report.features = column.n_features
+    return column, report
+
+
+def _fail(name: str, first: Any, files: Any, problem: str) -> NoReturn:
+    position, row, value = first
+    raise InputError(f"{files.where(position, row)}: column {name!r}: found {value!r:.40}: {problem}")

@@ -1,0 +1,75 @@
+"""What is asked for of the columns of a table, and what people are told about each column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """What is asked for of the columns of a table.
+
+    Parameters
+    ----------
+    categorical, numeric : tuple of str
+        Columns that are taken for categories, and for numbers, whatever they look like.
+    dates : mapping
+        Columns of dates, each with the form that strings have, in the letters of strptime; None is ISO 8601.
+    hashed : mapping
+        Columns whose words or values are hashed, each with the logarithm of the number of features.
+    min_count : int
+        A category with fewer rows has no feature of its own: such categories have one together.
+    """
+
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    dates: Mapping[str, str | None] = field(default_factory=dict)
+    hashed: Mapping[str, int] = field(default_factory=dict)
+    min_count: int = 1
+
+    @property
+    def as_text(self) -> dict[str, tuple[Any, ...]]:
+        """The columns that are surveyed as text: name -> the form of dates and whether there are any, if asked for."""
+        found: dict[str, tuple[Any, ...]] = dict.fromkeys([*self.categorical, *self.hashed], ())
+        return found | {name: (form, True) for name, form in self.dates.items()}
+
+    @property
+    def named(self) -> list[str]:
+        """The columns, once for each time that they are named."""
+        return [*self.categorical, *self.numeric, *self.dates, *self.hashed]
+
+
+@dataclass
+class ColumnReport:
+    """What people are told about a column, kept in the manifest as JSON.
+
+    `values` is the number of different values; it is exact up to some 1000, else within a few percent. `features` is
+    0 for columns that were left out. `taken_for` is a kind of `table_schema.KINDS` but "hash", or "id-like" or "text".
+    """
+
+    name: str
+    taken_for: str
+    values: int
+    exact: bool
+    missing: int
+    features: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, record: Any) -> ColumnReport:
+        """Return the report of a record in a manifest. Raises TypeError or ValueError for any other."""
+        report = cls(**record)
+        kinds = {
+            "name": str,
+            "taken_for": str,
+            "values": int,
+            "exact": bool,
+            "missing": int,
+            "features": int,
+            "notes": list,
+        }
+        if wrong := [name for name, kind in kinds.items() if not isinstance(getattr(report, name), kind)]:
+            raise ValueError(f"{wrong[0]} of a column has another type")
+        return report

@@ -1,0 +1,236 @@
+"""What the columns of a table hold, found out in one pass over the rows, in memory that does not grow with the rows.
+
+The result does not depend on how the rows are shared out. `distsms.data.formats.column_kinds` says what follows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data.formats import arrow, columns, survey_kernels
+
+MAX_CATEGORIES = 100_000
+"""The largest number of different strings that are kept."""
+MAX_NUMBERS = 1000
+"""A column with more different numbers than this is one of numbers: a few values that are none are a mistake."""
+SAMPLE, SAMPLES = 1024, 2**21
+"""The most values in the sample of a column, and in those of all columns together."""
+YEAR = 365.25 * 86400e6
+"""Microseconds in a year."""
+Y2K = 946684800 * 10**6
+"""The beginning of the year 2000, in microseconds since 1970."""
+
+
+class Fail(Protocol):
+    """Raises InputError for a row of a batch: the column, the row in the batch, and what is wrong."""
+
+    def __call__(self, batch: arrow.Batch, row: int, name: str, found: Any, problem: str) -> NoReturn: ...
+
+
+class Sample:
+    """Samples of the different values of some columns; see `survey_kernels`."""
+
+    def __init__(self, n_columns: int) -> None:
+        k = max(8, min(SAMPLE, SAMPLES // max(n_columns, 1)))
+        self.hashes = np.zeros((n_columns, k), np.uint64)
+        self.times = np.zeros((n_columns, k), np.int64)
+        self.sizes = np.zeros(n_columns, np.int64)
+
+    def merge(self, other: Sample) -> None:
+        """Include the values of other rows."""
+        ours, theirs = (self.hashes, self.times, self.sizes), (other.hashes, other.times, other.sizes)
+        survey_kernels.merge_samples(*ours, *theirs)
+
+    def different(self, column: int) -> tuple[int, bool]:
+        """Return how many different values there are, and whether that is exact."""
+        size, k = int(self.sizes[column]), self.hashes.shape[1]
+        if size < k:
+            return size, True
+        return round((k - 1) * 2.0**64 / float(self.hashes[column, -1])), False
+
+    def repeated(self, column: int) -> float:
+        """Return the share of the sampled values that occur more than once."""
+        size = int(self.sizes[column])
+        return float(np.mean(self.times[column, :size] > 1)) if size else 0.0
+
+
+class NumberSurvey:
+    """Counts, means, extremes and samples of columns of numbers."""
+
+    def __init__(self, n_columns: int) -> None:
+        self.counts = np.zeros((n_columns, 2), np.int64)  # rows with a number, and rows without
+        self.sums = np.zeros((n_columns, 2))  # unevaluated pairs
+        self.extremes = np.tile([np.inf, -np.inf], (n_columns, 1))
+        self.whole = np.ones(n_columns, bool)
+        self.sample = Sample(n_columns)
+
+    def add(self, values: NDArray[np.float64], missing: NDArray[np.bool_], where: NDArray[np.intp]) -> None:
+        """Include rows (n, m) of the columns `where` (m,)."""
+        values = np.ascontiguousarray(values) + 0.0  # no negative zero
+        sample = self.sample
+        statistics = self.counts, self.sums, self.extremes, self.whole, sample.hashes, sample.times, sample.sizes
+        survey_kernels.add_numbers(values, values.view(np.uint64), missing, where, *statistics)
+
+    def merge(self, other: NumberSurvey) -> None:
+        """Include other rows."""
+        self.counts += other.counts
+        total = self.sums[:, 0] + other.sums[:, 0]
+        part = total - self.sums[:, 0]
+        error = (self.sums[:, 0] - (total - part)) + (other.sums[:, 0] - part)
+        self.sums = np.column_stack([total, self.sums[:, 1] + other.sums[:, 1] + error])
+        self.extremes[:, 0] = np.minimum(self.extremes[:, 0], other.extremes[:, 0])
+        self.extremes[:, 1] = np.maximum(self.extremes[:, 1], other.extremes[:, 1])
+        self.whole &= other.whole
+        self.sample.merge(other.sample)
+
+    def mean(self, column: int) -> float:
+        """Return the mean of a column, 0 if it has no number."""
+        count = int(self.counts[column, 0])
+        return float(self.sums[column].sum() / count / survey_kernels.SCALE) if count else 0.0
+
+
+class TextSurvey:
+    """What a column holds that has strings or dates, or whose numbers are asked for as names of something."""
+
+    def __init__(self, form: str | None = None, wants_dates: bool = False) -> None:
+        """Take the form of dates, and whether the column is known to hold dates."""
+        self.form, self.wants_dates = form, wants_dates
+        self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
+        self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many
+        self.numbers: Counter[str] | None = Counter()  # the same of numbers, as they are written
+        self.shapes = set(columns.PATTERNS)  # what all strings look like
+        self.first: tuple[arrow.BatchPosition, int, str] | None = None  # the first string
+        self.no_date: tuple[arrow.BatchPosition, int, str] | None = None  # the first value that should be a date
+        self.typed_dates = False
+        self.dates, self.hours = NumberSurvey(1), False  # as years since 2000
+        self.sample = Sample(1)
+
+    def add(self, column: Any, position: arrow.BatchPosition) -> None:
+        """Include a column of a batch."""
+        text = (
+            columns.as_text(column) if columns.is_text(column) or columns.is_date(column) else columns.as_codes(column)
+        )
+        self.typed_dates |= columns.is_date(column)
+        different, which = columns.dictionary_encode(text)
+        there = which >= 0
+        rows = np.bincount(which[there], minlength=len(different)).astype(np.int64)
+        self.missing += int((~there).sum())
+        if not len(different):
+            return
+        is_string = columns.is_not_number(different)
+        self._add_sample(different, rows)
+        self.rows_with_strings += int(rows[is_string].sum())
+        self.rows_with_numbers += int(rows[~is_string].sum())
+        self.strings = _counted(self.strings, different, rows, is_string, MAX_CATEGORIES)
+        self.numbers = _counted(self.numbers, different, rows, ~is_string, MAX_CATEGORIES)
+        strings = different.filter(is_string) if is_string.any() else different[:0]
+        if len(strings):
+            self.words += int(columns.n_words(strings) @ rows[is_string])
+            self.shapes = {shape for shape in self.shapes if columns.looks_like(strings, shape)}
+            if self.first is None:
+                row = int((there & is_string[which]).argmax())
+                self.first = position, row, text[row].as_py()
+        if self.wants_dates or self.typed_dates or "date" in self.shapes:
+            self._add_dates(column, position, there, text)
+
+    def merge(self, other: TextSurvey) -> None:
+        """Include later rows."""
+        for name in ("rows_with_strings", "rows_with_numbers", "missing", "words"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.strings = _added(self.strings, other.strings)
+        self.numbers = _added(self.numbers, other.numbers)
+        self.shapes &= other.shapes
+        self.first, self.no_date = self.first or other.first, self.no_date or other.no_date
+        self.typed_dates, self.hours = self.typed_dates or other.typed_dates, self.hours or other.hours
+        self.dates.merge(other.dates)
+        self.sample.merge(other.sample)
+
+    def _add_sample(self, different: Any, rows: NDArray[np.int64]) -> None:
+        found = columns.hash_strings(different).astype(np.uint64) << np.uint64(32)
+        found |= columns.hash_strings(different, 1)
+        sample = self.sample
+        size = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], found, rows)
+        sample.sizes[0] = size
+
+    def _add_dates(self, column: Any, position: arrow.BatchPosition, there: NDArray[np.bool_], text: Any) -> None:
+        found, valid = columns.as_microseconds(column, self.form)
+        if self.no_date is None and (wrong := there & ~valid).any():
+            self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
+        self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
+        self.dates.add(years(found)[:, None], ~valid[:, None], np.zeros(1, np.intp))
+
+
+class TableSurvey:
+    """What all columns of a table hold in the rows that were added.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The columns.
+    as_text : mapping
+        Columns whose numbers are names of something, or which hold dates: name -> the arguments of `TextSurvey`.
+    """
+
+    def __init__(self, names: Sequence[str], as_text: Mapping[str, tuple[Any, ...]]) -> None:
+        self.names = list(names)
+        self.place = {name: k for k, name in enumerate(self.names)}
+        self.numbers = NumberSurvey(len(self.names))
+        self.texts = {name: TextSurvey(*how) for name, how in as_text.items()}
+
+    def add(self, batch: arrow.Batch, fail: Fail) -> None:
+        """Include a batch. `fail` raises InputError for infinite numbers."""
+        names = [name for name in self.names if name not in self.texts]
+        values, missing, which = columns.numbers(batch.columns, names)
+        check_finite(values, [names[k] for k in which], batch, fail)
+        places = np.array([self.place[name] for name in names], np.intp)
+        self.numbers.add(values, missing, places[which])
+        numeric = {names[k] for k in which}
+        for name in self.names if len(numeric) < len(self.names) else ():
+            if name not in numeric:
+                self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position)
+
+    def merge(self, other: TableSurvey) -> None:
+        """Include the survey of later rows."""
+        self.numbers.merge(other.numbers)
+        for name, survey in other.texts.items():
+            self.texts.setdefault(name, TextSurvey()).merge(survey)
+
+    def uncounted(self) -> list[str]:
+        """Return the columns with strings whose numbers were not kept, since they came before any string."""
+        before = {name: self.numbers.counts[self.place[name], 0] for name in self.texts}
+        return [name for name, survey in self.texts.items() if before[name] and survey.rows_with_strings]
+
+
+def check_finite(values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch, fail: Fail) -> None:
+    """Call `fail` for the first row of values (n, m), of the columns `names`, that has an infinite number."""
+    if (wrong := np.isinf(values)).any():
+        row, k = (int(place) for place in np.argwhere(wrong)[0])
+        problem = "the value is not finite; expected a decimal number"
+        fail(batch, row, names[k], batch.columns[names[k]], problem)
+
+
+def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return times, in microseconds since 1970, as years since 2000."""
+    return (microseconds - Y2K) / YEAR
+
+
+def _counted(
+    counter: Counter[str] | None, different: Any, rows: NDArray[np.int64], where: NDArray[np.bool_], most: int
+) -> Counter[str] | None:
+    if counter is None or not where.any():
+        return counter
+    more = dict(zip(different.filter(where).to_pylist(), rows[where].tolist(), strict=True))
+    return _added(counter, Counter(more), most)
+
+
+def _added(ours: Counter[str] | None, more: Counter[str] | None, most: int = MAX_CATEGORIES) -> Counter[str] | None:
+    """Return the sum, or None if it has more than `most` elements."""
+    if ours is None or more is None:
+        return None
+    ours.update(more)
+    return None if len(ours) > most else ours

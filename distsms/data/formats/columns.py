@@ -1,0 +1,292 @@
+"""What is done with the columns of a batch of a table, by pyarrow: strings to numbers, dates and categories.
+
+A column of a batch is a pyarrow array: of strings (with nulls for missing values), of numbers, or of timestamps in
+microseconds (UTC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data import row_metadata
+from distsms.data.formats import survey_kernels
+from distsms.errors import InputError
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as absent:
+    raise InputError(
+        f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. pip install 'distsms[tables]' (or, "
+        "where numpy is older than 2: pip install 'pyarrow<24')"
+    ) from absent
+
+_MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
+_MISSING[2] = [*_MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
+"""The strings that stand for a missing value, by the version of the encoding (`table_schema.VERSION`)."""
+_NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
+_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)$"
+_ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
+_TIME = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
+_ISO_DATE = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_TIME}(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?$"
+PATTERNS = {
+    "date": _ISO_DATE,
+    "other date": r"^[0-9]{1,4}[-./ ](?:[0-9]{1,2}|[A-Za-z]{3,9})[-./ ][0-9]{2,4}(?:[T ,]+[0-9]{1,2}:[0-9]{2}\S*.*)?$",
+    "comma": r"^[+-]?[0-9]*(?:,[0-9]+|[0-9](?:[.,' ][0-9]{3})+(?:[.,][0-9]+)?)$",
+}
+"""What all strings of a column may look like: dates as in ISO 8601, dates in another form, numbers that hold commas."""
+
+
+class WideColumns(Mapping[str, Any]):
+    """The columns of a batch of few rows and very many columns, kept as one array, row after row."""
+
+    def __init__(self, flat: Any, names: Sequence[str], places: Mapping[str, int]) -> None:
+        """Take the cells of all rows (n times the number of names), and the place of each name."""
+        self._flat, self._names, self._places = flat, names, places
+
+    def __getitem__(self, name: str) -> Any:
+        return self._flat.take(pa.array(np.arange(self._places[name], len(self._flat), len(self._names))))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.intp]]:
+        """See `numbers`."""
+        width, places = len(self._names), np.array([self._places[name] for name in names], np.intp)
+        wanted = np.zeros(width, bool)
+        wanted[places] = True
+        n = len(self._flat) // width
+        found = self._cast(wanted, n)
+        if found is None:
+            wanted &= ~is_not_number(self._flat).reshape(n, width).any(axis=0)
+            found = self._cast(wanted, n)
+        assert found is not None
+        which = np.flatnonzero(wanted[places])
+        missing = is_missing(self._flat).reshape(n, width)
+        return found[:, places[which]], missing[:, places[which]], which
+
+    def _cast(self, wanted: NDArray[np.bool_], n: int) -> NDArray[np.float64] | None:
+        flat = self._flat
+        if not wanted.all():
+            flat = pc.if_else(pa.array(np.tile(wanted, n)), flat, pa.scalar(None, pa.string()))
+        found = _cast_numbers(flat)
+        return None if found is None else found.reshape(n, len(self._names))
+
+
+def numbers(
+    columns: Mapping[str, Any], names: Sequence[str]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.intp]]:
+    """Return those of the columns that hold nothing but numbers in this batch.
+
+    Returns
+    -------
+    values : (n, m) float64
+        The numbers; NaN where they are missing. They may be infinite.
+    missing : (n, m) bool
+        Where they are missing.
+    which : (m,)
+        Which of the names these are.
+    """
+    if isinstance(columns, WideColumns):
+        return columns.numbers(names)
+    found, gaps, which = [], [], []
+    for k, name in enumerate(names):
+        column = columns[name]
+        values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
+        if values is not None:
+            found.append(values)
+            gaps.append(is_missing(column))
+            which.append(k)
+    n = len(columns[names[0]]) if names else 0
+    if not found:
+        return np.empty((n, 0)), np.empty((n, 0), bool), np.empty(0, np.intp)
+    return np.column_stack(found), np.column_stack(gaps), np.array(which, np.intp)
+
+
+def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
+    """Return strings as numbers, NaN where they are missing; None if one of them is no number."""
+    try:
+        found = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return None
+    return found if np.isnan(found).sum() == text.null_count else None  # Arrow also takes nan(...) for a number
+
+
+def clean(text: Any, version: int, decimal: str = ".") -> Any:
+    """Return strings without space around them, with nulls where they stand for a missing value."""
+    text = pc.utf8_trim_whitespace(text)
+    if decimal == ",":
+        text = pc.replace_substring_regex(text, _DECIMAL_COMMA, r"\1.\2")
+    return pc.if_else(pc.is_in(text, value_set=pa.array(_MISSING[version])), pa.scalar(None, pa.string()), text)
+
+
+def is_text(column: Any) -> bool:
+    """Whether a column of a batch holds strings."""
+    return pa.types.is_string(column.type)
+
+
+def is_date(column: Any) -> bool:
+    """Whether a column of a batch holds timestamps."""
+    return pa.types.is_timestamp(column.type)
+
+
+def is_not_number(column: Any) -> Any:
+    """Return where a column of strings holds something that is not a number, (n,) bool."""
+    return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)
+
+
+def looks_like(column: Any, pattern: str) -> bool:
+    """Whether all strings of a column, but missing ones, match one of the `PATTERNS`."""
+    return bool(pc.all(pc.match_substring_regex(column, PATTERNS[pattern])).as_py())
+
+
+def n_words(column: Any) -> NDArray[np.int64]:
+    """Return the number of words of each string, (n,); 0 where it is missing."""
+    return pc.fill_null(pc.count_substring_regex(column, r"\S+"), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def dictionary_encode(column: Any) -> tuple[Any, Any]:
+    """Return the different values of a column as an array, without missing ones, and the number of each row's, (n,).
+
+    Missing rows have a number below 0.
+    """
+    found = pc.dictionary_encode(column)
+    return found.dictionary, pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
+
+
+def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
+    """Return MurmurHash3 of each string, in UTF-8, (n,); that of "" where it is missing."""
+    filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
+    if not len(filled):
+        return np.empty(0, np.uint32)
+    offsets = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset : filled.offset + len(filled) + 1]
+    text = filled.buffers()[2]
+    return survey_kernels.hash_strings(np.frombuffer(text or b"\0", np.uint8), offsets, seed)
+
+
+def as_float(column: Any) -> Any:
+    """Return a column of numbers, or of strings that are numbers, as (n,) float64; NaN where it is missing."""
+    safe = is_text(column)  # integers may be rounded
+    return pc.cast(column, pa.float64(), safe=safe).to_numpy(zero_copy_only=False)
+
+
+def as_strings(column: Any) -> list[str]:
+    """Return each value of a column as it was read, "" where it is missing; as `row_metadata.as_strings`."""
+    if pa.types.is_floating(column.type):
+        return row_metadata.as_strings(column.to_numpy(zero_copy_only=False))
+    return [(text or "").strip() for text in as_text(column).to_pylist()]
+
+
+def as_text(column: Any) -> Any:
+    """Return a column as strings, whatever its type; timestamps as in ISO 8601, without the time at midnight."""
+    if is_date(column):
+        text = pc.strftime(column, format="%Y-%m-%dT%H:%M:%S")
+        return pc.replace_substring_regex(text, r"T00:00:00(?:\.0+)?$", "")
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return pc.cast(column, pa.string())
+
+
+def as_codes(column: Any) -> Any:
+    """Return a column as strings, with whole numbers in one form: 7 also for 07, +7 and 7.0."""
+    text = as_text(column)
+    if pa.types.is_floating(column.type):
+        values = column.to_numpy(zero_copy_only=False)
+        whole = (np.abs(values) < 2**63) & (np.floor(values) == values)
+        text = pc.if_else(whole, pc.cast(pa.array(np.where(whole, values, 0).astype(np.int64)), pa.string()), text)
+    return pc.replace_substring_regex(text, r"^\+?(-?)0*([0-9]+)(?:\.0*)?$", r"\1\2")
+
+
+def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,) bool.
+
+    Parameters
+    ----------
+    column : pyarrow array
+        Timestamps, or strings (numbers are taken as they are written).
+    form : str or None
+        How strings are written, in the letters of strptime; None is ISO 8601, in UTC where no offset is named.
+    """
+    if not is_date(column):
+        text = as_text(column) if is_text(column) else as_codes(column)
+        column = pc.strptime(text, format=form, unit="us", error_is_null=True) if form else _iso_dates(text)
+    found = pc.cast(column, pa.int64())
+    return pc.fill_null(found, 0).to_numpy(zero_copy_only=False), pc.is_valid(found).to_numpy(zero_copy_only=False)
+
+
+def _iso_dates(text: Any) -> Any:
+    text = pc.if_else(pc.match_substring_regex(text, _ISO_DATE), text, pa.scalar(None, pa.string()))
+    text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
+    zoned = pc.match_substring_regex(text, r":[0-9]{2}\S*" + _ZONE)
+    none = pa.scalar(None, pa.string())
+    local = _cast_dates(pc.if_else(zoned, none, text), pa.timestamp("us"))
+    aware = _cast_dates(pc.if_else(zoned, text, none), pa.timestamp("us", "UTC"))
+    return pc.coalesce(pc.cast(local, pa.int64()), pc.cast(aware, pa.int64()))
+
+
+def _cast_dates(text: Any, kind: Any) -> Any:
+    """Return dates as timestamps, with nulls where there is no such day or time."""
+    try:
+        return pc.cast(text, kind)
+    except pa.ArrowInvalid:
+        if len(text) == 1:
+            return pa.nulls(1, kind)
+        half = len(text) // 2
+        return pa.concat_arrays([_cast_dates(text[:half], kind), _cast_dates(text[half:], kind)])
+
+
+def codes(column: Any, categories: Sequence[str]) -> Any:
+    """Return the number of each row's category, (n,) int64; -1 if it is none of the categories.
+
+    Truth values are the same in all spellings: true, True and TRUE.
+    """
+    found = _index(column, categories)
+    if {category.lower() for category in categories} <= {"true", "false"}:
+        numbers = {category.lower(): k for k, category in enumerate(categories)}
+        other = _index(pc.utf8_lower(column), list(numbers))
+        found = np.where(found < 0, np.append(list(numbers.values()), -1)[other], found)
+    return found
+
+
+def _index(column: Any, categories: Sequence[str]) -> NDArray[np.int64]:
+    found = pc.index_in(column, value_set=pa.array(categories, pa.string()), skip_nulls=True)
+    return pc.fill_null(pc.cast(found, pa.int64()), -1).to_numpy(zero_copy_only=False)
+
+
+def is_missing(column: Any) -> Any:
+    """Return where a column has no value, (n,) bool."""
+    return pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+
+
+def typed(column: Any, name: str, path: str, version: int) -> Any:
+    """Return a column of a Parquet file or a frame as strings, numbers, or timestamps."""
+    kind = column.type
+    column.validate(full=True)  # otherwise strings need not be UTF-8
+    if pa.types.is_dictionary(kind):
+        return typed(column.dictionary_decode(), name, path, version)
+    if pa.types.is_boolean(kind):
+        return as_text(column)
+    if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string)):
+        return clean(as_text(column), version) if version > 1 else as_text(column)
+    if pa.types.is_null(kind) or pa.types.is_decimal(kind):
+        return pc.cast(column, pa.float64(), safe=False)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return pc.cast(column, pa.float64()) if pa.types.is_float16(kind) or pa.types.is_float32(kind) else column
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return pc.cast(pc.cast(column, pa.timestamp("us", getattr(kind, "tz", None)), safe=False), pa.timestamp("us"))
+    raise InputError(
+        f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
+        "leave it out with --drop"
+    )
+
+
+def as_strings_column(strings: Sequence[str]) -> Any:
+    """Return strings as a column."""
+    return pa.array(strings, pa.string())

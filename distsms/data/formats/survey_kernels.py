@@ -1,0 +1,131 @@
+"""Loops of the survey of tables: sums, extremes and a sample of the different values, and MurmurHash3 of strings.
+
+The sample of a column is a bottom-k sketch: the k different values with the smallest hashes, each with the number of
+rows that have it. It does not depend on the order of the rows, and two of them merge into that of all rows. With fewer
+than k different values it is all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.utils.hashing import GOLDEN, _mix
+from distsms.utils.jit import njit
+
+SCALE = 2.0**-64
+"""Numbers are multiplied by this before they are added, so that sums do not overflow."""
+_ONE = np.uint64(1)
+_C1, _C2, _FIVE, _N = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(5), np.uint32(0xE6546B64)
+_F1, _F2 = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
+
+
+@njit()
+def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
+    """Add a value, by its hash, to a sample: hashes (k,) ascending, times (k,); return how many it has now."""
+    if size == len(hashes) and h > hashes[size - 1]:
+        return size
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if hashes[middle] < h:
+            low = middle + 1
+        else:
+            high = middle
+    if low < size and hashes[low] == h:
+        times[low] += rows
+        return size
+    last = min(size, len(hashes) - 1)
+    for k in range(last, low, -1):
+        hashes[k], times[k] = hashes[k - 1], times[k - 1]
+    hashes[low], times[low] = h, rows
+    return last + 1
+
+
+@njit()
+def add_all(hashes, times, size, found, rows):  # type: ignore[no-untyped-def]
+    """Add values, by their hashes found (m,), each of which rows (m,) have, to a sample; return how many it has now."""
+    for k in range(len(found)):
+        size = add_to_sample(hashes, times, size, found[k], rows[k])
+    return size
+
+
+@njit()
+def add_numbers(values, bits, missing, where, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
+    """Add rows of numbers to the statistics of their columns.
+
+    values, bits (the same as uint64), missing : (n, m).  where : (m,), the places of these columns in the statistics
+    of shape (c, ...): counts and missing values (c, 2), sums (c, 2) as unevaluated pairs, extremes (c, 2), whole (c,),
+    and samples: hashes, times (c, k), sizes (c,).
+    """
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            c = where[j]
+            if missing[i, j]:
+                counts[c, 1] += 1
+                continue
+            x = values[i, j]
+            counts[c, 0] += 1
+            extremes[c, 0], extremes[c, 1] = min(extremes[c, 0], x), max(extremes[c, 1], x)
+            whole[c] &= x == np.floor(x)
+            add = x * SCALE
+            total = sums[c, 0] + add
+            part = total - sums[c, 0]
+            sums[c, 1] += (sums[c, 0] - (total - part)) + (add - part)
+            sums[c, 0] = total
+            h = _mix(bits[i, j] * GOLDEN + _ONE)
+            sizes[c] = add_to_sample(hashes[c], times[c], sizes[c], h, 1)
+
+
+@njit()
+def _murmur3(text, start, stop, seed):  # type: ignore[no-untyped-def]
+    """MurmurHash3 (32 bits, for x86) of the bytes text[start:stop]; Appleby 2011."""
+    h = np.uint32(seed)
+    n = stop - start
+    for k in range(start, start + n - n % 4, 4):
+        word = (
+            np.uint32(text[k])
+            | np.uint32(np.uint32(text[k + 1]) << np.uint32(8))
+            | np.uint32(np.uint32(text[k + 2]) << np.uint32(16))
+            | np.uint32(np.uint32(text[k + 3]) << np.uint32(24))
+        )
+        word = np.uint32(word * _C1)
+        word = np.uint32((word << np.uint32(15)) | (word >> np.uint32(17)))
+        h = np.uint32(h ^ np.uint32(word * _C2))
+        h = np.uint32((h << np.uint32(13)) | (h >> np.uint32(19)))
+        h = np.uint32(np.uint32(h * _FIVE) + _N)
+    word = np.uint32(0)
+    for k in range(n % 4):
+        word = np.uint32(word | np.uint32(np.uint32(text[start + n - n % 4 + k]) << np.uint32(8 * k)))
+    if n % 4:
+        word = np.uint32(word * _C1)
+        word = np.uint32((word << np.uint32(15)) | (word >> np.uint32(17)))
+        h = np.uint32(h ^ np.uint32(word * _C2))
+    h = np.uint32(h ^ np.uint32(n))
+    h = np.uint32(np.uint32(h ^ (h >> np.uint32(16))) * _F1)
+    h = np.uint32(np.uint32(h ^ (h >> np.uint32(13))) * _F2)
+    return np.uint32(h ^ (h >> np.uint32(16)))
+
+
+@njit()
+def _hash_strings(text, offsets, seed, found):  # type: ignore[no-untyped-def]
+    for k in range(len(found)):
+        found[k] = _murmur3(text, offsets[k], offsets[k + 1], seed)
+
+
+def hash_strings(text: NDArray[np.uint8], offsets: NDArray[Any], seed: int = 0) -> NDArray[np.uint32]:
+    """Return MurmurHash3 of each string, (m,): of the bytes text[offsets[k] : offsets[k + 1]], offsets (m + 1,)."""
+    found = np.empty(len(offsets) - 1, np.uint32)
+    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
+        _hash_strings(text, np.ascontiguousarray(offsets, np.int64), np.uint32(seed), found)
+    return found
+
+
+@njit()
+def merge_samples(hashes, times, sizes, more_hashes, more_times, more_sizes):  # type: ignore[no-untyped-def]
+    """Add the samples of other rows, of the same columns, to samples: hashes, times (c, k), sizes (c,)."""
+    for c in range(len(sizes)):
+        m = more_sizes[c]
+        sizes[c] = add_all(hashes[c], times[c], sizes[c], more_hashes[c, :m], more_times[c, :m])
