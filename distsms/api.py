@@ -181,11 +181,17 @@ def train(
     """
     comm = as_communicator(comm)
     if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
-        conduct = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted, "memory": memory}
-        conduct |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume, "trace": trace}
+        rest: dict[str, Any] = {
+            "ordering": ordering,
+            "step": step,
+            "watch": watch,
+            "stop_wanted": stop_wanted,
+            "memory": memory,
+        }
+        rest |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume, "trace": trace}
         lam = "auto" if lam is None and not resume else lam
-        conduct |= {"measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
-        return _train_table(data, comm, shards, (split, split_by, seed), {"label": label, **settings}, conduct)
+        rest |= {"measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
+        return _train_table(data, comm, shards, (split, split_by, seed), {"label": label, **settings}, rest)
     if label is not None or split is not None or shards is not None:
         raise InputError("label, split and shards are for tables: DataFrames, CSV or Parquet", everywhere=True)
     options = "solver_options" if settings.get("solver_options") else ""

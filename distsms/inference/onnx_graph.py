@@ -206,7 +206,7 @@ def _encoder(graph: _Graph, column: Column, name: str, first: int, missing: Sequ
         return graph.add("Add", code, graph.constant(np.int64(first)))
     codes = {category: first + k for k, category in enumerate(categories)}
     codes |= {text: first + len(categories) for text in missing if text not in codes}
-    about = {"keys_strings": list(codes), "values_int64s": list(codes.values())}
+    about: dict[str, Any] = {"keys_strings": list(codes), "values_int64s": list(codes.values())}
     return graph.add("LabelEncoder", name, domain=ML, default_int64=first + len(categories) + 1, **about)
 
 
