@@ -53,6 +53,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         What to optimize: "rocarea", "prbep", "error-rate", "f1" (or "f0.5", ...), "precision@K" or "recall@K".
     lam : float
         Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so lam does not scale with the number of rows.
+        GridSearchCV chooses it, or the command `distsms train --lambda auto`.
     epsilon : float, optional
         The gap to prove, as a difference in the objective; 1e-3 if neither it nor `relative` is given.
     relative : float, optional

@@ -92,7 +92,7 @@ def test_only_training_needs_petsc(command):
     words = {
         "synth": ["dense", "/dev/null/x"],
         "info": ["x"],
-        "report": ["x", "--on", "y"],
+        "report": ["x", "--test", "y"],
         "export": ["x", "--to", "csv"],
     }.get(command, ["x", "y"])
     code = (

@@ -16,14 +16,14 @@ COMMANDS = (shard, synth, train, path, baseline, compare, evaluate, report, pred
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
-measures, on data of any size, with a proved gap to the optimum. Every command runs as one process or under mpirun/srun
-on any number of ranks.
+measures, on data of any size, with a proved gap to the optimum. Every command runs as one process, and from a million
+rows on better under mpirun or srun on any number of ranks.
 """
 
 EXAMPLE = """\
 example:
   distsms shard train.svm data/train
-  mpirun -n 4 distsms train data/train --measure rocarea --lambda 1e-4 --output model.h5
+  distsms train data/train --measure rocarea --lambda 1e-4 --output model.h5
   distsms predict model.h5 new.svm --output scores.txt
 """
 

@@ -9,12 +9,13 @@ from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_r
 from distsms.cli.path import add_grid, grid
 from distsms.cli.types import add_threads, count
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measures import SHOWN, display_name
+from distsms.measures import display_name
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from distsms.cli.progress import Progress
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
@@ -110,12 +111,14 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     import numpy as np
 
     from distsms.cli.options import solver_for, speaker
+    from distsms.cli.progress import Progress
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.selection import baseline, competitors, folds
     from distsms.utils import files
 
     say = speaker(comm.is_root and not args.quiet)
+    held.callback(say.close)
     done: set[FitSpec] = set()
     ours = competitors.OURS in args.methods
     solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
@@ -158,8 +161,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     def run(specs: list[FitSpec]) -> bool:
         """Make the fits, each on one of the ranks; return whether any rank was stopped. **Collective.**"""
         own = specs[comm.rank :: comm.size]
-        recorder = FitRecorder(store, identity["measure"], len(own), comm.size, say)
+        unit = "fits of this rank" if comm.size > 1 else "fits"
+        progress = Progress.on_root("fitting", unit, comm.is_root and not args.quiet)
+        recorder = FitRecorder(store, len(own), progress)
         stopped = baseline.run(rows, own, identity["measure"], settings, recorder.keep, stop_wanted, recorder.begin)
+        progress.close()
         return any(comm.allgather(stopped))
 
     stopped = run(missing)
@@ -178,6 +184,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         with comm.fail_together():
             if comm.is_root:
                 _conclude(store, identity, rows, solver, args.select, _notes(identity, manifest), say)
+    say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
@@ -237,35 +244,23 @@ def _require_memory(manifest: Manifest, here: int) -> None:
 
 
 class FitRecorder:
-    """Keeps the fits of this rank and prints a line for each: first what is being fitted, then its result."""
+    """Keeps the fits of this rank, and shows how many there are and what is being fitted."""
 
-    def __init__(self, store: BaselineStore, measure: str, count: int, ranks: int, say: Callable[..., None]) -> None:
-        self._store, self._measure, self._say = store, measure, say
-        self._done, self._count, self._of = 0, count, f"/{count}{' of this rank' if ranks > 1 else ''}]"
-        self._parameters = ""  # of the trees that are being fitted
+    def __init__(self, store: BaselineStore, count: int, progress: Progress) -> None:
+        self._store, self._progress = store, progress
+        self._done, self._count = 0, count
 
     def begin(self, spec: FitSpec) -> None:
-        """Print what is about to be fitted."""
-        from distsms.selection import trees
-
-        self._done += 1
-        number, setting, self._parameters = f"[{self._done:{len(str(self._count))}d}{self._of}", f"{spec.setting:g}", ""
+        """Show what is about to be fitted."""
+        setting = f"{spec.setting:g}"
         if spec.method == "trees":
             setting = f"best of {setting}" if spec.best else f"try {setting}"
-            self._parameters = trees.describe(int(spec.best.setting if spec.best else spec.setting))
-        self._say(f"{number} {spec.method:17s} {setting:<10s} fold {spec.fold}  ", end="")
+        self._progress(self._done, self._count, f"{spec.method} {setting}, fold {spec.fold}")
 
     def keep(self, result: Fit | Trial, scores: Any = None) -> None:
-        """Keep the result of a fit and print it."""
-        from distsms.selection.baseline import Fit
-
+        """Keep the result of a fit."""
         self._store.keep(result, scores)
-        if isinstance(result, Fit):
-            values, note = f"ROCArea {result.rocarea:.6f}  PRBEP {result.prbep:.6f}", result.note or self._parameters
-        else:
-            values = f"inner rows' {SHOWN[self._measure]} {result.value:.6f}, {result.rounds} rounds"
-            note = self._parameters
-        self._say(f"{values}  {result.seconds:8.2f} s  {note}")
+        self._done += 1
 
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
@@ -297,7 +292,7 @@ def _conclude(
     sentences = [*baseline_text.sentences(results, measure), *filter(None, [how]), *notes]
     say(f"\n{baseline_text.table(results, measure)}\n")
     for sentence in sentences:
-        say(sentence)
+        say(f"warning   {rest}" if (rest := sentence.removeprefix("Warning: ")) != sentence else sentence)
     store.describe(
         identity,
         solver=solver,

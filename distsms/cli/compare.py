@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import positive
+from distsms.cli.types import add_old_names, positive
 from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measures import RANKING
 from distsms.optim.solvers.base import SOLVERS
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     parser.add_argument(
         "--test",
-        metavar="DATA2",
+        metavar="DATA",
         help="Measure the models on this data set, or on this file of a format that `distsms shard` reads.",
     )
     parser.add_argument(
@@ -104,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="Begin anew in a folder that holds a comparison.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    add_old_names(parser, **{"lambda": "lambdas", "measure": "measures", "solver": "solvers"})
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -128,6 +129,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
+    held.callback(say.close)
     solvers = args.solvers or [None, *(name for name in SOLVERS if name not in ("lmvm", "lbfgs"))]
     solvers = [solver_for(args, name, args.measures[0], comm, say) for name in solvers]
     with comm.fail_together():  # everything that can be refused before the data are read
@@ -150,7 +152,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
     block = dataset.load(manifest, comm, budget=room)
     if args.memory:
-        say(rows_held(block, comm, args.memory))
+        for line in rows_held(block, comm, args.memory, whole=False):
+            say(line)
     test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
     about = {"host": os.uname().nodename, "versions": versions()}
     step, _ = choose_step(args.step, manifest.p, comm.size, all(one.traits.spreadable for one in settings.values()))
@@ -163,6 +166,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         if comm.is_root:
             disagree = _conclude(args.data, folder, settings, heading, draws, say)
     code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)
+    say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
@@ -170,17 +174,18 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 def _run_cells(settings: dict[RunSpec, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
     """Make the runs that are not finished, and return whether a signal stopped them. **Collective.**"""
     from distsms.optim.result import Status
+    from distsms.utils.formatting import format_objective
 
     comm, width = runner.comm, len(str(len(settings)))
     for number, (cell, one) in enumerate(settings.items(), 1):
-        head = f"[{number:{width}d}/{len(settings)}] {cell.measure:8s} {cell.lam:<6g} {cell.method:20s}"
+        head = f"[{number:{width}d}/{len(settings)}] {cell.measure} {cell.lam:g} {cell.method}"
         if comm.bcast(comm.is_root and _is_done(runner.folder, cell, one)):
             say(f"{head} was run before")
             continue
         result = runner.run(cell, one)
         say(
-            f"{head} {result.status.name.lower():9s} J {result.J:.8f}  gap {result.gap:8.2g}"
-            f"  {result.evaluations:6d} evaluations  {result.seconds:9.2f} s"
+            f"{head}\n  {result.status.name.lower()}, J {format_objective(result.J)}, gap {result.gap:.2g},"
+            f" {result.evaluations} evaluations, {result.seconds:.2f} s"
         )
         if result.status is Status.STOPPED:
             say("stopped by a signal; finished runs are kept. The same line again begins this run anew and goes on")

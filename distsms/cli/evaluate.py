@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_threads, count, finite, share, whole
+from distsms.cli.types import add_old_names, add_threads, count, finite, share, whole
 from distsms.errors import EXIT_OK
 from distsms.measures import SHOWN, display_name
 
 if TYPE_CHECKING:
+    from distsms.cli.terminal import Speaker
     from distsms.inference import inputs
     from distsms.inference.evaluation import EvaluationOptions, ModelComparison, ModelEvaluation
     from distsms.metrics.confidence import Interval
     from distsms.parallel.communicator import Communicator
 
 NAME = "evaluate"
-USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --on DATA|FILE [options]"
+USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
 EPILOG = """\
 All measures are exact over all rows of all ranks. ROCArea counts a tied pair as one half. PRBEP is the precision among
 the n+ highest scores; where scores tie there, it is the expected value. Average precision is that of scikit-learn. A
@@ -32,7 +33,7 @@ interval of their difference. With fewer than 10 rows of a class there is no ver
 examples:
   distsms evaluate model.h5 data/test
   mpirun -n 8 distsms evaluate model.h5 data/test --json
-  distsms evaluate a.h5 b.h5 --on data/test
+  distsms evaluate a.h5 b.h5 --test data/test
 """
 
 
@@ -42,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="MODEL",
-        help="Models written by `distsms train`; without --on the last word is the data.",
+        help="Models written by `distsms train`; without --test the last word is the data.",
     )
     parser.add_argument(
-        "--on",
+        "--test",
         metavar="DATA",
         help="A data set made by `distsms shard`, or a file of a format that it reads.",
     )
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading(parser)
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     add_threads(parser)
+    add_old_names(parser, on="test")
     parser.set_defaults(check=_check)
 
 
@@ -109,35 +111,38 @@ def reading(args: argparse.Namespace) -> inputs.InputOptions:
 
 
 def _check(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with the arguments, or None. Without --on, the last argument becomes the data."""
-    if args.on is None and len(args.paths) != 2:
-        return "give MODEL DATA, or any number of models and --on DATA"
-    if args.on is None:
-        args.on = args.paths.pop()
+    """Return what is wrong with the arguments, or None. Without --test, the last argument becomes the data."""
+    if args.test is None and len(args.paths) != 2:
+        return "give MODEL DATA, or any number of models and --test DATA"
+    if args.test is None:
+        args.test = args.paths.pop()
     return None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the models on all ranks, and print the results on the root. **Collective.**"""
+    from distsms.cli.terminal import Speaker
     from distsms.inference import evaluation
     from distsms.utils import formatting
 
+    say = Speaker(True)
     options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
-    _, evaluations, pairs = evaluation.evaluate(args.paths, args.on, options, comm, reading(args))
+    _, evaluations, pairs = evaluation.evaluate(args.paths, args.test, options, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
     if args.json:
-        each = [evaluated.as_json(args.on, args.level) for evaluated in evaluations]
-        several = {"data": args.on, "models": each, "pairs": [pair.as_json() for pair in pairs]}
+        each = [evaluated.as_json(args.test, args.level) for evaluated in evaluations]
+        several = {"data": args.test, "models": each, "pairs": [pair.as_json() for pair in pairs]}
         print(formatting.to_json(several if pairs else each[0]))
     elif pairs:
-        _print_several(args.on, evaluations, pairs, args.level)
+        _print_several(args.test, evaluations, pairs, args.level, say)
     else:
-        _print_one(args, evaluations[0], options)
+        _print_one(args, evaluations[0], options, say)
+    say.close()
     return EXIT_OK
 
 
-def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: EvaluationOptions) -> None:
+def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: EvaluationOptions, say: Speaker) -> None:
     """Print all measures of a model."""
     import os
 
@@ -145,12 +150,12 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     from distsms.utils import formatting
 
     found, info = evaluated.measures, evaluated.model.info
-    print(f"{evaluated.path} on {_describe_rows(args.on, found)}")
-    if not os.path.isdir(args.on) and format_of(args.on) == "text":
+    say(f"{evaluated.path} on {_describe_rows(args.test, found)}")
+    if not os.path.isdir(args.test) and format_of(args.test) == "text":
         zero_based = info["zero_based"] if args.zero_based is None else args.zero_based
-        print(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
+        say(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
     for line in _warnings(evaluated):
-        print(f"  {line}")
+        say.warn(line)
     of_ranking = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
     for name in evaluated.extra_measures:
@@ -161,41 +166,43 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         display_name(name): f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()
     }
     for name, value in of_ranking.items():
-        print(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
-    print(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")
-    print(f"at the threshold {found['threshold']:.6g}")
-    print("".join(f"  {name:<{width}} {value:.6f}\n" for name, value in at_threshold.items()))
+        say(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
+    say(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")
+    say(f"at the threshold {found['threshold']:.6g}")
+    say("".join(f"  {name:<{width}} {value:.6f}\n" for name, value in at_threshold.items()))
     lines = [
         ["positive rows", str(found["tp"]), str(found["fn"])],
         ["negative rows", str(found["fp"]), str(found["tn"])],
     ]
-    print(formatting.format_table(["", "called positive", "called negative"], lines))
+    say(formatting.format_table(["", "called positive", "called negative"], lines))
 
 
-def _print_several(on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float) -> None:
+def _print_several(
+    on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float, say: Speaker
+) -> None:
     """Print a line for each model, and then one for each difference."""
     from distsms.metrics import confidence
     from distsms.utils import formatting
 
     first = evaluations[0]
-    print(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
+    say(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
     for line in _warnings(first):
-        print(f"  {line}")
+        say.warn(line)
     header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]
     for name, label in SHOWN.items():
         header += [label, first.intervals[name].method]
         for cells, interval in zip(lines, (evaluated.intervals[name] for evaluated in evaluations), strict=True):
             limits = "none" if interval.why else f"{interval.low:.6f} to {interval.high:.6f}"
             cells += [f"{interval.value:.6f}", limits]
-    print(formatting.format_table(header, lines))
+    say(formatting.format_table(header, lines))
     for pair in pairs:
-        print(f"\n{pair.first} - {pair.other}")
+        say(f"\n{pair.first} - {pair.other}")
         for name, difference in pair.differences.items():
             verdict = confidence.verdict(difference, pair.first, pair.other)
             limits = "" if difference.why else f"{_describe_interval(difference, '+')}, p = {difference.p:.2g}: "
-            print(f"  {SHOWN[name]:<7} {difference.value:+.6f}   {limits}{verdict}")
+            say(f"  {SHOWN[name]:<8}  {difference.value:+.6f}   {limits}{verdict}")
     if len(pairs) > 1:
-        print("\neach p is that of its pair alone; where many pairs are compared, some p are small by chance")
+        say("\neach p is that of its pair alone; where many pairs are compared, some p are small by chance")
 
 
 def _describe_interval(interval: Interval, sign: str = "") -> str:

@@ -25,9 +25,9 @@ examples:
 
 FOLDERS = {
     "path.json": "a path of `distsms path`. Give one of its models, {0}/model.h5 or {0}/points/*.h5; `distsms report"
-    " {0}/model.h5 --on DATA` shows the whole path",
-    "baseline.json": "a baseline of `distsms baseline`. `distsms report MODEL --on DATA --baseline {0}` shows it beside"
-    " a model, and the same line of `distsms baseline` prints its table again",
+    " {0}/model.h5 --test DATA` shows the whole path",
+    "baseline.json": "a baseline of `distsms baseline`. `distsms report MODEL --test DATA --baseline {0}` shows it"
+    " beside a model, and the same line of `distsms baseline` prints its table again",
     "comparison.json": "a comparison of `distsms compare`. Its tables are {0}/table.md and {0}/table.csv",
 }
 """The file that identifies a folder -> what the folder is, and which command reads it."""
@@ -87,9 +87,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         warnings = found.pop("warnings", [])
         width = max(len(name) for name in found)
         for name, value in found.items():
-            print(f"{name:<{width}}  {_shown(name, value)}")
+            print(formatting.wrap(f"{name:<{width}}  {_shown(name, value)}", formatting.terminal_width()))
         for warning in warnings:
-            print(_red(f"\nwarning: {warning}"))
+            print("\n" + _red(f"warning   {warning}"))
     if not args.verify:
         return EXIT_OK
     from distsms.data.shards.dataset import verify
@@ -158,7 +158,7 @@ def _results(models: list[dict[str, Any]]) -> str:
     from distsms.utils.formatting import format_table
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
-    numbers = ("J", "gap", "evaluations", "seconds")
+    numbers = {"J": 6, "gap": 3, "evaluations": 6, "seconds": 3}  # with so many digits
     sets = [name for name in ("training", "test") if any(model.get(name) for model in models)]
     columns = [(name, measure) for name in sets for measure in ("rocarea", "prbep")]
     rows = []
@@ -171,14 +171,12 @@ def _results(models: list[dict[str, Any]]) -> str:
                 f"{model.get('lambda', float('nan')):g}",
                 _status(model),
             ]
-            + [_number(model.get(name), 6) for name in numbers]
+            + [_number(model.get(name), digits) for name, digits in numbers.items()]
             + [_number(value, 5) for value in measured]
         )
     table = format_table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
-    head, line, *lines = table.splitlines()
-    lines = [_red(text) if model.get("warnings") else text for text, model in zip(lines, models, strict=True)]
-    warnings = [_red(f"\n{model['model']}: {warning}") for model in models for warning in model.get("warnings", [])]
-    return "\n".join([head, line, *lines, *warnings])
+    warnings = [_red(f"warning   {model['model']}: {text}") for model in models for text in model.get("warnings", [])]
+    return "\n\n".join([table, *warnings])
 
 
 def _usages(models: list[dict[str, Any]]) -> str:
@@ -221,11 +219,13 @@ def _status(model: dict[str, Any]) -> str:
 
 
 def _red(text: str) -> str:
-    """Return the text in red where a terminal shows it."""
-    import os
+    """Return a warning, folded to the width of the terminal, and in red where one shows it."""
     import sys
 
-    return f"\033[31m{text}\033[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+    from distsms.cli.terminal import paint
+    from distsms.utils import formatting
+
+    return paint(formatting.wrap(text, formatting.terminal_width()), "red", sys.stdout)
 
 
 def _number(value: float | None, digits: int) -> str:

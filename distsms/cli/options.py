@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads, count, duration, memory, positive
 
 if TYPE_CHECKING:
+    from distsms.cli.terminal import Speaker
     from distsms.data.shards.dataset import DataBlock
     from distsms.measures import Measure
     from distsms.optim.settings import Settings
@@ -184,25 +183,22 @@ def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str,
     )
 
 
-def speaker(speaks: bool) -> Callable[..., None]:
-    """Return a function that prints, if `speaks`. If standard output is closed or full, it prints no more."""
+def speaker(speaks: bool) -> Speaker:
+    """Return what prints on the root, if `speaks`."""
+    from distsms.cli.terminal import Speaker
 
-    def say(text: str, end: str = "\n") -> None:
-        nonlocal speaks
-        if speaks:
-            try:
-                print(text, end=end, flush=True)
-            except OSError:
-                speaks = False
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-    return say
+    return Speaker(speaks)
 
 
-def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None) -> str:
+def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:
     """Return lines on the rows that the ranks hold, and on those that they read on each pass. Collective.
 
-    allowed : the value of `--memory`.
+    Parameters
+    ----------
+    allowed : float, optional
+        The value of `--memory`.
+    whole : bool
+        Whether to describe the rows that are held; if not, there are lines on those that are read on each pass only.
     """
     from distsms.utils.formatting import format_bytes
 
@@ -216,11 +212,11 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
     each = ", each" if comm.size > 1 else ""
     buffers = " with buffers" if any(streamed) else ""
     held = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
-    line = f"ranks     {comm.size}{each} with {held}\n"
+    lines = [f"ranks     {comm.size}{each} with {held}"] if whole else []
     if any(streamed):
-        line += (
-            f"streamed  {between(streamed, format_bytes)} of the shards{each} on every pass; an evaluation takes two\n"
+        lines.append(
+            f"streamed  {between(streamed, format_bytes)} of the shards{each} on every pass; an evaluation takes two"
         )
     elif allowed:
-        line += "streamed  nothing: all rows are held\n"
-    return line
+        lines.append("streamed  nothing: all rows are held")
+    return lines

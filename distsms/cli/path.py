@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import BY, chooser, count, positive, whole
-from distsms.errors import EXIT_REQUEUE, EXIT_VACUOUS
+from distsms.cli.types import BY, add_old_names, chooser, count, positive, whole
 from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from distsms.cli.progress import Progress
+    from distsms.cli.terminal import Speaker
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.path import Point, Problem, Run
+    from distsms.selection.path import Point, Problem
     from distsms.selection.path_store import PathStore
-    from distsms.selection.quick_rocarea import Comparison
 
 NAME = "path"
 USAGE = "DATA [options]"
@@ -133,6 +132,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
     )
+    add_old_names(parser, **{"lambda": "lambdas"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -175,6 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Do not compare the models with quick ROCArea models on the same folds, as is done where another measure"
         " is optimized or chooses.",
     )
+    parser.add_argument("--usage", action="store_true", help="Show the reasons of the plan, and what each rank holds.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
 
 
@@ -190,7 +191,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     import time
     from dataclasses import replace
 
+    from distsms.cli import path_summary
     from distsms.cli.options import rows_held, solver_for, speaker
+    from distsms.cli.progress import Progress
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.selection import choice as choosing
@@ -201,6 +204,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.utils import files
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
+    held.callback(say.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
     done: list[Point] = []
@@ -224,26 +228,28 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     for line in [
         *_heading(args, problem, manifest),
         *(f"warning   {warning}" for warning in warnings),
-        *plan.describe(),
+        *plan.describe(args.usage),
     ]:
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
     share_folds = args.memory is None and path.shares_folds(manifest.n, manifest.nnz, comm)
-    if share_folds:
+    if share_folds and args.usage:
         say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
     block = dataset.load(manifest, comm, budget=plan.room(comm.is_root), share=(0, 1) if share_folds else None)
-    say(rows_held(block, comm, args.memory))
+    for line in rows_held(block, comm, args.memory, args.usage):
+        say(line)
     with comm.fail_together():
         last = block.first_row + len(block.labels)
         fold_keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last) if args.folds else None
     end = time.monotonic() + args.time_limit
     own = range(args.folds + 1)[comm.rank :: comm.size] if share_folds else range(args.folds + 1)
     expected = {(lam, fold) for lam in problem.lambdas for fold in own}
-    ranks = 1 if share_folds else comm.size
-    keep = PointRecorder(
-        args, problem, manifest, folder, ranks, share_folds, (len(known & expected), len(expected)), say
-    )
+    ranks, number = 1 if share_folds else comm.size, (len(known & expected), len(expected))
+    unit = "models of this rank" if share_folds else "models"
+    progress = Progress.on_root("training", unit, comm.is_root and not args.quiet, number[0])
+    held.callback(progress.close)
+    keep = PointRecorder(args, problem, manifest, folder, ranks, number, progress)
     by = choosing.chooser(args.measure, args.select)
 
     def extend(points: Sequence[Point]) -> float | None:
@@ -252,6 +258,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             return None
         lam = choosing.extension([*done, *points], by, problem.lambdas, args.rule)
         if lam is not None:
+            progress.close()
             say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
             keep.expect(len(own))
         return lam
@@ -269,6 +276,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         extend=extend,
         share_folds=share_folds,
     )
+    progress.close()
     seconds, compared = time.monotonic() - begun, None
     if args.folds and not (found.stopped or args.no_check or args.measure == by == "rocarea"):
         until = time.monotonic() + max(LEAST_CHECK, seconds / 10)
@@ -277,8 +285,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     code = 0
     with comm.fail_together():
         if comm.is_root:
-            code = _conclude(args, identity, folder, found, seconds, warnings, compared, say)
+            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, say)
     code = comm.bcast(code)
+    say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
@@ -302,7 +311,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
 
 
 class PointRecorder:
-    """Keeps points and prints a line for each. Called on the root."""
+    """Keeps points and shows how many there are. Called on the root."""
 
     def __init__(
         self,
@@ -311,15 +320,13 @@ class PointRecorder:
         manifest: Manifest,
         folder: PathStore,
         ranks: int,
-        share_folds: bool,
         counts: tuple[int, int],
-        say: Callable[[str], None],
+        progress: Progress,
     ) -> None:
         from distsms.training.provenance import Distribution, describe_data_set
 
-        self._problem, self._manifest, self._folder, self._say = problem, manifest, folder, say
+        self._problem, self._manifest, self._folder, self._progress = problem, manifest, folder, progress
         self._by = problem.select or problem.measure
-        self._whose = " of this rank" if share_folds else ""
         self._data = describe_data_set(manifest, args.data)
         self._distribution = Distribution(problem.ordering, problem.step, ranks)
         self._count, self._of = counts  # the points that are there, and all
@@ -341,72 +348,7 @@ class PointRecorder:
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
         self._folder.keep(point, model.from_training(result.w, info, self._manifest))
         self._count += 1
-        self._say(f"[{self._count:{len(str(self._of))}d}/{self._of}{self._whose}] {path_text.line(point, self._by)}")
-
-
-def _conclude(
-    args: argparse.Namespace,
-    identity: dict[str, Any],
-    folder: PathStore,
-    found: Run,
-    seconds: float,
-    warnings: list[str],
-    compared: Comparison | None,
-    say: Callable[[str], None],
-) -> int:
-    """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
-    from dataclasses import replace
-
-    from distsms.inference import model
-    from distsms.optim.result import Status
-    from distsms.selection import choice as choosing
-    from distsms.selection import folds, path_text
-    from distsms.selection.path_store import MODEL
-    from distsms.utils import formatting
-
-    points, by = folder.points(), choosing.chooser(args.measure, args.select)
-    say(f"\n{found.evaluations} evaluations in {found.passes} passes over the data, {seconds:.2f} s\n")
-    curve = choosing.means(points, by)
-    faults = choosing.faults(points)
-    chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
-    say(formatting.format_table(*path_text.table(points, by, chosen)))
-    if found.stopped:
-        say("\nstopped; finished points are kept, and the same line again goes on")
-        return EXIT_REQUEUE
-    codes = [Status[point.result["status"].upper()].exit_code for point in points]
-    results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}
-    if chosen:
-        results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule, "select": by}
-        results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}
-        results["faults"] = [{"lam": lam, "why": why} for lam, why in faults.items()]
-        if interval := choosing.expected(points, by, args.rule):
-            results |= {"interval": interval.as_json()}
-        best = folder.model(chosen.chosen.lam)
-        origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
-        origin |= {"rule": args.rule, "select": by, "held_out": chosen.chosen._asdict()}
-        say(path_text.choice(by, chosen, curve, points, args.rule))
-        if note := folds.CAVEATS.get(identity["folds_by"]):
-            say(f"  note      {note}")
-        say(f"  model     {folder.path / MODEL}")
-        on_model = list[str]()
-        if chance := path_text.why_chance(points, chosen):
-            codes.append(EXIT_VACUOUS)
-            on_model.append(f"This model ranks no better than chance: {chance}.")
-        if compared and (better := compared.warning(by, bool(chance))):
-            on_model.append(better)
-        found_of_it = {"path": origin, "vacuous": bool(chance), "warnings": on_model}
-        model.save(folder.path / MODEL, replace(best, info=best.info | found_of_it))
-        warnings += on_model
-        for warning in on_model if args.quiet else []:
-            print(f"distsms path: warning: {warning}", file=sys.stderr)
-        results |= {"chance": chance, "quick_rocarea": compared and compared.as_json()}
-    for warning in warnings:
-        say(f"  warning   {warning}")
-    if warning := path_text.nothing(args.measure, points):
-        say(warning)
-    folder.describe(identity, **results)
-    say(f"  points    {folder.path / 'path.json'}, and the model of each lambda beside it in points/")
-    return max(codes, key=lambda code: (code != EXIT_VACUOUS, code) if code else (False, 0))
+        self._progress(self._count, self._of, path_text.line(point, self._by))
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:

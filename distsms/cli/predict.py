@@ -73,7 +73,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows, and write the scores as they are computed. **Collective.**"""
     import time
 
-    from distsms.cli.progress import counter
+    from distsms.cli.progress import Progress
+    from distsms.cli.terminal import is_watched
     from distsms.errors import InputError
     from distsms.inference import inputs, model, output, scoring
 
@@ -88,9 +89,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
     options = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
     speaks = comm.is_root and not args.quiet
-    progress = counter("scored", sys.stderr if speaks else None)
+    progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
     parts = scoring.score_in_parts(loaded, args.data, comm, options, progress)
     n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options))
+    progress.close()
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
         print(f"{n:,} rows scored in {seconds:.2f} s; written to {place}", file=sys.stderr, flush=True)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from distsms.cli.terminal import is_watched
 from distsms.optim.result import State
-from distsms.parallel.mpi import launched_size
-from distsms.utils.formatting import format_bytes, format_table
+from distsms.utils.formatting import (
+    format_bytes,
+    format_duration,
+    format_objective,
+    format_seconds,
+    format_table,
+    terminal_width,
+)
+from distsms.utils.usage import maximum_usage
 
 if TYPE_CHECKING:
     from distsms.data.shards.manifest import Manifest
@@ -58,9 +68,10 @@ class TrainingProgress:
 
     def _show(self, s: State) -> None:
         nu = f"{s.nu:9.3g}" if s.nu else f"{'-':>9}"
-        line = f"{s.evaluation:6d} {s.seconds:9.2f} {s.best_J:14.8f} {s.lower_bound:14.8f} {s.gap:10.3g} {nu}"
+        J, lower_bound = format_objective(s.best_J), format_objective(s.lower_bound)
+        line = f"{s.evaluation:6d} {s.seconds:9.2f} {J:>14} {lower_bound:>14} {s.gap:10.3g} {nu}"
         self._pending = None
-        self._print(f"\r{line}" if self._live else f"{line}\n")
+        self._print(f"\r{line[: terminal_width() - 1]}" if self._live else f"{line}\n")
 
     def _print(self, text: str) -> None:
         try:
@@ -69,58 +80,99 @@ class TrainingProgress:
             self._stream = None
 
 
-def shard_counter(enabled: bool) -> Callable[[int, int], None]:
-    """Return a function to call after each shard that this rank has written, which prints how many are done."""
-    start = time.monotonic()
+class Progress:
+    """Shows what share of a long task is done, and how much time is left if the rest goes on as fast.
 
-    def show(done: int, of: int) -> None:
-        if enabled and of > 1:
-            print(f"shard {done} of {of} on this rank, {time.monotonic() - start:.1f} s", flush=True)
+    On a terminal this is one line that changes, and that is gone at the end. A log gets a line after ten seconds, and
+    then at growing intervals of up to five minutes.
 
-    return show
-
-
-def counter(what: str, stream: TextIO | None) -> Callable[[int, int], None]:
-    """Return a function to call after each of many parts, which shows what share is done and how long the rest takes.
-
-    On a terminal that is a line which changes, in a log a line every ten seconds. `what` is a word such as "scored".
+    Parameters
+    ----------
+    name : str
+        What is being done.
+    unit : str
+        What is counted, in the plural.
+    stream : file or None
+        Where to write; None writes nothing.
+    live : bool
+        Whether the stream is a terminal that a person watches.
+    known : float
+        How many units were done before, in an earlier start.
     """
-    start = last = time.monotonic()
-    live = stream is not None and stream.isatty() and not launched_size()
 
-    def show(done: int, of: int) -> None:
-        nonlocal last, stream
-        now = time.monotonic()
-        if stream is None or (now - last < (0.2 if live else 10.0) and done < of) or (done == of and not live):
+    def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False, known: float = 0) -> None:
+        self._name, self._unit, self._stream, self._live, self._known = name, unit, stream, live, known
+        self._start = self._last_time = time.monotonic()
+        self._shown = ""
+
+    @classmethod
+    def on_root(cls, name: str, unit: str, speaks: bool, known: float = 0) -> Progress:
+        """Return what shows the progress on standard output, if `speaks`; that is so on the root, without --quiet."""
+        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout), known)
+
+    def __call__(self, done: float, of: float, note: str = "") -> None:
+        """Show that `done` of `of` units are done, if a line is due. `note` says more of the last one."""
+        if self._stream is None:
             return
-        last, left = now, (now - start) * (of - done) / done
-        line = f"{what} {100 * done / of:.0f} %, {now - start:.0f} s, about {left:.0f} s left" if done < of else ""
-        try:
-            print(f"\r{line:60}\r" if live else f"{line}\n", end="", file=stream, flush=True)
-        except OSError:  # whoever read the output has gone
-            stream = None
+        now = time.monotonic()
+        elapsed = now - self._start
+        interval = 0.1 if self._live else max(10.0, min(300.0, 0.2 * elapsed))
+        if now - self._last_time < interval and not (self._live and not self._shown):
+            return
+        self._last_time = now
+        here = done - self._known
+        left = f", about {format_duration(elapsed * (of - done) / here)} left" if here > 0 and done < of else ""
+        line = f"{self._name}  {100 * done / max(of, 1):.0f} %  {done:,.0f} of {of:,.0f} {self._unit}"
+        self._print(f"{line}, {format_duration(elapsed)}{left}{'  ' + note if note else ''}")
 
-    return show
+    def close(self) -> None:
+        """Take the line away from a terminal, for what is printed next."""
+        if self._live and self._shown:
+            self._print("")
+
+    def _print(self, line: str) -> None:
+        line = line[: terminal_width() - 1] if self._live else line
+        padded = f"\r{line.ljust(len(self._shown))}" if self._live else f"{line}\n"
+        try:
+            print(padded if line or not self._live else f"{padded}\r", end="", file=self._stream, flush=True)
+        except OSError:  # whoever read the output has gone; the task goes on
+            self._stream = None
+        self._shown = line
+
+
+FEW_RANKS = 6
+"""Up to so many ranks have a column each in the table of what a run took."""
+
+
+def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
+    """Return a line on the seconds of the longest phases and on peak memory, of the busiest rank."""
+    seconds = maximum_usage(ranks)["seconds"]
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:3]
+    phases = ", ".join(f"{name} {format_seconds(seconds[name])}" for name in longest)
+    memory = format_bytes(max(usage["peak_memory"] for usage in ranks))
+    each = " on the busiest rank" if len(ranks) > 1 else ""
+    return f"  took      {phases}; peak memory {memory}{each} (--usage shows more)"
 
 
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a table with a row for each rank: its seconds in each phase, bytes and peak memory.
+    """Return a table with a row for the seconds of each phase, and for bytes and peak memory.
 
+    There is a column for each rank, or for many ranks one for the root, and the least, the median and the most of all.
     `ranks` has what `distsms.utils.usage.resource_usage` measured on each rank.
     """
     phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))
-    rows = [
-        [
-            str(rank),
-            *[f"{usage['seconds'].get(name, 0.0):.3f}" for name in phases],
-            format_bytes(usage["bytes_sent"]),
-            format_bytes(usage["bytes_received"]),
-            format_bytes(usage["bytes_read"]),
-            format_bytes(usage["peak_memory"]),
-        ]
-        for rank, usage in enumerate(ranks)
+    amounts = {"bytes_sent": "sent", "bytes_received": "received", "bytes_read": "read", "peak_memory": "peak memory"}
+    rows = {f"{name} [s]": [usage["seconds"].get(name, 0.0) for usage in ranks] for name in phases}
+    rows |= {shown: [usage[name] for usage in ranks] for name, shown in amounts.items()}
+    header = [f"rank {rank}" for rank in range(len(ranks))]
+    if len(ranks) > FEW_RANKS:
+        header = ["root", "least", "median", "most"]
+        rows = {name: [row[0], min(row), statistics.median(row), max(row)] for name, row in rows.items()}
+    shown = [
+        [name, *[f"{value:.3f}" if name.endswith("[s]") else format_bytes(value) for value in row]]
+        for name, row in rows.items()
     ]
-    return format_table(["rank", *[f"{name} [s]" for name in phases], "sent", "received", "read", "peak memory"], rows)
+    return format_table(["", *header], shown)
 
 
 def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluations: int) -> str:

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.evaluate import add_intervals, add_reading, reading
-from distsms.cli.types import add_threads
+from distsms.cli.types import add_old_names, add_threads
 from distsms.errors import EXIT_OK, InputError
+from distsms.measures import Measure
 
 if TYPE_CHECKING:
+    from distsms.inference.evaluation import ModelEvaluation
     from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
 
+SHARES = (0.001, 0.01, 0.05, 0.1, 0.2)
+"""Of the rows, for which precision, lift and recall among the highest scores are shown."""
 NAME = "report"
-USAGE = "MODEL --on DATA|FILE [options]"
+USAGE = "MODEL --test DATA|FILE [options]"
 EPILOG = """\
 The report is one HTML file that loads nothing from elsewhere, in light or dark as the reader prefers. All numbers are
 exact over all rows of all ranks; curves are thinned for drawing only. It needs matplotlib (pip install
@@ -25,8 +29,8 @@ For a model that `distsms path` chose, the report shows the path. --baseline add
 course of the training is shown from the file that `distsms train --trace` wrote; the model remembers where that is.
 
 examples:
-  distsms report model.h5 --on data/test --out report.html
-  mpirun -n 8 distsms report model.h5 --on data/test --feature-names names.txt --figures figures
+  distsms report model.h5 --test data/test --output report.html
+  mpirun -n 8 distsms report model.h5 --test data/test --feature-names names.txt --figures figures
 """
 
 
@@ -34,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms report`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     parser.add_argument(
-        "--on",
+        "--test",
         required=True,
         metavar="DATA",
         help="A data set made by `distsms shard`, or a file of a format that it reads.",
     )
     parser.add_argument(
-        "--out", default="report.html", metavar="FILE", help="The HTML file to write (default: %(default)s)."
+        "--output", default="report.html", metavar="FILE", help="The HTML file to write (default: %(default)s)."
     )
     parser.add_argument("--figures", metavar="FOLDER", help="Also write each figure as PNG and SVG into this folder.")
     parser.add_argument(
@@ -60,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_intervals(parser)
     add_reading(parser)
     add_threads(parser)
+    add_old_names(parser, on="test", out="output")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -70,33 +75,43 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     more: tuple[Any, ...] = ()
     with comm.fail_together():  # all checks that can be made before the rows are read
-        inputs.check_distinct(args.out, args.model, args.on, args.trace, args.feature_names)
+        inputs.check_distinct(args.output, args.model, args.test, args.trace, args.feature_names)
         if comm.is_root:
             more = _check_and_read(args)
     options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
-    rows, (evaluated,), _ = evaluation.evaluate([args.model], args.on, options, comm, reading(args))
+    rows, (evaluated,), _ = evaluation.evaluate([args.model], args.test, options, comm, reading(args))
     threshold = evaluated.measures["threshold"]
     prbep_threshold = top_k(evaluated.scores, rows.labels, evaluated.measures["n_pos"], comm).threshold
     exact_at = [score for score in (threshold, prbep_threshold) if score == score]  # NaN where there is none
     curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at)
     histogram = curves.histogram(evaluated.scores, rows.labels, curve, comm)
+    heads = [(k, top_k(evaluated.scores, rows.labels, k, comm)) for k in _heads(evaluated)]
     with comm.fail_together():
         if comm.is_root:
             from distsms.report import sections
 
-            data = sections.ReportData(evaluated, args.on, args.level, curve, histogram, *more)
+            trace, note, names, *selection = more
+            about = trace, note, names, heads, *selection
+            data = sections.ReportData(evaluated, args.test, args.level, curve, histogram, *about)
             _write(args, *sections.compose(data))
     return EXIT_OK
+
+
+def _heads(evaluated: ModelEvaluation) -> list[int]:
+    """Return the K for which precision, lift and recall are shown: shares of the rows, n+, and the model's own K."""
+    n, n_pos = evaluated.measures["n"], evaluated.measures["n_pos"]
+    own = Measure.parse(evaluated.model.info.get("measure", "rocarea")).k or n_pos
+    return sorted({max(1, round(share * n)) for share in SHARES} | {k for k in (own, n_pos) if 1 <= k <= n})
 
 
 def _write(args: argparse.Namespace, text: str, drawings: list[Any]) -> None:
     from distsms.utils.files import atomic_write, require_space
 
     page = text.encode("utf-8", "backslashreplace")  # file names need not be valid Unicode
-    require_space(Path(args.out).absolute().parent, len(page))
-    with atomic_write(args.out) as temporary:
+    require_space(Path(args.output).absolute().parent, len(page))
+    with atomic_write(args.output) as temporary:
         temporary.write_bytes(page)
-    print(f"{args.out}: {len(page) / 1024:.0f} KiB")
+    print(f"{args.output}: {len(page) / 1024:.0f} KiB")
     if args.figures:
         try:
             files = [path for drawing in drawings for path in drawing.save(Path(args.figures))]
@@ -119,9 +134,9 @@ def _check_and_read(args: argparse.Namespace) -> tuple[Any, ...]:
             f"the figures of a report need matplotlib, which cannot be imported: {error}. Install it with: "
             "pip install 'distsms[plot]'"
         ) from error
-    model.check_writable(args.out)
-    if Path(args.out).is_file() and b"distsms report" not in Path(args.out).read_bytes()[:1000]:
-        raise InputError(f"{args.out}: exists and is not a report; name another file, or remove it first")
+    model.check_writable(args.output)
+    if Path(args.output).is_file() and b"distsms report" not in Path(args.output).read_bytes()[:1000]:
+        raise InputError(f"{args.output}: exists and is not a report; name another file, or remove it first")
     loaded = model.load(args.model)
     names = loaded.feature_names if args.feature_names is None else _read_names(args.feature_names, loaded.p)
     return *_trace(args, loaded), names, *_selection(args, loaded)

@@ -6,10 +6,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from distsms.cli.columns import add_column_options, column_options, format_columns
-from distsms.cli.types import BY, add_compress, count, shares, whole
+from distsms.cli.types import BY, add_compress, add_old_names, add_output_folder, count, shares, whole
 from distsms.errors import EXIT_OK, InputError
 
 if TYPE_CHECKING:
+    from distsms.cli.terminal import Speaker
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
 
@@ -46,11 +47,12 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms shard`."""
     parser.add_argument(
-        "input", nargs="+", metavar="INPUT", help="Files of one format; their rows are taken in this order."
+        "input",
+        nargs="+",
+        metavar="INPUT",
+        help="Files of one format; their rows are taken in this order.",
     )
-    parser.add_argument(
-        "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
-    )
+    add_output_folder(parser)
     parser.add_argument(
         "--label",
         metavar="COLUMN",
@@ -127,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zero-based", action="store_true", help="The svmlight text counts columns from 0, not from 1."
     )
     parser.add_argument(
-        "--n-features", type=count, metavar="P", help="The number of columns, if there are more than the text uses."
+        "--columns", type=count, metavar="P", help="The number of columns, if there are more than the text uses."
     )
     parser.add_argument(
         "--shards",
@@ -145,6 +147,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
+    add_old_names(parser, n_features="columns")
+    parser.set_defaults(check=_check)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """With --output, all other words are inputs."""
+    if args.folder is not None:
+        args.input += [] if args.output is None else [args.output]
+        args.output = args.folder
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -152,7 +163,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
     from pathlib import Path
 
-    from distsms.cli.progress import shard_counter
+    from distsms.cli.options import speaker
+    from distsms.cli.progress import Progress
     from distsms.data.convert import convert
     from distsms.data.shards.dataset import read_manifest
     from distsms.data.splits import Splitter, usual_split
@@ -160,6 +172,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
+    progress = Progress.on_root("writing", "shards", verbose)
     if args.split_by and args.split is None:
         raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
     by = args.split_by or usual_split(args.group, args.time)
@@ -171,10 +184,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.shards,
         args.positive,
         args.zero_based,
-        args.n_features,
+        args.columns,
         args.dtype,
         args.overwrite,
-        shard_counter(verbose),
+        progress,
         args.normalize,
         args.like,
         split,
@@ -189,22 +202,25 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         time=args.time,
         keep=tuple(args.keep),
     )
+    progress.close()
+    say = speaker(verbose)
     if verbose:
         seconds = time.perf_counter() - start
         n_bytes = sum(file["bytes"] for file in manifest.source)
         parts = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
         for part in parts:
-            _print_summary(part)
+            _print_summary(part, say)
         if manifest.split is not None and (left := manifest.split["of"] - sum(part.n for part in parts)):
-            print(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
-        print(
+            say(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
+        say(
             f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
             f"{format_bytes(n_bytes / seconds)}/s"
         )
+    say.close()
     return EXIT_OK
 
 
-def _print_summary(manifest: Manifest) -> None:
+def _print_summary(manifest: Manifest, say: Speaker) -> None:
     """Print what a data set contains."""
     from distsms.cli.progress import describe_files
     from distsms.data.groupby import describe
@@ -212,17 +228,17 @@ def _print_summary(manifest: Manifest) -> None:
 
     names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
-    print(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
-    print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
+    say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
+    say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
     if manifest.table is not None:
-        print(f"  columns   {manifest.table.describe()}")
+        say(f"  columns   {manifest.table.describe()}")
     if manifest.normalization.kind != "none":
         which = "" if manifest.columns is None else "; features of 0 and 1 are left as they are"
-        print(f"  training  normalized ({manifest.normalization.kind}{which}); the files hold the rows as they were")
+        say(f"  training  normalized ({manifest.normalization.kind}{which}); the files hold the rows as they were")
     if manifest.split is not None:
-        print(f"  split     by {manifest.split.get('by', 'rows')}: {manifest.n} of {manifest.split['of']} rows")
-    print(f"  files     {describe_files(manifest)}")
+        say(f"  split     by {manifest.split.get('by', 'rows')}: {manifest.n} of {manifest.split['of']} rows")
+    say(f"  files     {describe_files(manifest)}")
     for name, description in describe(manifest).items():
-        print(f"  {name:<9} {description}")
+        say(f"  {name:<9} {description}")
     if not (manifest.n_pos and manifest.n_neg):
-        print("  warning   there is only one class: such data can be scored, but not be used to train or to evaluate")
+        say("  warning   there is only one class: such data can be scored, but not be used to train or to evaluate")

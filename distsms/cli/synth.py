@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_compress, count
+from distsms.cli.types import add_compress, add_output_folder, count
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     They have no defaults here, so that `_options` sees which of them were given and can refuse those of another kind.
     """
     parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"The kind of data: {', '.join(OPTIONS)}.")
-    parser.add_argument(
-        "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
-    )
+    add_output_folder(parser)
     random = parser.add_argument_group("sparse and dense")
     random.add_argument("--rows", type=count, metavar="N", help="The number of rows (default: 100000).")
     random.add_argument(
@@ -97,17 +95,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
+    parser.set_defaults(check=_check)
+
+
+def _check(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with the arguments, or None."""
+    if args.output is not None and args.folder is not None:
+        return f"OUTDIR is given twice: {args.output} and --output {args.folder}"
+    args.output = args.output or args.folder
+    return None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write the data set, and print what was written. **Collective.**"""
     import time
 
-    from distsms.cli.progress import shard_counter
+    from distsms.cli.progress import Progress
     from distsms.data.synthetic.write import write
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
+    progress = Progress.on_root("writing", "shards", verbose)
 
     with comm.fail_together():
         options = _options(args)
@@ -115,8 +123,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     given = [f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items()]
     command = " ".join(["distsms synth", args.kind, *given])
     dtype = options.get("dtype", "float64")
-    layout = args.shards, dtype, args.overwrite, command, shard_counter(verbose), args.compression
+    layout = args.shards, dtype, args.overwrite, command, progress, args.compression
     manifest = write(source, args.output, comm, *layout)
+    progress.close()
     bound = None if args.kind in ("sparse", "dense") else source
     with comm.fail_together():
         if comm.is_root and bound is not None:

@@ -26,6 +26,7 @@ from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import ExitStack
 
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
@@ -107,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--test",
-        metavar="DATA2",
+        metavar="DATA",
         help="Evaluate the model at the end on this data set, or on this file of a format that `distsms shard` reads"
         " (default for files: the rows that are held out).",
     )
@@ -174,6 +175,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " such a model is trained on a sample of the rows, in at most a tenth of the run's time or a second, and a"
         " warning says if it is clearly better on rows that trained neither: those of --test, or a part of the sample.",
     )
+    parser.add_argument(
+        "--usage",
+        action="store_true",
+        help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
+    )
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
     parser.set_defaults(check=_check)
 
@@ -200,18 +206,20 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _watched(args: argparse.Namespace, comm: Communicator) -> int:
-    with long_run(args, comm) as (signals, _):
-        return _run(args, comm, signals)
+    with long_run(args, comm) as (signals, held):
+        return _run(args, comm, signals, held)
 
 
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> int:
+def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
     from distsms.cli import train_text as text
     from distsms.inference import inputs, model, scoring
     from distsms.metrics.headline import headline_measures
     from distsms.training.fit import RunOptions, fit
 
     say = speaker(comm.is_root and not args.quiet)
+    held.callback(say.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
+    hint = args.lam is None
     with comm.fail_together():  # what can be refused before the data are read; `fit` refuses the rest
         task = _task(args, solver)
         if comm.is_root:
@@ -220,6 +228,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
     if args.lam == "auto":
         chosen = choose_lambda_for(task, args.memory, comm, signals.wanted, say)
         task = replace(task, settings=replace(task.settings, lam=chosen.lam))
+    elif hint:
+        say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
     checked = {"check": not args.no_check, "hold_out": not args.test}
     options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
     observer = text.TrainingNarrator(args, task, comm, say)
@@ -247,14 +257,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals) -> 
                 saved.info.update(trained.findings())
         saved.info["test"] = on_test
         say(f"  test      {text.describe_measures(on_test)}   ({args.test})")
-    for line in text.describe_warnings(trained.warnings()):
-        say(line)
+    for warning in trained.warnings():
+        say.warn(warning, "red" if trained.vacuous else "yellow")
     usage = trained.usage(comm)
     saved.info["usage"] = trained.usage_info(usage)
     with comm.fail_together():
         if comm.is_root:
             model.save_or_rescue(args.output, saved)
-    say(text.describe_usage(usage, result.starts, trained.vectors))
+    say(text.describe_usage(usage, result.starts, trained.vectors, args.usage))
+    say.close()
     if args.quiet and comm.is_root:
         if result.status.exit_code:
             print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)

@@ -97,7 +97,7 @@ class TrainingFiles:
                 model.save(args.output, trained)
         if self.report is None or code == EXIT_REQUEUE:
             return
-        asked = cli.parse(["report", args.output, "--on", args.test, "--out", self.report])
+        asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report])
         with contextlib.redirect_stdout(io.StringIO()):
             asked.run(asked, comm)
         if comm.is_root and not args.quiet:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
 from distsms.cli import progress
 from distsms.cli.options import rows_held
+from distsms.cli.terminal import is_watched
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
 from distsms.measures import SHOWN
 from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.mpi import launched_size
 from distsms.parallel.vectors import Vectors
 from distsms.training.fit import TrainingObserver, TrainingTask
 from distsms.training.plan import Layout, Plan
+from distsms.utils.formatting import format_objective
 from distsms.utils.typing import Floats
 
 
@@ -46,7 +45,7 @@ def describe_task(name: str, task: TrainingTask, manifest: Manifest, step: str, 
     if task.measure.k not in (None, manifest.n_pos):
         lines.append(
             f"warning   K is not n+ = {manifest.n_pos}: a shift of all scores lowers this risk whatever their order,"
-            "\n          and a model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
+            " and a model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
             + ("; train without --bias" if bias else "")
         )
     return lines
@@ -74,15 +73,17 @@ class TrainingNarrator(TrainingObserver):
     def planned(self, plan: Plan, notes: list[str]) -> None:
         assert self._task.manifest is not None
         task_lines = describe_task(self._args.data, self._task, self._task.manifest, plan.step, plan.ranks)
-        for line in [*task_lines, *plan.describe(), *notes]:
+        for line in [*task_lines, *plan.describe(self._args.usage), *notes]:
             self._say(line)
 
     def loaded(self, block: DataBlock, vectors: Vectors) -> None:
-        text = rows_held(block, self._comm, self._args.memory)
-        self._say(text + (f"vectors   {vectors.describe()}\n" if self._comm.size > 1 else ""))
+        for line in rows_held(block, self._comm, self._args.memory, self._args.usage):
+            self._say(line)
+        if self._args.usage and self._comm.size > 1:
+            self._say(f"vectors   {vectors.describe()}")
+        self._say("")
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
-        # A launcher gives its processes a terminal whether or not a person watches: rewrite lines without one only.
-        self._progress = progress.TrainingProgress(stream, live=sys.stdout.isatty() and not launched_size())
+        self._progress = progress.TrainingProgress(stream, live=is_watched(sys.stdout))
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
@@ -97,13 +98,15 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
     share = f"{100 * result.gap / result.J:.3g} % of J" if result.J > 0 else "J is 0"
     width = f", final width nu {result.nu:.3g}" if result.nu else ""
     starts = f", in {result.starts} starts" if result.starts > 1 else ""
-    files = [f"   {name} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
+    files = [f"  {name:<9} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
+    J, lower_bound = (format_objective(value) for value in (result.J, result.lower_bound))
     lines = [
         f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}",
-        f"  J {result.J:.8f}   lower bound {result.lower_bound:.8f}   gap {result.gap:.3g}"
-        f" ({share}; target {task.settings.target(result.J):.3g})   J at w = 0: {result.J_at_zero:.6g}",
+        f"  J {J}   lower bound {lower_bound}   J at w = 0: {result.J_at_zero:.6g}",
+        f"  gap {result.gap:.3g} ({share}; target {task.settings.target(result.J):.3g})",
         f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}",
-        f"  model     {args.output}{''.join(files)}",
+        f"  model     {args.output}",
+        *files,
     ]
     if result.status.exit_code == EXIT_REQUEUE:
         how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
@@ -111,22 +114,15 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
     return lines
 
 
-def describe_warnings(warnings: list[str]) -> list[str]:
-    """Return lines on what people must know before they use the model."""
-    if not warnings:
-        return []
-    wrapper = textwrap.TextWrapper(min(shutil.get_terminal_size().columns, 120), subsequent_indent=12 * " ")
-    wrapper.break_on_hyphens = False
-    return ["", *(wrapper.fill(f"  warning   {warning}") for warning in warnings)]
-
-
 def describe_measures(measures: dict[str, float]) -> str:
     """Return what `headline_measures` computed, in one line."""
     return "   ".join(f"{SHOWN.get(name, name)} {value:.6f}" for name, value in measures.items())
 
 
-def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors) -> str:
-    """Return every rank's seconds, bytes and memory, as tables."""
+def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, whole: bool) -> str:
+    """Return what the run took: every rank's seconds, bytes and memory as tables, or (not `whole`) one line."""
+    if not whole:
+        return progress.usage_line(usage)
     evaluations = usage[0]["evaluations"]
     here = f" (this start's, of {evaluations} evaluations)" if starts > 1 else ""
     lines = [f"\nwhat it took{here}", progress.usage_table(usage)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import Any
 
 from distsms.errors import InputError
 from distsms.measures import Measure, check_chooser
@@ -113,6 +114,38 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
         metavar="N",
         help="How many threads each rank computes with (default: OMP_NUM_THREADS, or else 1). More ranks do as well,"
         " but threads share the memory of their rank.",
+    )
+
+
+def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
+    """Let options also be called by names that they had before, or have in other commands; the help does not show them.
+
+    Each argument is an old name and a new one, without the hyphens before them: `out="output"`.
+    """
+    for name, new in old.items():
+        action = parser._option_string_actions[f"--{new}"]
+        parser._option_string_actions[f"--{name.replace('_', '-')}"] = action
+
+
+class _OutputFolder(argparse.Action):
+    """--output: the folder, which then is not wanted among the words that are no options."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _: Any = ""
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        for action in parser._actions:
+            if action.dest == "output":
+                action.required = False
+
+
+def add_output_folder(parser: argparse.ArgumentParser) -> None:
+    """Add OUTDIR, the last word, and --output OUTDIR, which sets `folder`, for the commands that make a data set."""
+    parser.add_argument(
+        "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
+    )
+    parser.add_argument(
+        "--output", dest="folder", metavar="OUTDIR", action=_OutputFolder, help="Another way to name the folder."
     )
 
 

@@ -270,6 +270,7 @@ def _stage_all(
     staged, columns = list[_Staged](), reader.n_columns or 0
     comm.root_first(lambda: duplicates.hash_rows(sparse.csr_matrix((1, 1))))  # compiles its kernel
     with comm.fail_together():
+        output.progress(0, len(mine))
         for done, k in enumerate(mine):
             number = k
             for rows in combined(reader.read(shares[k]), SHARD_BYTES):

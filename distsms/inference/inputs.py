@@ -89,7 +89,7 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
     with comm.fail_together():
         if text and Path(path).is_file() and is_model(path):
             raise InputError(
-                f"{path}: is a model, but rows are expected here; to compare models, name the rows by --on DATA"
+                f"{path}: is a model, but rows are expected here; to compare models, name the rows by --test DATA"
             )
         if format_of(path) == "table" and model.table is None:
             raise InputError(

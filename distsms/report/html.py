@@ -37,7 +37,12 @@ figure { margin: 0; }
 figure svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0 auto; }
 figure svg text { fill: currentColor; font-family: inherit !important; }
 figcaption { text-align: center; }
-.scrolled { overflow-x: auto; margin: .75rem 0 1.25rem; }
+code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .9em; background: var(--raised); }
+.scrolled { overflow-x: auto; margin: .75rem 0 1.25rem; scrollbar-width: thin; background:
+  linear-gradient(to right, var(--paper) 30%, transparent) left / 2.5rem 100% local no-repeat,
+  linear-gradient(to left, var(--paper) 30%, transparent) right / 2.5rem 100% local no-repeat,
+  linear-gradient(to right, var(--line), transparent) left / .75rem 100% scroll no-repeat,
+  linear-gradient(to left, var(--line), transparent) right / .75rem 100% scroll no-repeat; }
 table { border-collapse: collapse; min-width: min(100%, 18rem); font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .25rem; }
 th, td { padding: .3rem .9rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -48,6 +53,17 @@ th { font-weight: 600; }
 tbody th { font-weight: 400; min-width: 7rem; }
 .bar { display: block; height: .7em; margin-top: .4em; background: var(--blue); }
 .bar.minus { background: var(--vermilion); }
+@media (max-width: 40rem) {
+  .wide, .wide caption, .wide tbody, .wide tr, .wide tbody th { display: block; }
+  .wide thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .wide tr { padding: .4rem 0; border-bottom: 1px solid var(--line); }
+  .wide tbody th { font-weight: 600; border: 0; padding: 0; }
+  .wide td { display: flex; justify-content: space-between; gap: 1rem; padding: .05rem 0; border: 0;
+    white-space: normal; }
+  .wide td:empty { display: none; }
+  .wide td::before, .wide tbody th::before { content: attr(data-label) " "; color: var(--soft); font-weight: 400;
+    text-align: left; }
+}
 """
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -74,13 +90,15 @@ def element(tag: str, *parts: str, **attributes: str) -> Html:
     tag : str
         The name of the element, such as "p".
     *parts : str
-        Its content. What is not `Html` is text and is escaped.
+        Its content. What is not `Html` is text and is escaped; in paragraphs, `backquotes` make code of it.
     **attributes : str
         Its attributes, escaped. In their names a trailing underscore is dropped, and others become hyphens, so that
         `class_` and `aria_label` can be written in Python.
     """
     written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
     content = "".join(part if isinstance(part, Html) else escape(part) for part in parts)
+    if tag == "p":
+        content = re.sub("`([^`]+)`", r"<code>\1</code>", content)
     return Html(f"<{tag}{written}>{content}</{tag}>\n")
 
 
@@ -91,6 +109,9 @@ def section(heading: str, *parts: str) -> Html:
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Html:
     """Return a table that scrolls by itself where the page is too narrow for it.
+
+    On a page as narrow as that of a telephone, each row of a table with a header and more than three columns becomes a
+    list of its cells, with the names of the columns before them.
 
     Parameters
     ----------
@@ -103,13 +124,20 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], te
     text : bool
         Align the cells to the left, as text, rather than to the right, as numbers.
     """
+    wide = len(header) > 3
     attributes = {"class_": "text"} if text else {}
+    labels = [{"data_label": name} if wide else {} for name in header or [""] * max(map(len, rows), default=0)]
     head = element("thead", element("tr", *(element("th", name, scope="col") for name in header))) if header else ""
     body = [
-        element("tr", element("th", name, scope="row"), *(element("td", cell, **attributes) for cell in cells))
+        element(
+            "tr",
+            element("th", name, scope="row", **labels[0]),
+            *(element("td", cell, **attributes, **label) for cell, label in zip(cells, labels[1:], strict=True)),
+        )
         for name, *cells in rows
     ]
-    whole = element("table", element("caption", caption), head, element("tbody", *body))
+    shape = {"class_": "wide"} if wide else {}
+    whole = element("table", element("caption", caption), head, element("tbody", *body), **shape)
     return element("div", whole, class_="scrolled", role="region", aria_label=caption, tabindex="0")
 
 

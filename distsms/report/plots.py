@@ -73,7 +73,7 @@ def precision_recall(curve: Curve, measured: dict[str, Any]) -> Drawing:
     """
     figure, (axes,) = mpl.blank(SQUARE)
     share = measured["n_pos"] / measured["n"]
-    axes.plot(curve.tpr[1:], curve.precision[1:], color=BLUE, label="model")
+    axes.plot(*curve.precision_recall(), color=BLUE, label="model")
     axes.axhline(share, color="grey", linestyle=":", label="chance")
     axes.plot([measured["prbep"]], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     at_threshold = [measured["recall"]], [measured["precision"]]

@@ -19,6 +19,7 @@ from distsms.inference.evaluation import ModelEvaluation
 from distsms.measures import SHOWN
 from distsms.metrics.confidence import Interval
 from distsms.metrics.curves import Curve, Histogram
+from distsms.metrics.ranking import TopK
 from distsms.optim.result import Status
 from distsms.report import html, plots
 from distsms.report.html import Html, element
@@ -49,6 +50,7 @@ class ReportData:
     trace: dict[str, Floats]  # the columns of the training's trace, or empty
     trace_note: str  # why the trace is empty, where it is
     feature_names: Sequence[str] | None  # (p,), None for columns without names
+    heads: Sequence[tuple[int, TopK]] = ()  # numbers of rows, and what is measured among so many highest scores
     path: PathResult | None = None
     baseline: BaselineResult | None = None
 
@@ -120,7 +122,31 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
         element("p", _about_intervals(data)),
         first,
         html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)),
+        _highest_scores(data),
     )
+
+
+def _highest_scores(data: ReportData) -> str:
+    """Return a table of precision, lift and recall among the K highest scores; without such numbers nothing."""
+    n, n_pos = data.evaluation.measures["n"], data.evaluation.measures["n_pos"]
+    if not (data.heads and n_pos):
+        return ""
+    rows = [
+        [
+            f"{k:,}",
+            f"{100 * k / n:.3g} %",
+            _measure(head.precision),
+            _number(head.precision * n / n_pos, ".3g"),
+            _measure(head.recall),
+        ]
+        for k, head in data.heads
+    ]
+    about = (
+        "The lift is the precision, divided by the share of positive rows among all: so many times as many positive "
+        "rows are found as by drawing K rows at random."
+    )
+    header = ["K", "share of the rows", "precision at K", "lift", "recall at K"]
+    return Html(html.table("Among the K rows of highest score", header, rows) + element("p", about, class_="soft"))
 
 
 def _about_intervals(data: ReportData) -> str:

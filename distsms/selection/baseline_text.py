@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from distsms.measures import SHOWN
 from distsms.metrics.confidence import LEVEL, METHOD, Interval
@@ -16,22 +17,26 @@ TRAINED = {
 }
 """The model that minimizes J, for each measure; see docs/theory/support-vector-machines.md."""
 
-HEADER = ("method", "ROCArea [%]", "interval", "PRBEP [%]", "interval", "lambda", "s")
+
+CHANCE = "the interval has 0 in it, so that this may be chance"
 
 
 def header(measure: str) -> list[str]:
     """Return the header of the table, whose rows are `cells`."""
-    return [*HEADER[:5], f"distsms ahead by, {SHOWN[measure]}", "interval", *HEADER[5:]]
+    return ["method", *[f"{name} [%]" for name in SHOWN.values()], f"distsms ahead by, {SHOWN[measure]}", "lambda", "s"]
 
 
 def cells(result: MethodResult, measure: str) -> list[str]:
     """Return the row of a method, with measures in per cent."""
-    row = [result.method]
-    for name in SHOWN:
-        row += [f"{100 * result.intervals[name].value:.2f}", describe_interval(result.intervals[name])]
+    values = [_with_limits(result.intervals[name], ".2f") for name in SHOWN]
     difference = result.differences.get(measure)
-    row += [f"{100 * difference.value:+.3f}", describe_interval(difference, "+.3f")] if difference else ["", ""]
-    return [*row, describe_setting(result), f"{result.seconds:.1f}"]
+    ahead = _with_limits(difference, "+.3f") if difference else ""
+    return [result.method, *values, ahead, describe_setting(result), f"{result.seconds:.1f}"]
+
+
+def _with_limits(interval: Interval, form: str) -> str:
+    """Return a value and the limits of its interval, in per cent."""
+    return f"{100 * interval.value:{form}}" + ("" if interval.why else f" ({describe_interval(interval, form)})")
 
 
 def describe_interval(interval: Interval, form: str = ".2f") -> str:
@@ -59,8 +64,11 @@ def sentences(results: Sequence[MethodResult], measure: str) -> list[str]:
         if result.method == BEST:
             lines.append(_compare_with_linear(result, result.differences[measure], name))
             lines.append(f"What distsms trains for {name} is itself {TRAINED[measure]}.")
+            lines += [_by_other_measure(result.differences[other], other) for other in SHOWN if other != measure]
         elif result.differences and not METHODS[result.method].linear:
             lines.append(_compare_with_trees(result, result.differences[measure], name))
+    if lines and not any(not METHODS[result.method].linear for result in results if result.method != BEST):
+        lines.append("A model that is not linear may be ahead of all of these: --methods with trees tells.")
     if any(result.at_end for result in results):
         lines.append("* The lambda of most folds is at an end of the grid; there may be a better one beyond it.")
     lines += [f"{result.method}: {result.notes}." for result in results if result.notes and result.method != BEST]
@@ -77,29 +85,39 @@ def _compare_with_linear(best: MethodResult, difference: Interval, name: str) ->
         return f"No verdict on whether direct optimization pays: {difference.why}."
     other = "the best of the other linear models, chosen for each fold by the other folds"
     chosen = f"The models chosen, with their numbers of folds: {best.notes}."
-    points = _describe_points(difference, name)
+    lead = _describe_lead(difference, other, name)
     if difference.low > 0:
-        return f"Direct optimization is ahead of {other}, by {points}. {chosen}"
+        return f"Direct optimization is {lead}. {chosen}"
     if difference.high < 0:
-        return f"Direct optimization does not pay here: it is behind {other}, by {points}. {chosen}"
-    return (
-        f"Direct optimization makes no difference that these rows show, compared with {other}: it differs by {points}. "
-        f"Take either. {chosen}"
-    )
+        return f"Direct optimization does not pay here: it is {lead}. {chosen}"
+    return f"Direct optimization is {lead}; {CHANCE}. Take either. {chosen}"
+
+
+def _by_other_measure(difference: Interval, other: str) -> str:
+    """Say how far the same models are apart by the measure that is not the one they were chosen by."""
+    name, option = SHOWN[other], f"--measure {other} compares models that are trained and chosen for it"
+    if difference.why:
+        return f"By {name}, there is no verdict on these models: {difference.why}. {option}."
+    doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
+    lead = _describe_lead(difference, "the best other ones", name)
+    return f"By the other measure, these linear models of distsms are {lead}{doubt}. {option}."
 
 
 def _compare_with_trees(trees: MethodResult, difference: Interval, name: str) -> str:
     about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings on a fifth of the training rows"
     if difference.why:
         return f"No verdict on trees ({about}): {difference.why}."
-    points = _describe_points(difference, name)
+    reverse = replace(difference, value=-difference.value, low=-difference.high, high=-difference.low)
+    lead = _describe_lead(reverse, "distsms", name)
     if difference.high < 0:
-        return f"Trees ({about}) are ahead by {points}. Take them if the model need not be linear."
+        return f"Trees ({about}) are {lead}. Take them if the model need not be linear."
     if difference.low > 0:
-        return f"Trees ({about}) are behind by {points}. A linear model is enough here."
-    return f"Trees ({about}) make no difference that these rows show: they differ from distsms by {points}."
+        return f"Trees ({about}) are {lead}. A linear model is enough here."
+    return f"Trees ({about}) are {lead}; {CHANCE}. More rows would tell."
 
 
-def _describe_points(difference: Interval, name: str) -> str:
-    value, limits = abs(100 * difference.value), describe_interval(difference, "+.3f")
-    return f"{value:.3f} points of {name} (distsms less the other: interval {limits})"
+def _describe_lead(difference: Interval, other: str, name: str) -> str:
+    """Return "ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER, by ..."."""
+    value, limits = 100 * difference.value, describe_interval(difference, "+.3f")
+    side = "behind" if value < 0 else "ahead of"
+    return f"{side} {other}, by {abs(value):.3f} points of {name} (interval {limits})"

@@ -24,8 +24,8 @@ def line(point: Point, measure: str) -> str:
 def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table with a row for each lambda.
 
-    A row has J, gap, evaluations and training measure of the model of all rows; the evaluations of the folds' models,
-    and the mean and standard error of the measure on the held-out folds; and a remark.
+    A row has J, gap, evaluations (after a plus sign those of the folds' models) and training measure of the model of
+    all rows; the mean and standard error of the measure on the held-out folds; and a remark.
     """
     name, curve, rows = display_name(measure), {mean.lam: mean for mean in means(points, measure)}, []
     unusable = faults(points)
@@ -33,20 +33,20 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
         here = [point for point in points if point.lam == lam]
         own, mean = next((point for point in here if not point.fold), None), curve.get(lam)
         result = own.result if own else {}
+        of_folds = sum(point.result["evaluations"] for point in here if point.fold)
         rows.append(
             [
                 f"{lam:g}",
                 _number(result.get("J"), ".8f"),
                 _number(result.get("gap"), ".2g"),
-                _number(result.get("evaluations"), "d"),
-                str(sum(point.result["evaluations"] for point in here if point.fold)),
+                _number(result.get("evaluations"), "d") + (f" + {of_folds}" if of_folds else ""),
                 _number(own and own.training.get(measure), ".6f"),
                 _number(mean and mean.mean, ".6f"),
                 _number(mean and mean.error, ".6f"),
                 _remark(own, mean, chosen, unusable.get(lam)),
             ]
         )
-    header = ["lambda", "J", "gap", "evaluations", "of the folds", f"training {name}", f"held out {name}", "s.e.", ""]
+    header = ["lambda", "J", "gap", "evaluations", f"training {name}", f"held out {name}", "s.e.", ""]
     return header, rows
 
 
@@ -73,7 +73,7 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     if interval := expected(points, measure, rule):
         text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %)"
         text += f" about {interval.value:.6f}: of {interval.of}"
-        text += ";\n            the lambda of each fold is chosen by the other folds"
+        text += "; the lambda of each fold is chosen by the other folds"
     text += "\n  flatness  "
     if len(curve) == 1:
         text += "unknown, since only one lambda was tried"
@@ -83,17 +83,17 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     else:
         ends = [f"{mean.mean - best.mean:+.6f} at {mean.lam:g}" for mean in (found.low, found.high) if mean != best]
         text += f"the means of lambda {found.low.lam:g} to {found.high.lam:g} are within one standard error of the best"
-        text += f" mean:\n            {', '.join(ends)}"
+        text += f" mean: {', '.join(ends)}"
     if found.instead_of:
         lam = found.instead_of.lam
         text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}"
     if chosen.lam in unusable:
         text += f"\n  warning   {unusable[chosen.lam]}: at this lambda the training finds next to nothing in these data"
-        text += ";\n            no other lambda that was tried can be used either"
+        text += "; no other lambda that was tried can be used either"
     elif end := ends_at(curve, best):
         other = end.replace("est", "er")
         text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
-        text += "\n            add some with --lambdas, or let --extend try further ones"
+        text += " add some with --lambdas, or let --extend try further ones"
     return text
 
 

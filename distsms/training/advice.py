@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from distsms.measures import SHOWN, Measure
 from distsms.optim.result import Result, Status
+from distsms.optim.settings import Settings
 from distsms.training.quick_check import Contest, QuickCheck
 
-USEFUL = 0.1
-"""The share by which a useful J is below J(0), in `largest_lambda`."""
 CLEARLY_WORSE = 0.02
 """By how much ROCArea differs if one model ranks clearly worse; the interval must exclude 0 besides."""
 
 
-def largest_lambda(lam: float, result: Result) -> float:
-    """Return a lambda above which, as a run proved, no J is below J(0) by more than a tenth; 0 if none is. Local.
+def largest_lambda(settings: Settings, result: Result) -> float:
+    """Return a lambda from which on w = 0 is within the gap that was asked for, as a run proved. Local.
+
+    It is 0 if that is so at every lambda, but for rounding.
 
     Notes
     -----
@@ -24,17 +25,19 @@ def largest_lambda(lam: float, result: Result) -> float:
     gain = result.J_at_zero - result.lower_bound
     if not gain > 1e-8 * result.J_at_zero:  # what rounding may leave of nothing
         return 0.0
-    return lam * min(1.0, gain / (USEFUL * result.J_at_zero))
+    return settings.lam * min(1.0, gain / settings.target(result.J_at_zero))
 
 
-def describe_chance(why: str, measure: Measure, lam: float, bias: float | None, result: Result, n_pos: int) -> str:
+def describe_chance(
+    why: str, measure: Measure, settings: Settings, bias: float | None, result: Result, n_pos: int
+) -> str:
     """Say that a model ranks no better than chance, and what follows from the run itself. Local.
 
     Parameters
     ----------
     why : str
         What `distsms.training.verdict.why_chance` returned.
-    measure, lam, bias
+    measure, settings, bias
         What was trained.
     result : Result
         How the run ended.
@@ -42,7 +45,7 @@ def describe_chance(why: str, measure: Measure, lam: float, bias: float | None, 
         The number of positive training rows.
     """
     said = [f"This model ranks no better than chance: {why}."]
-    below = largest_lambda(lam, result)
+    below = largest_lambda(settings, result)
     if result.status is not Status.PROVED:
         said.append("The run ended before its proof: allow it more, or take a larger lambda.")
     elif measure.k not in (None, n_pos):
@@ -53,9 +56,9 @@ def describe_chance(why: str, measure: Measure, lam: float, bias: float | None, 
     elif not below:
         said.append("By the proof, w = 0 has the smallest risk at every lambda.")
     elif measure.family == "rocarea":
-        said.append(f"A lambda below {below:.1g} may do better.")
-    elif below < lam / 100:
-        said.append(f"By the proof, no lambda above {below:.1g} helps.")
+        said.append(f"Take a lambda below {below:.1g}, or ask for a smaller gap.")
+    elif result.idle:
+        said.append(f"By the proof, w = 0 is within the gap asked for at every lambda above {below:.1g}.")
     if measure.family in ("error-rate", "f-beta") and not bias:
         said.append("Without a bias, a row is called positive from the score 0 on.")
     return " ".join(said)
@@ -109,8 +112,10 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
 
 
 def _compared(contest: Contest, name: str) -> str:
-    """Return a value of both models, with the interval of the difference."""
+    """Return the value of the ROCArea model and, if it is clearly better, that of the run's model and the interval."""
     gain, measure = contest.gains[name], "rocarea" if name == "rocarea" else contest.measure
     more = "less" if measure == "error-rate" else "more"
-    interval = "" if gain.why else f" ({gain.low:.3f} to {gain.high:.3f} {more}, with 95 % confidence)"
+    if not gain.low > 0:  # not clearly better, or no interval
+        return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f}"
+    interval = f" ({gain.low:.3f} to {gain.high:.3f} {more}, with 95 % confidence)"
     return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f} instead of {contest.ours[name]:.3f}{interval}"

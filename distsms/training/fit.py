@@ -247,7 +247,7 @@ class TrainedModel:
         if not self.vacuous:
             return [text for text in (describe_idleness(result), advice) if text]
         n_pos = 0 if self.data is None else self.data["n_pos"]
-        said = describe_chance(self.chance, task.measure, task.settings.lam, task.bias, result, n_pos)
+        said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos)
         return [f"{said} {advice}".rstrip()]
 
     def findings(self) -> dict[str, Any]:

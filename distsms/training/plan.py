@@ -246,25 +246,36 @@ class Plan:
         """Return what is left for rows on the root or on another rank; None if memory is not limited."""
         return None if self.allowed is None else room(self.needs, self.allowed, root)
 
-    def describe(self) -> list[str]:
-        """Return lines for people: ordering, step, memory, and a warning if threads share cores."""
+    def describe(self, whole: bool) -> list[str]:
+        """Return lines for people: a warning if threads share cores, and ordering, step and memory.
+
+        These are in one line; if `whole`, each has its own, with the reasons.
+        """
+        threads, cores = thread_count(), len(os.sched_getaffinity(0))
+        lines = []
+        if threads > cores:
+            lines.append(
+                f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind"
+                " ranks to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
+            )
+        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
+        memory, there = format_bytes(self.needs.of_node(self.node_ranks, self.ranks)), format_bytes(self.available)
+        if not whole:
+            limit = "" if self.allowed is None else f"; --memory {format_bytes(self.allowed)} on each rank"
+            return [
+                *lines,
+                f"plan      {ranks}; ordering {self.ordering}; step {self.step}; {memory} of {there}{limit}",
+            ]
         owner = "each rank" if self.step == "spread" else "the root"
-        lines = [
+        lines += [
             f"ordering  {self.ordering}: {self.reasons[0]}",
             f"step      {self.step}: {self.reasons[1]}",
             f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these"
-            f" {format_bytes(self.vector_bytes)} of the solver's vectors on {owner};"
-            f" its node has {format_bytes(self.available)}",
+            f" {format_bytes(self.vector_bytes)} of the solver's vectors on {owner}; its node has {there}",
         ]
         if self.allowed is not None:
             lines.append(
                 f"          at most {format_bytes(self.allowed)} on each rank, by --memory: entries beyond are streamed"
-            )
-        threads, cores = thread_count(), len(os.sched_getaffinity(0))
-        if threads > cores:
-            lines.append(
-                f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind"
-                " ranks\n          to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
             )
         return lines
 

@@ -72,15 +72,14 @@ def main() -> None:
 
 def table(found: list[Record]) -> str:
     """Make a table of the records: a row for each set, measure and normalization, a column for each way to choose."""
-    header = ["set", "rows", "positive", "measure", "normalization", *(f"test, {name}" for name in found[0]["test"])]
-    header += ["lambda of path", "of auto", "of a tenth", "seconds of path", "of auto", "of training"]
+    header = ["set", "rows", "measure", "columns scaled", *(f"{name}" for name in found[0]["test"])]
+    header += ["path's lambda", "auto's", "of a tenth"]
     rows = []
     for record in found:
         test = [f"{100 * value:.2f}" for value in record["test"].values()]
         lams = [f"{record['lambda'][name]:g}" for name in ("path", "auto", "auto on a tenth")]
-        seconds = [f"{record['seconds'][name]:.2f}" for name in ("path", "auto", "training")]
-        sizes = [str(record["n"]), f"{record['n_pos'] / record['n']:.1%}"]
-        rows.append([record["set"], *sizes, SHOWN[record["measure"]], record["normalization"], *test, *lams, *seconds])
+        start = [record["set"], str(record["n"]), SHOWN[record["measure"]], record["normalization"]]
+        rows.append([*start, *test, *lams])
     return markdown(header, rows)
 
 

@@ -116,7 +116,7 @@ def tested(data: Path, test: Path, measure: str, folder: Path, ranks: int) -> It
     run_program("path", data, *options, "--output", path, "--quiet", ranks=ranks)
     for lam in LAMBDAS:
         model = path / "points" / f"{lam!r}_all.h5"
-        on = ("--on", test, "--bootstrap", 0, "--ignore-new-features")
+        on = ("--test", test, "--bootstrap", 0, "--ignore-new-features")
         yield f"{100 * json.loads(output_of('evaluate', model, *on, '--json', ranks=ranks))[measure]:.2f}"
 
 

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.serial
 @pytest.mark.parametrize(
     "identity, advice",
     [
-        (f"{PathStore.kind}.json", "`distsms report .*model.h5 --on DATA`"),
-        (f"{BaselineStore.kind}.json", "`distsms report MODEL --on DATA --baseline "),
+        (f"{PathStore.kind}.json", "`distsms report .*model.h5 --test DATA`"),
+        (f"{BaselineStore.kind}.json", "`distsms report MODEL --test DATA --baseline "),
         (IDENTITY, "table.md"),
         (NEWEST, "`distsms train --checkpoint .* --resume`"),
     ],

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
-    write_svmlight(folder / "train.svm", seed=1)
+    write_svmlight(folder / "train.svm", seed=1, shift=3.0)
     write_svmlight(folder / "test.svm", n=150, seed=2)
     run("shard", folder / "train.svm", folder / "train", "--shards", 3)
     run("shard", folder / "test.svm", folder / "test")
@@ -41,10 +41,10 @@ def test_from_text_to_scores(text, tmp_path, measure, ranks):
         run("shard", text / f"{shard.name}.svm", shard, ranks=ranks)
     model, trace = tmp_path / "model.h5", tmp_path / "trace.jsonl"
     command = ["train", shards[0], "--test", shards[1], "--measure", measure, "--lambda", "1e-3", "--output", model]
-    out = run(*command, "--trace", trace, ranks=ranks)
+    out = run(*command, "--trace", trace, "--usage", ranks=ranks)
     for word in ("proved", "gap", "test      ROCArea", "peak memory", "loss [s]", "300 rows, 10 columns"):
         assert word in out
-    assert len(re.findall(r"^\d+  ", out.split("peak memory")[1], re.M)) == (ranks or 1)  # a row of usage for each rank
+    assert len(re.findall(r"rank \d", out.split("what it took")[1])) == (ranks or 1)  # a column of usage for each rank
 
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     assert [line["evaluation"] for line in lines] == list(range(1, len(lines) + 1))
@@ -118,7 +118,7 @@ def test_vectors_spread_or_on_the_root(text, tmp_path, ranks):
     for step in ("root", "spread"):
         model, trace = tmp_path / f"{step}.h5", tmp_path / f"{step}.jsonl"
         words = ["train", text / "train", "--measure", "error-rate", "--bias", "--lambda", "1e-2", "--step", step]
-        words += ["--test", text / "test", "--trace", trace, "--output", model]
+        words += ["--test", text / "test", "--trace", trace, "--output", model, "--usage"]
         out = run(*words, ranks=ranks)
         assert f"step      {step}: as asked for" in out and ("each evaluation" in out) == bool(ranks)
         more = run(*words, "--init", model, "--epsilon", "1e-5", "--", "-tao_monitor", ranks=ranks)

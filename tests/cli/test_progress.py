@@ -42,20 +42,6 @@ def test_a_terminal_sees_one_line_that_changes():
     assert line.split("\r")[-1].split()[0] == "49"
 
 
-def test_a_share_is_shown_now_and_then_in_a_log(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    stream = io.StringIO()
-    show = progress.counter("scored", stream)
-    for done in range(1, 101):
-        now[0] += 0.3
-        show(done, 100)
-    assert stream.getvalue().splitlines() == [
-        "scored 34 %, 10 s, about 20 s left",
-        "scored 68 %, 20 s, about 10 s left",
-    ]
-
-
 def test_quiet_is_quiet(capsys):
     course = progress.TrainingProgress(None)
     course(state(1))

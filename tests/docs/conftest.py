@@ -49,7 +49,7 @@ def prepared(tmp_path_factory) -> Path:
     pytest.importorskip("pyarrow")
     folder, alone = tmp_path_factory.mktemp("manual"), Communicator()
     for seed, name in enumerate(("train", "test", "part-0", "part-1", "all")):
-        write_svmlight(folder / f"{name}.svm", seed=seed)
+        write_svmlight(folder / f"{name}.svm", seed=seed, shift=3.0)
     write_svmlight(folder / "new.svm", n=50, p=4)
     for part in folder.glob("part-*.svm"):
         (folder / f"{part.name}.gz").write_bytes(gzip.compress(part.read_bytes()))

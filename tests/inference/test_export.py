@@ -46,7 +46,7 @@ def with_csv(content, X, names=None):
 def trained(tmp_path_factory):
     """Return a model with a bias for the labels 3 and 7, its rows, and their scores as the program gives them."""
     folder = tmp_path_factory.mktemp("export")
-    write_svmlight(folder / "plain.svm", seed=1)
+    write_svmlight(folder / "plain.svm", seed=1, shift=3.0)
     text = (folder / "plain.svm").read_text()
     (folder / "train.svm").write_text(
         "".join("37"[line[0] != "-"] + line[line.index(" ") :] for line in text.splitlines(True))

@@ -32,7 +32,7 @@ def test_points_in_chunks_stay_inside_their_arrays(extra):
     q, points = np.sort(np.round(rng.normal(size=30), 1)), rng.normal(size=n) + 10  # all of them above all q
     results = []
     for add_points in (pairwise._add_points, pairwise._add_points.py_func):
-        table, out = pairwise.Table.room(len(q)), np.empty(n)
+        table, out = pairwise.Table.allocate(len(q)), np.empty(n)
         d = pairwise._tabulate(q, 9.0, table)
         sums = add_points(points, np.arange(n, dtype=np.uint32), 1.0, 0.0, 9.0, d, table, 1.0, out)
         results.append(np.concatenate([sums, out]))

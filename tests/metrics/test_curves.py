@@ -99,3 +99,18 @@ def test_histograms_count_every_row(comm, size):
     for sign, counts in ((1, found.positive), (-1, found.negative)):
         inside = np.clip(scores[labels == sign], found.edges[0], found.edges[-1])
         np.testing.assert_array_equal(counts, np.histogram(inside, found.edges)[0])
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("ties", [1, 3, 40, 120])
+def test_precision_and_recall_of_any_number_of_highest_scores_lie_on_the_curve(ties):
+    """Also of those that cut through ties, where they are expected values; and there is a curve if all rows tie."""
+    alone, rng = Communicator(), np.random.default_rng(ties)
+    scores = np.repeat(np.arange(120 // ties), ties).astype(float)
+    labels = np.where(rng.random(len(scores)) < 0.2 + 0.5 * scores / scores.max(initial=1), 1, -1).astype(np.int8)
+    recall, precision = curves.curve(scores, labels, alone).precision_recall()
+    assert len(recall) >= 50 and (np.diff(recall) >= 0).all()
+    for k in range(1, len(scores), 7):
+        head = ranking.top_k(scores, labels, k, alone)
+        nearest = np.hypot(recall - head.recall, precision - head.precision).min()
+        assert nearest < 0.02 if ties > 1 else nearest < 1e-12

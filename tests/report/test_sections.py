@@ -17,7 +17,7 @@ from distsms.cli.report import _trace
 from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.inference import evaluation, model
-from distsms.metrics import confidence, curves
+from distsms.metrics import confidence, curves, ranking
 from distsms.parallel.communicator import Communicator
 from distsms.report import sections, selection_sections
 from distsms.selection.method_results import MethodResult
@@ -106,6 +106,20 @@ def test_the_page_is_valid_and_fetches_nothing():
     assert len(page.of("caption")) == len(page.of("table")) > 4
     assert all("scope" in one for one in page.of("th"))
     assert not re.search(r"#000000|#0072b2;|#d55e00;", text.split("</style>", 1)[1].lower())  # all follow the scheme
+
+
+@pytest.mark.serial
+def test_the_highest_scores_and_code():
+    data = report_data([-1, -1, 1, -1, 1, 1])
+    heads = [(k, ranking.top_k(data.evaluation.scores, np.array([-1, -1, 1, -1, 1, 1]), k, ALONE)) for k in (2, 4)]
+    text, _ = sections.compose(replace(data, heads=heads, trace_note="Give `--trace FILE`, not <x>."))
+    page = Reader(text)
+    cells = [word.strip() for word in page.words if word.strip()]
+    at = cells.index("recall at K")
+    assert cells[at + 1 : at + 11] == ["2", "33.3 %", "1.0000", "2", "0.6667", "4", "66.7 %", "0.7500", "1.5", "1.0000"]
+    assert "<p>Give <code>--trace FILE</code>, not &lt;x&gt;.</p>" in text
+    assert {"class": "wide"} in page.of("table")  # its rows are folded on a narrow page, with the columns' names
+    assert {"data-label": "lift"} in page.of("td")
 
 
 @pytest.mark.serial
@@ -226,7 +240,7 @@ def trained(tmp_path_factory):
 def test_a_report_from_the_command_line(trained, tmp_path):
     out, names = tmp_path / "<b>.html", tmp_path / "names.txt"
     names.write_text("".join(f"feature number {k}\n" for k in range(10)))
-    words = ["report", trained / "a.h5", "--on", trained / "test.svm", "--out", out, "--feature-names", names]
+    words = ["report", trained / "a.h5", "--test", trained / "test.svm", "--output", out, "--feature-names", names]
     told = run(*words, "--figures", tmp_path / "figures", ranks=2)
     assert "10 files" in told
     kinds = ("roc", "precision_recall", "scores", "convergence_seconds", "convergence_evaluations")
@@ -245,8 +259,12 @@ def test_a_report_from_the_command_line(trained, tmp_path):
         assert word in shown
     assert len(page.of("svg")) == 5
     run(*words)  # a report is replaced, anything else is not
-    assert "is not a report" in run("report", trained / "a.h5", "--on", trained / "test.svm", "--out", names, code=1)
-    assert "in use" in run("report", trained / "a.h5", "--on", trained / "test.svm", "--out", trained / "a.h5", code=1)
+    assert "is not a report" in run(
+        "report", trained / "a.h5", "--test", trained / "test.svm", "--output", names, code=1
+    )
+    assert "in use" in run(
+        "report", trained / "a.h5", "--test", trained / "test.svm", "--output", trained / "a.h5", code=1
+    )
     names.write_text("one\n")
     assert "has 1 lines, but the model has 10 columns" in run(*words, code=1)
 
@@ -282,9 +300,9 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
 @pytest.mark.e2e
 def test_models_are_compared_on_the_same_rows(trained):
     models = [trained / "a.h5", trained / "b.h5"]
-    told = run("evaluate", *models, "--on", trained / "test.svm")
+    told = run("evaluate", *models, "--test", trained / "test.svm")
     assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told and confidence.MODEL in told
-    alone, found = (run_json("evaluate", *models, "--on", trained / "test.svm", ranks=ranks) for ranks in (None, 3))
+    alone, found = (run_json("evaluate", *models, "--test", trained / "test.svm", ranks=ranks) for ranks in (None, 3))
     assert json.dumps(found["pairs"][0]["prbep"]) == json.dumps(alone["pairs"][0]["prbep"])
     for name in ("low", "high", "p"):
         assert found["pairs"][0]["rocarea"][name] == pytest.approx(alone["pairs"][0]["rocarea"][name], rel=1e-9)
@@ -305,6 +323,6 @@ def test_models_that_disagree_on_who_is_positive_are_refused(tmp_path):
     for name, meaning in (("a", {"+1": 1.0, "-1": -1.0}), ("b", {"+1": -1.0, "-1": 1.0})):
         info = {"measure": "rocarea", "threshold": 0.0, "label_map": meaning, "zero_based": False}
         model.save(tmp_path / f"{name}.h5", model.Model(np.arange(4.0), info))
-    told = run("evaluate", tmp_path / "a.h5", tmp_path / "b.h5", "--on", tmp_path / "text.svm", code=1)
+    told = run("evaluate", tmp_path / "a.h5", tmp_path / "b.h5", "--test", tmp_path / "text.svm", code=1)
     assert "do not agree on which label is positive" in told
     run("evaluate", tmp_path / "a.h5", code=2)

@@ -64,7 +64,7 @@ def course(path):
 def folder(tmp_path):
     """A user's working folder, with a data set and one to test on."""
     for name, seed in (("train", 0), ("test", 1)):
-        write_svmlight(tmp_path / f"{name}.svm", n=400, seed=seed)
+        write_svmlight(tmp_path / f"{name}.svm", n=400, seed=seed, shift=3.0)
         run("shard", tmp_path / f"{name}.svm", tmp_path / "data" / name)
     return tmp_path
 

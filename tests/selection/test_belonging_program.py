@@ -51,12 +51,12 @@ def test_folds_by_what_belongs_together(visits):
     words = ("baseline", visits / "data", "--path", visits / "groups", "--methods", "distsms", "logistic")
     assert "is a path with folds_by groups" in run(*words, "--folds-by", "time", code=1)
     out = run(*words, "--output", visits / "beside")
-    assert "3 folds by groups" in out and "Warning: " in out and "intervals treat rows as independent" in out
+    assert "3 folds by groups" in out and "\nwarning   " in out and "intervals treat rows as independent" in out
     found = json.loads((visits / "beside" / "baseline.json").read_text())
     assert found["problem"]["folds_by"] == "groups" and "exact double" in found["sentences"][-1]
     assert found["methods"][0]["sure"]["rocarea"]["value"] == pytest.approx(means["groups"], abs=1e-3)
-    words = ("report", visits / "groups" / "model.h5", "--on", visits / "data", "--baseline", visits / "beside")
-    run(*words, "--out", visits / "report.html")
+    words = ("report", visits / "groups" / "model.h5", "--test", visits / "data", "--baseline", visits / "beside")
+    run(*words, "--output", visits / "report.html")
     page = (visits / "report.html").read_text()
     assert page.count("have an exact double") == 2 and page.count("3 folds by groups") >= 2
 

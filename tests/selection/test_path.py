@@ -375,8 +375,8 @@ def test_words_on_points_that_came_to_nothing():
     ]
     assert "nonfinite J -  gap        -" in path_text.line(points[1], "prbep")
     lines = formatting.format_table(*path_text.table(points, "prbep", None)).splitlines()
-    assert " ".join(lines[2].split()) == "0.1 0.50000000 0.0001 0 0 0.600000 - - no better than w = 0"
-    assert lines[3].split() == ["0.01", "-", "-", "0", "0", "-", "-", "-", "nonfinite"]
+    assert " ".join(lines[2].split()) == "0.1 0.50000000 0.0001 0 0.600000 - - no better than w = 0"
+    assert lines[3].split() == ["0.01", "-", "-", "0", "-", "-", "-", "nonfinite"]
 
 
 @pytest.mark.serial
@@ -384,7 +384,7 @@ def test_words_on_the_choice():
     some = curve(0.80, 0.8951, 0.90, 0.7)
     text = path_text.choice("rocarea", choose(some, "one-se"), some)
     assert "lambda 0.1: held-out ROCArea 0.895100, standard error 0.010000; the best mean is 0.900000 at 0.01" in text
-    assert "of lambda 0.01 to 0.1 are within one standard error of the best mean:\n            -0.004900 at 0.1" in text
+    assert "of lambda 0.01 to 0.1 are within one standard error of the best mean: -0.004900 at 0.1" in text
     assert "warning" not in text
     assert "is the largest one" in path_text.choice("rocarea", choose(some[2:], "best"), some[2:])
 

@@ -51,7 +51,7 @@ def test_the_same_on_one_rank_and_two(words, tmp_path):
     means = {mean["lam"]: mean["mean"] for mean in one["means"]}
     assert one["chosen"]["mean"] == max(means.values())
     assert f"lambda {one['chosen']['lam']:g}: held-out ROCArea {one['chosen']['mean']:.6f}" in out
-    assert out.count("proved") == 12
+    assert "models: 12 proved" in out
     own = next(p for p in one["points"] if p["lam"] == one["chosen"]["lam"] and not p["lane"])
     found = run_json("evaluate", tmp_path / "out" / "model.h5", tmp_path / "data", "--bootstrap", 0)
     assert found["rocarea"] == pytest.approx(own["training"]["rocarea"], abs=1e-12)
@@ -120,7 +120,7 @@ def test_too_few_positives_for_the_folds(words, tmp_path):
         assert "there are 1 positive ones; give fewer --folds" in err
     # Nothing was solved there, so that the folder can be used for another problem.
     out = run("path", tmp_path / "few", "--output", tmp_path / "none", "--folds", 0, "--lambdas", 0.1)
-    assert "proved" in out
+    assert "models: 1 proved" in out
     assert not (tmp_path / "none" / "model.h5").exists()
     with h5py.File(tmp_path / "none" / "points" / "0.1_all.h5") as f:
         assert np.isfinite(f["w"][:]).all()

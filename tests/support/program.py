@@ -87,13 +87,13 @@ def killed(at, *words):
     assert code != 0, out + err
 
 
-def write_svmlight(path, n=300, p=10, seed=0, positive=0.2):
-    """Text of n rows with signal; returns X dense and y."""
+def write_svmlight(path, n=300, p=10, seed=0, positive=0.2, shift=1.0):
+    """Text of n rows, whose positives are shifted in column 0; returns X dense and y."""
     rng = np.random.default_rng(seed)
     y = np.where(rng.random(n) < positive, 1, -1)
     y[:2] = 1, -1
     X = rng.normal(size=(n, p)).round(3) * (rng.random((n, p)) < 0.6)
-    X[:, 0] += y > 0
+    X[:, 0] += shift * (y > 0)
     X[0, p - 1] = 1.5
     dump_svmlight_file(X, y, str(path), zero_based=False)
     return X, y

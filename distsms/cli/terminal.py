@@ -1,0 +1,77 @@
+"""What the root prints: lines that fit the terminal, and warnings, which stand together at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TextIO
+
+from distsms.utils.formatting import terminal_width, wrap
+
+COLOURS = {"red": "31", "yellow": "33"}
+WARNING = re.compile(r" *warning {2,}")
+
+
+def is_watched(stream: TextIO) -> bool:
+    """Return whether the stream is a terminal that a person watches.
+
+    A launcher gives its processes a terminal whether or not a person watches it, so that there the answer is no.
+    """
+    from distsms.parallel.mpi import launched_size
+
+    return stream.isatty() and not launched_size()
+
+
+def paint(text: str, colour: str, stream: TextIO) -> str:
+    """Return the text in a colour of `COLOURS`; without one where it is not for a terminal, or NO_COLOR is set."""
+    if not is_watched(stream) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[1;{COLOURS[colour]}m{text}\x1b[0m"
+
+
+class Speaker:
+    """Prints lines, and at the end, each of them once, the lines whose label is "warning".
+
+    If standard output is closed or full, it prints no more.
+
+    Parameters
+    ----------
+    speaks : bool
+        Whether it prints at all; that is so on the root, and without --quiet.
+    """
+
+    def __init__(self, speaks: bool) -> None:
+        self._speaks = speaks
+        self._warnings: dict[str, str] = {}  # with their colours
+
+    def __call__(self, text: str, end: str = "\n") -> None:
+        """Print a text; its warnings are kept for the end."""
+        lines = []
+        for line in text.split("\n"):
+            if label := WARNING.match(line):
+                self.warn(line[label.end() :])
+            else:
+                lines.append(line)
+        if lines:
+            self._print(wrap("\n".join(lines), terminal_width()) + end)
+
+    def warn(self, text: str, colour: str = "yellow") -> None:
+        """Keep a warning for the end."""
+        self._warnings[text] = colour
+
+    def close(self) -> None:
+        """Print the warnings."""
+        for number, (text, colour) in enumerate(self._warnings.items()):
+            self._print(
+                "\n" * (not number) + paint(wrap(f"warning   {text}", terminal_width()), colour, sys.stdout) + "\n"
+            )
+        self._warnings.clear()
+
+    def _print(self, text: str) -> None:
+        if self._speaks:
+            try:
+                print(text, end="", flush=True)
+            except OSError:
+                self._speaks = False
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
