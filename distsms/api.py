@@ -32,13 +32,18 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from distsms.data import frames
+from distsms.data.file_names import are_files
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
 from distsms.data.shards import dataset
 from distsms.errors import InputError, ModelWarning
@@ -46,8 +51,10 @@ from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.matrix.local import as_features
 from distsms.measures import Measure
+from distsms.metrics.headline import headline_measures
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
+from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
@@ -66,7 +73,7 @@ def train(
     comm: Any = None,
     *,
     measure: str | Measure = "rocarea",
-    lam: float = 1e-4,
+    lam: float | str | None = None,
     bias: float | None = None,
     start: Model | Path | None = None,
     ordering: str = "auto",
@@ -78,6 +85,11 @@ def train(
     checkpoint_every: float | None = None,
     resume: bool = False,
     trace: Path | None = None,
+    label: str | None = None,
+    split: Sequence[float] | None = None,
+    split_by: str | None = None,
+    seed: int = 0,
+    shards: Path | None = None,
     check: bool = True,
     **settings: Any,
 ) -> Model:
@@ -85,15 +97,17 @@ def train(
 
     Parameters
     ----------
-    data : path or (X, y)
-        A data set made by ``distsms shard`` (not a text file), or this rank's rows.
+    data : path, DataFrame or (X, y)
+        A data set made by ``distsms shard``; a table, which is a DataFrame (of pandas, polars or pyarrow) with this
+        rank's rows, or a file, a pattern or a folder of CSV or Parquet; or this rank's rows as arrays.
     comm : mpi4py communicator, optional
         The ranks that share the rows; None is this process alone.
     measure : str or Measure
         What to optimize: ``"rocarea"``, ``"prbep"``, ``"error-rate"``, ``"f1"`` (or ``"f0.5"``, ...),
         ``"precision@K"`` or ``"recall@K"``.
-    lam : float
-        The weight of the regularizer ``lam/2 ||w||^2``. The command ``distsms train --lambda auto`` chooses it.
+    lam : float or "auto", optional
+        The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it before the training, by a quick
+        cross-validation on a sample of the rows; so does None for tables. For other data None is 1e-4.
     bias : float, optional
         The value of a constant feature, regularized like any other; None is without.
     start : Model or path, optional
@@ -120,10 +134,23 @@ def train(
         must be the same.
     trace : path, optional
         A file that gets one JSON line for each evaluation; that of a run which goes on is continued.
+    label : str, optional
+        The column of labels, for tables.
+    split : sequence of float, optional
+        The shares of training and test rows of a table, such as ``(0.8, 0.2)``: `info["test"]` has the measures on the
+        test rows. None: all rows train.
+    split_by : {"rows", "groups", "doubles", "time"}, optional
+        What the split keeps together; by default groups with ``group``, time with ``time`` alone, else rows.
+    seed : int
+        The seed of the split.
+    shards : path, optional
+        A folder for the data sets that a table becomes; None: a temporary folder. Over several hosts it is needed.
     check : bool
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
         the rows, in at most a tenth of the run's time or a second.
     **settings
+        For tables what ``distsms shard`` calls so: positive, id, drop, group, time, keep, normalize, decimal; and the
+        fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates, hashed, min_count.
         Other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...
         The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures
         at K.
@@ -153,13 +180,28 @@ def train(
     'proved'
     """
     comm = as_communicator(comm)
+    if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
+        rest: dict[str, Any] = {
+            "ordering": ordering,
+            "step": step,
+            "watch": watch,
+            "stop_wanted": stop_wanted,
+            "memory": memory,
+        }
+        rest |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume, "trace": trace}
+        lam = "auto" if lam is None and not resume else lam
+        rest |= {"measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
+        return _train_table(data, comm, shards, (split, split_by, seed), {"label": label, **settings}, rest)
+    if label is not None or split is not None or shards is not None:
+        raise InputError("label, split and shards are for tables: DataFrames, CSV or Parquet", everywhere=True)
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
     with comm.fail_together():
         if checkpoint is None and (resume or checkpoint_every is not None):
             raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
         every = 300.0 if checkpoint_every is None and checkpoint is not None else checkpoint_every
-        chosen = settings_for(measure, solver, lam=lam, checkpoint_every=every, **settings)
+        lam_now = 1e-4 if lam in (None, "auto") else lam
+        chosen = settings_for(measure, solver, lam=lam_now, checkpoint_every=every, **settings)
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
     rows: dataset.DataBlock | dataset.Manifest
     fingerprint = None
@@ -171,13 +213,55 @@ def train(
         fingerprint = None if checkpoint is None else _fingerprint(data[0], rows.labels, rows.first_row, comm)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     how = begin, name, ordering, step, fingerprint
+    automatic = None
+    if lam == "auto":
+        from distsms.selection.auto_lambda import choose_lambda
+
+        automatic = choose_lambda(rows, measure, comm, chosen, bias, ordering, step, stop_wanted=stop_wanted)
+        chosen = replace(chosen, lam=automatic.lam)
     task = TrainingTask(rows, Measure.parse(measure), chosen, bias, *how)
     conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted, check=check)
     trained = fit(task, comm, conduct, _Watching(watch))
     if comm.is_root:
         for warning in trained.warnings():
             warnings.warn(warning, ModelWarning, stacklevel=2)
-    return trained.to_model(comm)
+    made = trained.to_model(comm)
+    if automatic is not None:
+        made.info["auto_lambda"] = automatic.as_json()
+    return made
+
+
+def _train_table(
+    data: Any,
+    comm: Communicator,
+    shards: Path | None,
+    split: tuple[Sequence[float] | None, str | None, int],
+    settings: dict[str, Any],
+    conduct: dict[str, Any],
+) -> Model:
+    """Train on a table, and measure the model on the test rows if there are some. **Collective.**
+
+    `settings` has the options for the table, too; `conduct` has the other arguments of `train`.
+    """
+    own = {field.name for field in fields(Settings)} | {"relative", "solver"}
+    reading = {name: settings.pop(name) for name in list(settings) if name not in own}
+    reading = {name: tuple(value) if isinstance(value, list) else value for name, value in reading.items()}
+    asked = {name: reading.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in reading}
+    if asked:
+        reading["columns"] = ColumnOptions(**asked)
+    with comm.fail_together():
+        if wrong := set(reading) - {field.name for field in fields(ReadOptions)} - {"normalize", "n_shards", "dtype"}:
+            raise InputError(f"train: there is no option {min(wrong)!r}")
+        if conduct["checkpoint"] is not None and shards is None:
+            raise InputError("a run that can go on later needs its shards then; say where they are to be, by shards")
+    with frames.as_data_sets(data, comm, shards, *split, reading) as sets:
+        found = train(sets[0].directory, comm.mpi_comm, **conduct, **settings)
+        found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
+        if len(sets) == 2:
+            test = scoring.score([found], sets[1].directory, comm).counted_scores()
+            how = Measure.parse(conduct["measure"])
+            found.info["test"] = headline_measures(how, *test, found.threshold, comm)
+    return found
 
 
 class _Watching(TrainingObserver):
@@ -218,9 +302,9 @@ def predict(
     ----------
     model : Model or path
         The model.
-    data : path, or X
+    data : path, DataFrame, or X
         A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
-        this rank, sparse or array-like of shape (n_local, p).
+        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p).
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     ignore_new_features : bool
@@ -244,7 +328,7 @@ def predict(
     """
     comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
-    rows = data if isinstance(data, str | os.PathLike) else (data, None)
+    rows = data if isinstance(data, str | os.PathLike) or _is_table(data, judge) else (data, None)
     return _scored(judge, rows, comm, how).scores[0]
 
 
@@ -264,7 +348,7 @@ def evaluate(
     ----------
     model : Model or path
         The model.
-    data : path, or (X, y)
+    data : path, DataFrame, or (X, y)
         A data set or a file, or the rows of this rank as for `train`.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
@@ -310,10 +394,19 @@ def _scored(
 ) -> scoring.ScoredRows:
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
+    if _is_table(data, judge):
+        with comm.fail_together(), frames.frame_file(data) as path:
+            found = scoring.score([judge], path, Communicator(), how)
+        return scoring.checked(found, "the rows given", comm)
     rows = _in_memory(*data, comm, judge.p, judge.info["label_map"])
     rows.features.normalize(judge.normalization.by_row)
     found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
+
+
+def _is_table(data: Any, judge: Model) -> bool:
+    """Return whether data are a table in memory with the columns of the model's training data. Local."""
+    return judge.table is not None and frames.is_frame(data)
 
 
 def _in_memory(

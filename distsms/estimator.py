@@ -199,9 +199,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         SMSClassifier
-            The classifier. Its `classes_` are the negative and the positive label of the model, also where these are 2
-            and 1. scikit-learn's scorers take the last label in sorted order for the positive one: give them y == 1
-            there.
+            The classifier. Its `feature_names_in_` are the names of a table's features. Its `classes_` are the negative
+            and the positive label of the model, also where these are 2 and 1. scikit-learn's scorers take the last
+            label in sorted order for the positive one: give them y == 1 there.
 
         Raises
         ------
@@ -216,6 +216,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         made.solver_ = known.get("settings", {}).get("solver")
         made._take(read.w, read.bias, read.threshold)
         made.n_features_in_ = read.p
+        if read.feature_names is not None:
+            made.feature_names_in_ = np.array(read.feature_names, object)
         for attribute, name in PROVED.items():
             setattr(made, attribute, known.get(name))
         return made

@@ -46,7 +46,7 @@ def importers(library):
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
         ("sklearn", {"estimator.py", "selection/competitors.py"}),
         ("xgboost", {"selection/trees.py"}),
-        ("onnx", {"inference/export.py"}),
+        ("onnx", {"inference/onnx_graph.py"}),
         ("greenlet", {"optim/batching.py"}),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from distsms.cli.types import add_threads
@@ -14,10 +15,18 @@ if TYPE_CHECKING:
 NAME = "predict"
 USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
-The score of a row is <w, x> + bias; a higher score is more positive. Text output has one score in each line, with all
-its digits. If the name of the output ends in .h5, it is an HDF5 file with the dataset `scores`. Where the rows have
-ids (by `distsms shard --id`, or --id here), each line begins with the id and a tab, or the HDF5 file has a dataset
-`ids`.
+The score of a row is <w, x> + bias; a higher score is more positive. The end of the output's name says what is
+written:
+
+  .csv .tsv      a header, and a line for each row, separated by commas or tabs: its id and its score
+  .parquet .pq   the columns id and score
+  .npy           the scores alone
+  .h5 .hdf5      HDF5 with the datasets scores and ids
+  any other      text without a header: the score of a row in each line, after its id and a tab
+
+Rows have ids by `distsms shard --id`, or by --id here; the column of ids is called as it was in the table. Where rows
+have no ids, there are only scores. Scores in text have all their digits. Progress and the closing line go to standard
+error.
 
 The data are a data set, or a file of any format that `distsms shard` reads. Rows are given as they were before any
 normalization, and the columns of a table may come in any order. Labels are ignored; only svmlight text must have some
@@ -40,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         default="-",
         metavar="FILE",
-        help="The file to write, text or (.h5) HDF5; - is standard output (default: -).",
+        help="The file to write, such as scores.csv; - is standard output (default: -).",
     )
     parser.add_argument(
         "--id",
@@ -56,21 +65,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "The svmlight file counts columns from %d (default: as the training data did)."
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+    parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a closing line.")
     add_threads(parser)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows, and write the scores as they are computed. **Collective.**"""
+    import time
+
+    from distsms.cli.progress import Progress
+    from distsms.cli.terminal import is_watched
     from distsms.errors import InputError
     from distsms.inference import inputs, model, output, scoring
 
+    start = time.perf_counter()
     with comm.fail_together():
         loaded = model.load(args.model)
         if args.output != "-":
+            output.check_ending(args.output)
             model.check_writable(args.output)
             inputs.check_distinct(args.output, args.data, args.model)
             if model.is_model(args.output):
                 raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
     options = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
-    output.write(args.output, scoring.score_in_parts(loaded, args.data, comm, options), comm)
+    speaks = comm.is_root and not args.quiet
+    progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
+    parts = scoring.score_in_parts(loaded, args.data, comm, options, progress)
+    n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options))
+    progress.close()
+    if speaks:
+        seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
+        print(f"{n:,} rows scored in {seconds:.2f} s; written to {place}", file=sys.stderr, flush=True)
     return EXIT_OK

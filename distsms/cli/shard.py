@@ -115,8 +115,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split-by",
         choices=BY,
         help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles rows"
-        " that are equal; with time the last part has the latest rows (default: groups with --group, else"
-        " rows).",
+        " that are equal; with time the last part has the latest rows (default: groups with --group, time with"
+        " --time alone, else rows).",
     )
     parser.add_argument(
         "--seed",
@@ -167,7 +167,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.cli.progress import Progress
     from distsms.data.convert import convert
     from distsms.data.shards.dataset import read_manifest
-    from distsms.data.splits import Splitter
+    from distsms.data.splits import Splitter, usual_split
     from distsms.utils.formatting import format_bytes
 
     start = time.perf_counter()
@@ -175,8 +175,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     progress = Progress.on_root("writing", "shards", verbose)
     if args.split_by and args.split is None:
         raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
-    split_by = args.split_by or ("groups" if args.group else "rows")
-    split = None if args.split is None else Splitter(args.split, args.seed, split_by)
+    by = args.split_by or usual_split(args.group, args.time)
+    split = None if args.split is None else Splitter(args.split, args.seed, by)
     manifest = convert(
         args.input,
         args.output,
@@ -235,6 +235,8 @@ def _print_summary(manifest: Manifest, say: Speaker) -> None:
     if manifest.normalization.kind != "none":
         which = "" if manifest.columns is None else ", but for features of 0 and 1"
         say(f"  training  normalized ({manifest.normalization.kind}){which}; the files hold the rows as they were")
+    if manifest.split is not None:
+        say(f"  split     by {manifest.split.get('by', 'rows')}: {manifest.n} of {manifest.split['of']} rows")
     say(f"  files     {describe_files(manifest)}")
     for name, description in describe(manifest).items():
         say(f"  {name:<9} {description}")

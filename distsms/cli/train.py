@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from distsms.cli import train_files
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from distsms.training.fit import TrainingTask
 
 NAME = "train"
-USAGE = "DATA [options] [-- PETSC OPTIONS]"
+USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
 EPILOG = """\
 The command minimizes J(w) = lambda/2 ||w||^2 + R(w), where R is the exact convex risk of the measure over all rows of
 all ranks. The run ends when the best J found is within --epsilon (or --relative) of a proved lower bound on all J:
@@ -54,7 +55,12 @@ A run that was stopped or killed can go on from its last checkpoint. With --chec
 line starts the run and resumes it. Evaluations and seconds add up, and the trace is continued. Data, measure, lambda
 and method must be the same; limits, outputs and the number of ranks may change.
 
+With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
+makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),
+trains, evaluates the model on the held-out rows, and writes model.h5 and report.html.
+
 examples:
+  distsms train payments.csv --label isFraud --time day
   distsms train data/train --measure rocarea --lambda 1e-4 --test data/test
   distsms train data/train --measure f1 --bias --lambda 1e-4
   mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
@@ -68,7 +74,13 @@ def lambda_or_auto(text: str) -> float | str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `distsms train` takes."""
-    parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
+    parser.add_argument(
+        "data",
+        nargs="+",
+        metavar="DATA|FILE",
+        help="A data set made by `distsms shard`; or files of a format that it reads, folders of tables, or patterns"
+        " such as 'day-*.csv'.",
+    )
     parser.add_argument(
         "--measure",
         type=measure,
@@ -97,7 +109,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--test",
         metavar="DATA",
-        help="Evaluate the model at the end on this data set, or on this file of a format that `distsms shard` reads.",
+        help="Evaluate the model at the end on this data set, or on this file of a format that `distsms shard` reads"
+        " (default for files: the rows that are held out).",
     )
     parser.add_argument(
         "--output",
@@ -154,6 +167,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Leave out those columns of --test that the model lacks, instead of refusing them.",
     )
+    train_files.add_arguments(parser)
     parser.add_argument(
         "--no-check",
         action="store_true",
@@ -172,13 +186,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(args: argparse.Namespace) -> str | None:
     """What is wrong with the command line, beyond what argparse sees."""
-    return (
-        "--resume needs --checkpoint FOLDER, where the checkpoints are" if args.resume and not args.checkpoint else None
-    )
+    if args.resume and not args.checkpoint:
+        return "--resume needs --checkpoint FOLDER, where the checkpoints are"
+    return None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load, train, write, evaluate. Collective."""
+    from distsms.data.file_names import are_files
+
+    if not comm.bcast(are_files(args.data)):
+        train_files.check_data_set(args)
+        (args.data,) = args.data
+        return _watched(args, comm)
+    with train_files.as_data_sets(args, comm) as files:
+        code = _watched(args, comm)
+        files.finish(args, code, comm)
+    return code
+
+
+def _watched(args: argparse.Namespace, comm: Communicator) -> int:
     with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, held)
 

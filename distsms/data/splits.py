@@ -24,6 +24,11 @@ _STREAM = 2**63
 _ROUNDING = 1e-9
 
 
+def usual_split(group: str | None, time: str | None) -> str:
+    """Return what a split keeps together unless somebody says otherwise, given the columns of groups and of times."""
+    return "groups" if group else "time" if time else "rows"
+
+
 @dataclass(frozen=True)
 class Splitter:
     """How rows are split into parts.

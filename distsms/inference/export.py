@@ -11,59 +11,29 @@ from collections.abc import Callable
 from csv import writer as csv_writer
 from typing import TextIO
 
-import numpy as np
-
 from distsms.errors import InputError
 from distsms.inference.model import Model, intercept
 from distsms.utils.files import atomic_write
 
-OPSET, IR_VERSION = 16, 8  # from early 2022: every runtime since then knows them
-
 
 def refuse_row_normalization(model: Model) -> None:
-    """Raise InputError for a model that needs each row scaled to unit length, which the other formats cannot do."""
+    """Raise InputError for a model that needs each row scaled to unit length, which weights cannot do."""
     if model.normalization.kind == "l2":
         raise InputError(
-            "the model was trained on rows normalized by l2, which these formats cannot express: normalize the rows "
-            "before `distsms shard` instead, and before they are scored"
+            "the model was trained on rows normalized by l2, which weights alone cannot express: export it as onnx, or "
+            "normalize the rows before `distsms shard` instead, and before they are scored"
         )
 
 
 def onnx(model: Model) -> bytes:
-    """Return an ONNX model in double precision.
+    """Return an ONNX model in double precision, which takes raw columns; see `distsms.inference.onnx_graph`.
 
-    Its input is `X`, double (n, p), dense. Its outputs are `score`, double (n,), which is <w, x> + bias, and `label`
-    (n,), int64 or string. Raises InputError if the package onnx is missing.
+    Its outputs are `score`, double (n,), and `label` (n,), int64 or string. Raises InputError if the package onnx is
+    missing.
     """
-    try:
-        from onnx import TensorProto, checker, helper, numpy_helper
-    except ImportError as error:
-        raise InputError(f"ONNX files need the package onnx: pip install 'distsms[export]' ({error})") from error
-    classes = model.classes
-    labels = np.array(classes if all(isinstance(label, int) for label in classes) else list(map(str, classes)))
-    kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING
-    constants = {"w": model.w, "bias": np.float64(model.bias), "threshold": np.float64(model.threshold)}
-    constants |= {"negative": labels[0], "positive": labels[1]}
-    nodes = [
-        helper.make_node("MatMul", ["X", "w"], ["product"]),
-        helper.make_node("Add", ["product", "bias"], ["score"]),
-        helper.make_node("GreaterOrEqual", ["score", "threshold"], ["called"]),
-        helper.make_node("Where", ["called", "positive", "negative"], ["label"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "distsms",
-        [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", model.p])],
-        [
-            helper.make_tensor_value_info("label", kind, ["n"]),
-            helper.make_tensor_value_info("score", TensorProto.DOUBLE, ["n"]),
-        ],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="distsms")
-    made.ir_version = IR_VERSION
-    checker.check_model(made)
-    return made.SerializeToString()
+    from distsms.inference.onnx_graph import build
+
+    return build(model)
 
 
 def liblinear(model: Model) -> bytes:
@@ -98,10 +68,11 @@ FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": libli
 def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -> None:
     """Write the model in the format `to`, a key of FORMATS, atomically; the path "-" is `stdout`.
 
-    Raises InputError if that fails, and for models of rows normalized by l2. The exported model scores rows as they
-    are, because w includes the factors of the columns.
+    Raises InputError if that fails, and, for other formats than ONNX, for models of rows normalized by l2. The exported
+    model scores rows as they are, because w includes the factors of the columns.
     """
-    refuse_row_normalization(model)
+    if to != "onnx":
+        refuse_row_normalization(model)
     content = FORMATS[to](model)
     if path == "-":
         stdout.buffer.write(content)

@@ -108,6 +108,12 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
     return open_reader([path], reading, comm)
 
 
+def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -> str:
+    """Return the name of the column with the rows' ids; "id" if it has none. Local."""
+    table = dataset.read_manifest(path).table if Path(path).is_dir() else model.table
+    return options.id or (table and table.id) or "id"
+
+
 def to_matrix(rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions) -> sparse.csr_matrix:
     """Return rows with the model's columns. Raises InputError if they have more columns."""
     if rows.n_columns > model.p and not options.ignore_new:

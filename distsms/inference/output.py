@@ -1,8 +1,18 @@
 """Write scores to a file as they come, in order, with the names of the rows if they have some.
 
-Text has a line for each row: the score with all its digits. If the row has a name, the name and a tab come before it
-(quoted as in CSV if need be). A file whose name ends in .h5 or .hdf5 is HDF5: `scores` float64 (n,), and `ids`,
-strings.
+The end of the file's name says what is written:
+
+========================  ==============================================================================================
+`.csv`, `.tsv`            a header, and a line for each row, separated by commas or tabs: its name if it has one, its
+                          score
+`.parquet`, `.pq`         the same columns
+`.npy`                    the scores alone, float64 (n,)
+`.h5`, `.hdf5`            HDF5: `scores` float64 (n,), and `ids`, strings, if the rows have names
+any other, and "-"        plain text without a header: the score; a name and a tab before it if the row has a name
+========================  ==============================================================================================
+
+Scores in text have all their digits. Names are quoted as in CSV if need be. Ends that stand for other formats, such as
+`.json` and `.gz`, are refused.
 """
 
 from __future__ import annotations
@@ -11,21 +21,36 @@ import contextlib
 import csv
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.formats.text_files import COMPRESSED
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.files import atomic_write
 
 ScoresPart = tuple[NDArray[np.float64], list[str] | None]
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+REFUSED = {*COMPRESSED, ".zip", ".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".ods", ".npz", ".feather", ".arrow"}
+REFUSED |= {".pkl", ".pickle", ".h5ad", ".mat", ".sqlite", ".db", ".orc", ".avro", ".html", ".xml", ".yaml", ".yml"}
+"""Ends of names that stand for formats that are not written."""
 
 
-def write(path: str, parts: Iterable[ScoresPart], comm: Communicator) -> None:
+def check_ending(path: str) -> None:
+    """Raise InputError if the end of the file's name stands for a format that is not written."""
+    if (ending := _ending(path)) in REFUSED:
+        raise InputError(
+            f"{path}: scores cannot be written as {ending}; the name of the file may end in .csv, .tsv, .txt, .parquet,"
+            " .npy or .h5"
+        )
+
+
+def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: str = "id") -> int:
     """Write the scores of all ranks, in rank order, part after part. **Collective.**
 
     Parameters
@@ -36,22 +61,38 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator) -> None:
         The parts of this rank; every rank has equally many. `ids` is None if rows have no names.
     comm : Communicator
         The ranks.
+    id_name : str
+        The name of the column of ids, in formats whose columns have names.
+
+    Returns
+    -------
+    int
+        The number of rows of all ranks.
 
     Raises
     ------
     InputError
-        If the file cannot be written. An old file then stays, as it does if `parts` raises.
+        If the file cannot be written, or the end of its name stands for another format. An old file then stays, as it
+        does if `parts` raises.
 
     Notes
     -----
     The root holds one part of every rank.
     """
+    id_name = "id" if id_name == "score" else id_name  # columns have different names
+    n, make = 0, None if path == "-" else _SINKS.get(_ending(path))
+    delimiter = "" if path == "-" else DELIMITERS.get(_ending(path), "")
     with contextlib.ExitStack() as opened:
         with comm.fail_together():
-            sink = _sink(path, opened) if comm.is_root else None
-        gather = _gather_arrays if path.endswith((".h5", ".hdf5")) else _gather_lines
-        for scores, ids in parts:
-            whole = gather(scores, ids, comm)
+            check_ending(path)
+            sink = _sink(path, make, id_name, opened) if comm.is_root else None
+        for first, (scores, ids) in _marked(parts):
+            if make is None:
+                header = [id_name, "score"][ids is None :] if first and delimiter and comm.is_root else None
+                whole = _gather_lines(scores, ids, comm, delimiter or "\t", header)
+            else:
+                whole = _gather_arrays(scores, ids, comm)
+            n += len(scores)
             with comm.fail_together():
                 if sink is not None:
                     try:
@@ -60,6 +101,17 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator) -> None:
                         if path == "-":
                             raise
                         raise InputError(f"{path}: cannot be written: {error}") from error
+    return int(comm.sum(np.array([n]))[0])
+
+
+def _ending(path: str) -> str:
+    return Path(path).suffix.lower()
+
+
+def _marked(parts: Iterable[ScoresPart]) -> Iterator[tuple[bool, ScoresPart]]:
+    """Yield each part, and whether it is the first."""
+    for k, part in enumerate(parts):
+        yield k == 0, part
 
 
 class _Sink(Protocol):
@@ -76,9 +128,9 @@ class _Text:
 
 
 class _HDF5:
-    def __init__(self, file: h5py.File) -> None:
-        self.file = file
-        file.create_dataset("scores", (0,), np.float64, maxshape=(None,), chunks=(2**16,))
+    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
+        self.file = opened.enter_context(h5py.File(path, "w", locking=False))
+        self.file.create_dataset("scores", (0,), np.float64, maxshape=(None,), chunks=(2**16,))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
         scores, ids = part
@@ -94,26 +146,71 @@ class _HDF5:
         dataset[len(dataset) - len(values) :] = values
 
 
-def _sink(path: str, opened: contextlib.ExitStack) -> _Sink:
+class _Npy:
+    """The header holds the number of rows, for which NumPy leaves room, and is written again after each part."""
+
+    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
+        self.stream: BinaryIO = opened.enter_context(open(path, "wb"))  # noqa: SIM115 - opened closes it
+        self.n = 0
+        self._header()
+
+    def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
+        self.stream.write(part[0].astype("<f8").tobytes())
+        self.n += len(part[0])
+        self._header()
+
+    def _header(self) -> None:
+        self.stream.seek(0)
+        about = {"descr": "<f8", "fortran_order": False, "shape": (self.n,)}
+        np.lib.format.write_array_header_1_0(self.stream, about)
+        self.stream.seek(0, io.SEEK_END)
+
+
+class _Parquet:
+    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
+        from distsms.data.formats.arrow import ParquetWriter
+
+        self.id_name, self.file = id_name, opened.enter_context(ParquetWriter(path))
+
+    def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
+        scores, ids = part
+        self.file.append(({} if ids is None else {self.id_name: ids}) | {"score": scores})
+
+
+_SINKS: dict[str, Callable[[Path, str, contextlib.ExitStack], _Sink]] = {
+    ".h5": _HDF5,
+    ".hdf5": _HDF5,
+    ".npy": _Npy,
+    ".parquet": _Parquet,
+    ".pq": _Parquet,
+}
+
+
+def _sink(
+    path: str,
+    make: Callable[[Path, str, contextlib.ExitStack], _Sink] | None,
+    id_name: str,
+    opened: contextlib.ExitStack,
+) -> _Sink:
     if path == "-":
         return _Text(sys.stdout.buffer)
     temporary = opened.enter_context(atomic_write(path))
-    if path.endswith((".h5", ".hdf5")):
-        return _HDF5(opened.enter_context(h5py.File(temporary, "w", locking=False)))
-    return _Text(opened.enter_context(open(temporary, "wb")))
+    return make(temporary, id_name, opened) if make else _Text(opened.enter_context(open(temporary, "wb")))
 
 
-def _gather_lines(scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator) -> Any:
-    """Return the lines of all ranks, on the root."""
+def _gather_lines(
+    scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator, delimiter: str, header: list[str] | None
+) -> Any:
+    """Return the lines of all ranks, on the root. `header` is given on the root at most, for the first part."""
+    lines = io.StringIO()
+    written = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
+    if header is not None:
+        written.writerow(header)
     if ids is None:
-        text = "".join(f"{score!r}\n" for score in scores.tolist())
+        lines.write("".join(f"{score!r}\n" for score in scores.tolist()))
     else:
-        lines = io.StringIO()
-        csv.writer(lines, delimiter="\t", lineterminator="\n").writerows(
-            zip(ids, map(repr, scores.tolist()), strict=True)
-        )
-        text = lines.getvalue()
-    return comm.gather_rows(np.frombuffer(text.encode(), np.uint8))
+        written.writerows(zip(ids, map(repr, scores.tolist()), strict=True))
+    return comm.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
 
 
 def _gather_arrays(scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator) -> Any:

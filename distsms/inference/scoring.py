@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,22 +85,29 @@ def score(
     Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
     """
     wanted = _Pass(models, path, options, False)
-    return checked(_joined(list(wanted.parts(comm)), len(models)), path, comm)
+    return checked(_joined([part for part, _ in wanted.parts(comm)], len(models)), path, comm)
 
 
 def score_in_parts(
-    model: Model, path: str | os.PathLike[str], comm: Communicator, options: InputOptions
+    model: Model,
+    path: str | os.PathLike[str],
+    comm: Communicator,
+    options: InputOptions,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Iterator[tuple[Floats, list[str] | None]]:
     """Yield scores and names (None if there are none) of one part of the rows after the other. **Collective.**
 
     In each step every rank has one part, in the order of the ranks; it may be empty. All ranks must take all steps.
+    After each of them, `progress` is called with the number of steps that are done and the number of all steps.
     Memory: one part. Raises InputError as `score` does.
     """
     row = 0
-    for part in _Pass([model], path, options, True).parts(comm):
+    reading = _Pass([model], path, options, True)
+    for step, (part, steps) in enumerate(reading.parts(comm), 1):
         found = checked(part, path, comm, row)
         yield found.scores[0], found.ids
         row += sum(comm.allgather(len(found.labels)))
+        progress(step, steps)
     if not row and comm.is_root:
         print(f"warning: {path}: has no rows, so there are no scores", file=sys.stderr, flush=True)
 
@@ -135,11 +142,14 @@ class _Pass(NamedTuple):
     options: InputOptions
     in_turns: bool
 
-    def parts(self, comm: Communicator) -> Iterator[ScoredRows]:
-        """Yield the rows part by part, equally many parts on each rank, not yet numbered. Collective at every step."""
+    def parts(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        """Yield the rows part by part, not yet numbered, and the number of parts. Collective at every step.
+
+        Every rank has equally many parts.
+        """
         return self._of_set(comm) if Path(self.path).is_dir() else self._of_file(comm)
 
-    def _of_set(self, comm: Communicator) -> Iterator[ScoredRows]:
+    def _of_set(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         p, options = self.models[0].p, self.options
         with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
@@ -154,9 +164,9 @@ class _Pass(NamedTuple):
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
             scored = ScoredRows(score_rows(self.models, block.features), block.labels, block.counted, ids)
             del block  # before the next one is loaded
-            yield scored
+            yield scored, len(numbers)
 
-    def _of_file(self, comm: Communicator) -> Iterator[ScoredRows]:
+    def _of_file(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
         reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
         with comm.fail_together():
@@ -173,7 +183,8 @@ class _Pass(NamedTuple):
                     found.append(ScoredRows(score_rows(self.models, X), signs, np.ones(len(signs), bool)))
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
-            yield _joined(found, len(self.models))._replace(ids=names if self.in_turns and reader.has_ids else None)
+            ids = names if self.in_turns and reader.has_ids else None
+            yield _joined(found, len(self.models))._replace(ids=ids), len(numbers)
         if not self.options.quiet:
             print_warnings(self.path, reader.warnings, comm)
 

@@ -7,6 +7,8 @@ import fcntl
 import json
 import os
 import stat
+import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -53,6 +55,37 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+REMOVER = """\
+trap '' HUP INT TERM USR1 USR2
+cat
+for attempt in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done
+"""
+"""Removes a folder as soon as nobody has the other end of its input any more."""
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a new folder, which is removed at the end, even if this process is killed meanwhile.
+
+    A process of its own waits for the end of this one, and removes the folder.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="distsms-shards-"))
+    remover = subprocess.Popen(  # noqa: S603 - these are our own words
+        ["/bin/sh", "-c", REMOVER, "sh", folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+    assert remover.stdin is not None
+    try:
+        yield folder
+    finally:
+        remover.stdin.close()
+        remover.wait()
 
 
 def remove_partial(directory: Path) -> None:

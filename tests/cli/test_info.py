@@ -45,11 +45,11 @@ def test_a_useless_model_says_so_and_what_to_use_instead(tmp_path, capsys, monke
         model.save(tmp_path / name, model.Model(np.zeros(2), base | known))
     args = argparse.Namespace(paths=[str(tmp_path / "useless")], verify=False, usage=False, json=False)
     info.run(args, None)
-    assert capsys.readouterr().out.endswith("\nwarning: This model ranks no better than chance.\n")
+    assert capsys.readouterr().out.endswith("\nwarning   This model ranks no better than chance.\n")
     args.paths = [str(tmp_path / name) for name in ("useless", "good", "old")]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     info.run(args, None)
     _, _, useless, good, old, *rest = capsys.readouterr().out.splitlines()
-    assert useless.startswith("\033[31m") and "proved, vacuous" in useless
-    assert "vacuous" not in good and "J(0)" not in good and "\033" not in good + old and "proved, J(0)" in old
-    assert "This model ranks no better than chance." in rest[-1]
+    assert "proved, vacuous" in useless
+    assert "vacuous" not in good and "J(0)" not in good and "proved, J(0)" in old
+    assert rest[-1].startswith("\033[31m") and "This model ranks no better than chance." in rest[-1]

@@ -7,10 +7,12 @@ import itertools
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms import cli
 from distsms.data import duplicates, row_metadata
 from distsms.data.convert import convert
 from distsms.data.formats import rows
@@ -282,3 +284,34 @@ def test_periods_by_brute_force(times, ends):
     for k, end in enumerate(ends):
         place = int(len(times) * end + 1e-9)
         assert np.array_equal(found <= k, times <= (np.sort(times)[place - 1] if place else -np.inf))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "words, by",
+    [
+        ("--group user", "groups"),
+        ("--time day", "time"),
+        ("--group user --time day", "groups"),
+        ("--group user --split-by time --time day", "time"),
+        ("--time day --split-by rows", "rows"),
+        ("", "rows"),
+    ],
+)
+def test_what_a_table_is_split_by(tmp_path, capsys, words, by):
+    """Held against pandas: the latest rows are the test set, no user is in both parts, and the summary says so."""
+    rng = np.random.default_rng(3)
+    day = pd.to_datetime("2024-01-01") + pd.to_timedelta(rng.integers(0, 90, N), "D")
+    frame = pd.DataFrame({"x": rng.normal(size=N), "user": rng.integers(0, 40, N), "day": day, "y": np.arange(N) % 2})
+    frame["row"] = np.arange(N)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    also = ["--drop", "user"] * ("--group" not in words) + ["--drop", "day"] * ("--time" not in words)
+    line = ["shard", tmp_path / "a.csv", tmp_path / "d", "--label", "y", "--id", "row", "--split", "0.7,0.3"]
+    args = cli.parse([*map(str, line), *also, *words.split()])
+    assert args.run(args, ALONE) == 0
+    assert capsys.readouterr().out.count(f"split     by {by}: ") == 2
+    train, test = (read_manifest(tmp_path / "d" / name) for name in ("train", "test"))
+    rows = [frame.iloc[list(map(int, read_ids(part, 0, part.n)))] for part in (train, test)]
+    assert len(rows[0]) + len(rows[1]) == N and 0 < len(rows[1]) < N / 2
+    assert (rows[0].day.max() < rows[1].day.min()) == (by == "time")
+    assert (not set(rows[0].user) & set(rows[1].user)) == (by == "groups")

@@ -32,6 +32,17 @@ def people(path: Path, n: int, seed: int, key: str) -> None:
         write_csv(path, list(columns), zip(*columns.values(), strict=True))
 
 
+def payments(path: Path, days: range, seed: int) -> None:
+    """Write a table of payments, 40 a day, of which about one in twelve is a fraud."""
+    rng, n = np.random.default_rng(seed), 40 * len(days)
+    amount, country = rng.lognormal(3, 1, n).round(2), rng.choice(["AT", "DE", "FR", "IT"], n)
+    fraud = np.log(amount) + 1.5 * (country == "IT") + rng.normal(size=n) > 5.5
+    day = np.datetime64("2024-01-01") + np.repeat(days, 40)
+    columns = {"payment": [f"p{seed}-{k}" for k in range(n)], "day": day.tolist(), "customer": rng.integers(0, 300, n)}
+    columns |= {"country": country, "amount": amount, "isFraud": fraud.astype(int)}
+    write_csv(path, list(columns), zip(*columns.values(), strict=True))
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory) -> Path:
     """A folder with the files that the manual's commands name and do not make."""
@@ -46,6 +57,8 @@ def prepared(tmp_path_factory) -> Path:
     people(folder / "adult-test.csv", 100, 1, "person")
     people(folder / "test.csv", 100, 1, "person")
     people(folder / "new.parquet", 50, 2, "customer")
+    payments(folder / "payments.csv", range(60), 0)
+    payments(folder / "new-payments.csv", range(60, 65), 1)
     visits = [[f"u{k % 9}", f"2024-05-{1 + k % 30:02d}", k % 7, k % 2] for k in range(60)]
     write_csv(folder / "visits.csv", ["user", "day", "pages", "bought"], visits)
     X = np.random.default_rng(0).normal(size=(60, 3))

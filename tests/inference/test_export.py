@@ -148,6 +148,7 @@ def test_every_format_is_offered():
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "distsms.inference.onnx_graph", raising=False)
     with pytest.raises(InputError, match=r"pip install 'distsms\[export\]'"):
         export.onnx(made([1.0]))
 

@@ -6,6 +6,7 @@ import csv
 
 import h5py
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
 from distsms.inference import evaluation, export, inputs, model, output, scoring
 from distsms.matrix.normalization import KINDS
-from tests.inference.test_export import with_csv, with_onnx
+from tests.inference.test_export import with_csv
 from tests.support.files import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write, write_csv
 from tests.support.program import run, run_json
 
@@ -139,6 +140,48 @@ def test_text_and_hdf5_have_all_digits(tmp_path, capsysbinary):
     output.write(str(tmp_path / "s.h5"), parts, ALONE)
     with h5py.File(tmp_path / "s.h5") as file:
         assert file["scores"][:].tolist() == scores.tolist()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_the_ending_says_is_what_is_written(comm, shared_dir, named, monkeypatch):
+    """Read by pandas, h5py and NumPy: the same ids and scores, in many parts on each rank."""
+    monkeypatch.setattr(scoring, "PART_BYTES", 500)
+    on_root(comm, lambda: table(shared_dir))
+    how = {"id": "id"} if named else {"drop": ("id",)}
+    one, options = trained(shared_dir, comm, "standard", **how), inputs.InputOptions(labelled=False)
+    expected = content(shared_dir / "train")[0] @ one.w
+    names = [f"r {k}" for k in range(len(expected))] if named else None
+    read = {
+        "csv": lambda path: pd.read_csv(path, float_precision="round_trip"),
+        "TSV": lambda path: pd.read_csv(path, sep="\t", float_precision="round_trip"),
+        "parquet": pd.read_parquet,
+        "pq": pd.read_parquet,
+        "npy": lambda path: pd.DataFrame({"score": np.load(path)}),
+        "txt": lambda path: pd.read_csv(path, sep="\t", names=["person", "score"][not named :], header=None),
+    }
+    steps = []
+    for ending in read:
+        parts = scoring.score_in_parts(one, shared_dir / "a.csv", comm, options, lambda *step: steps.append(step))
+        assert output.write(str(shared_dir / f"s.{ending}"), parts, comm, "person") == len(expected)
+    assert steps[: len(steps) // 6] == [(k + 1, len(steps) // 6) for k in range(len(steps) // 6)] and len(steps) > 6
+    comm.barrier()
+    for ending, reader in read.items():
+        found = reader(shared_dir / f"s.{ending}")
+        np.testing.assert_allclose(found["score"], expected, rtol=1e-12, atol=1e-12)
+        assert list(found.columns) == (["person", "score"] if named and ending != "npy" else ["score"])
+        assert not named or ending == "npy" or found["person"].tolist() == names
+    first = (shared_dir / "s.csv").read_text().splitlines()[:2]
+    assert first[0] == ("person,score" if named else "score") and first[1].count(",") == named
+    comm.barrier()
+
+
+def test_endings_of_other_formats_are_refused(comm, shared_dir):
+    for ending in ("csv.gz", "json", "xlsx", "npz"):
+        with pytest.raises(InputError, match=rf"s\.{ending}: scores cannot be written as .*\.parquet"):
+            output.write(str(shared_dir / f"s.{ending}"), iter([(np.zeros(1), None)]), comm)
+    output.write(str(shared_dir / "scores.2024"), iter([(np.zeros(1), None)]), comm)
+    comm.barrier()
+    assert [file.name for file in shared_dir.iterdir()] == ["scores.2024"]
 
 
 def test_other_tables_are_read_as_the_training_data(comm, shared_dir, capsys):
@@ -305,9 +348,10 @@ def test_exports_score_raw_rows(tmp_path, normalize):
     )
     X, _ = content(tmp_path / "train")
     scores = predicted(read, tmp_path / "a.csv", ALONE, tmp_path)[1]
-    np.testing.assert_allclose(with_onnx(export.onnx(read), X)[0], scores, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(with_csv(export.csv(read), X, read.feature_names)[0], scores, rtol=1e-9, atol=1e-9)
     classifier = SMSClassifier.from_model(tmp_path / "m.h5")
+    assert classifier.feature_names_in_.tolist() == read.feature_names
+    X = pd.DataFrame(X, columns=read.feature_names)
     np.testing.assert_allclose(classifier.decision_function(X) + classifier.threshold_, scores, rtol=1e-9, atol=1e-9)
 
 

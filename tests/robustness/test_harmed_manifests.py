@@ -30,8 +30,8 @@ def test_manifest_of_nonsense(own_dir, text):
 
 def test_newer_version(own_dir):
     write_data(own_dir, *draw())
-    rewrite(own_dir, lambda record: record.update(version=2, n="of another type then"))
-    with pytest.raises(InputError, match="format version 2, this distsms reads up to 1; update distsms"):
+    rewrite(own_dir, lambda record: record.update(version=99, n="of another type then"))
+    with pytest.raises(InputError, match=r"format version 99, this distsms reads up to \d; update distsms"):
         load(own_dir, ALONE)
 
 

@@ -271,6 +271,49 @@ class ParquetFiles:
             )
 
 
+def is_frame(data: Any) -> bool:
+    """Return whether data are a table in memory: of pandas, polars or pyarrow."""
+    return (
+        isinstance(data, pa.Table) or hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc"))
+    )
+
+
+def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
+    """Write a table in memory as a Parquet file, without the index that a DataFrame of pandas has.
+
+    Raises InputError if a column holds what Parquet has no type for.
+    """
+    try:
+        if hasattr(frame, "to_arrow"):
+            frame = frame.to_arrow()
+        elif not isinstance(frame, pa.Table):
+            frame = pa.Table.from_pandas(frame, preserve_index=False)
+        arrow_parquet.write_table(frame, path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"the table cannot be read: {error}; convert the column to numbers or to strings") from error
+
+
+class ParquetWriter:
+    """A Parquet file of columns of strings and of float64, which is written part by part; a context manager."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path, self._file = path, contextlib.ExitStack()
+        self._writer: Any = None
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
+        types = {name: pa.string() if isinstance(values, list) else pa.float64() for name, values in columns.items()}
+        table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._path, table.schema))
+        self._writer.write_table(table)
+
+
 class FrameFile:
     """Rows in memory, a pyarrow Table or a pandas DataFrame, that are read like a file. Each rank has its own."""
 

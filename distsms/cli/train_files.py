@@ -1,0 +1,215 @@
+"""`distsms train` on files: it makes shards, holds out test rows, and writes a report, with one command line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distsms.cli import shard
+from distsms.errors import EXIT_REQUEUE, InputError
+
+if TYPE_CHECKING:
+    from distsms.parallel.communicator import Communicator
+
+COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
+COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal"]
+OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
+"""The options of `distsms shard`, by the names of their values, that `distsms train` has for files, too."""
+USUAL_SPLIT = (0.8, 0.2)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for files."""
+    files = parser.add_argument_group(
+        "files instead of a data set",
+        "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
+        " But for the first two, the options are those of `distsms shard`.",
+    )
+    files.add_argument(
+        "--shards",
+        metavar="FOLDER",
+        help="Keep the shards, in FOLDER/train and FOLDER/test (default: they lie in a temporary folder, which is"
+        " removed at the end). Runs on several hosts, and runs with --checkpoint, need it.",
+    )
+    files.add_argument(
+        "--report", metavar="FILE", help="The report on the test rows (default: report.html beside the model)."
+    )
+    for action in _shard_parser()._actions:
+        if action.dest in OF_SHARD:
+            files._add_action(action)
+
+
+def _shard_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    shard.add_arguments(parser)
+    return parser
+
+
+def check_data_set(args: argparse.Namespace) -> None:
+    """Raise InputError for options that are for files, beside a data set. The same on every rank."""
+    usual = _shard_parser()
+    given = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
+    given += [name for name in ("shards", "report") if getattr(args, name) is not None]
+    if given:
+        option = given[0].replace("_", "-")
+        raise InputError(
+            f"--{option} is for files, such as CSV, and {args.data[0]} is none; what the columns of a data set mean "
+            "was said to `distsms shard`",
+            everywhere=True,
+        )
+
+
+@dataclass(frozen=True)
+class TrainingFiles:
+    """Files as data sets.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The files.
+    report : str or None
+        The report to write; None if there is nothing to report on, or nothing to draw with.
+    """
+
+    names: tuple[str, ...]
+    report: str | None
+
+    def finish(self, args: argparse.Namespace, code: int, comm: Communicator) -> None:
+        """Write into the model where its rows came from, and write the report. **Collective.**
+
+        `code` is the exit code of the training.
+        """
+        from distsms import cli
+        from distsms.inference import model
+
+        with comm.fail_together():
+            if comm.is_root and args.shards is None:  # these shards will be gone
+                trained = model.load(args.output)
+                trained.info["data"]["directory"] = ", ".join(self.names)
+                model.save(args.output, trained)
+        if self.report is None or code == EXIT_REQUEUE:
+            return
+        asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report])
+        with contextlib.redirect_stdout(io.StringIO()):
+            asked.run(asked, comm)
+        if comm.is_root and not args.quiet:
+            print(f"\nmodel: {args.output}   report on the test rows: {self.report}", flush=True)
+
+
+@contextlib.contextmanager
+def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[TrainingFiles]:
+    """Make data sets of the files, which `args.data` and `args.test` name from then on. **Collective.**
+
+    Temporary ones are removed at the end, whatever happens.
+
+    Raises
+    ------
+    InputError
+        On every rank: as `distsms shard` does; if a folder for the shards is needed and not given; if model or report
+        cannot be written; if the test rows are of one class.
+    """
+    from distsms.data import frames
+    from distsms.data.file_names import expand
+    from distsms.data.shards.dataset import read_manifest
+    from distsms.inference import model
+
+    several, report = frames.on_several_hosts(comm), None
+    with comm.fail_together():
+        _check_folder(args, several)
+        if args.split and (args.test or len(args.split) != 2):
+            raise InputError("--split has the shares of training and test rows, as in 0.8,0.2, and goes without --test")
+        names = expand(args.data)
+        if comm.is_root:
+            model.check_replaceable(args.output)
+            report = _check_report(args)
+    names, report = comm.bcast((names, report))
+    with contextlib.ExitStack() as held:
+        base = args.shards
+        if base is None:
+            base = os.path.join(held.enter_context(frames.folder_of_all(comm)), Path(names[0]).name)
+        args.data = base if args.test else os.path.join(base, "train")
+        if not args.test:
+            args.test = os.path.join(base, "test")
+        with _interruptible():
+            _make_shards(args, names, base, comm)
+        with comm.fail_together():
+            test = read_manifest(args.test) if os.path.isdir(args.test) else None
+            if test is not None and not (test.n_pos and test.n_neg):
+                raise InputError(
+                    f"the {test.n} test rows have {test.n_pos} positive and {test.n_neg} negative ones, so no model can"
+                    " be judged by them; hold out more rows by --split, or others by --split-by or --seed"
+                )
+        yield TrainingFiles(tuple(names), report)
+
+
+def _check_folder(args: argparse.Namespace, several: bool) -> None:
+    """Raise InputError if the shards need a folder that is named, and none is. Local."""
+    if args.shards is not None:
+        return
+    from distsms.data.frames import NO_FOLDER
+
+    if several:
+        raise InputError(NO_FOLDER % "--shards FOLDER")
+    if args.checkpoint:
+        raise InputError("a run that can go on later needs its shards then: say where they are to be: --shards FOLDER")
+
+
+def _check_report(args: argparse.Namespace) -> str | None:
+    """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
+    from distsms.inference import inputs, model
+
+    path = args.report or str(Path(args.output).with_name("report.html"))
+    if importlib.util.find_spec("matplotlib") is None:
+        if args.report:
+            raise InputError(f"{path}: a report needs matplotlib: pip install 'distsms[plot]'")
+        if not args.quiet:
+            print("report    none, since it needs matplotlib: pip install 'distsms[plot]'")
+        return None
+    model.check_writable(path)
+    inputs.check_distinct(path, args.output, args.test, args.trace, *args.data)
+    if os.path.isfile(path) and b"distsms report" not in Path(path).read_bytes()[:1000]:
+        raise InputError(f"{path}: exists and is not a report; name another file with --report, or remove it first")
+    return path
+
+
+def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Communicator) -> None:
+    """Run `distsms shard` on the files, unless a run that goes on finds what it has made before. **Collective.**"""
+    from distsms.data.shards.dataset import read_manifest
+
+    with comm.fail_together():
+        if args.resume and os.path.isdir(args.data):
+            known = [file["name"] for file in read_manifest(args.data).source]
+            if known != [Path(name).name for name in names]:
+                raise InputError(f"{args.data}: was made from other files than these; name another folder")
+            again = True
+        else:
+            again = False
+    if comm.bcast(again):
+        return
+    asked = _shard_parser().parse_args([*names, base])
+    if args.split is None and os.path.join(base, "test") == args.test:
+        args.split = USUAL_SPLIT
+    for name in OF_SHARD:
+        if name in asked:
+            setattr(asked, name, getattr(args, name))
+    asked.quiet = args.quiet
+    shard.run(asked, comm)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let signals that a training remembers, and that are blocked before it, end this process at once."""
+    numbers = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,48 @@
+"""The files that people mean: names, patterns such as `day-*.csv`, and folders of tables."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+
+from distsms.data.formats.registry import format_of
+from distsms.data.shards.manifest import MANIFEST
+from distsms.errors import InputError
+
+
+def are_files(words: Sequence[str]) -> bool:
+    """Return whether the words stand for files, or folders of tables, rather than for a data set. Local."""
+    if len(words) > 1 or _is_pattern(words[0]) or os.path.isfile(words[0]):
+        return True
+    return bool(_tables_in(words[0])) or (format_of(words[0]) == "table" and not os.path.isdir(words[0]))
+
+
+def expand(words: Sequence[str]) -> list[str]:
+    """Return the files that the words stand for: those of a pattern or a folder by their names. Local.
+
+    Raises InputError for a pattern that no file matches, and for a folder without tables, such as a data set.
+    """
+    found = []
+    for word in words:
+        files = sorted(glob.glob(word)) if _is_pattern(word) else _tables_in(word) if os.path.isdir(word) else [word]
+        if not files and _is_pattern(word):
+            raise InputError(f"{word}: there is no such file")
+        if not files:
+            raise InputError(
+                f"{word}: is a folder without CSV or Parquet files; give one data set, or files, but not both"
+            )
+        found += files
+    return found
+
+
+def _is_pattern(word: str) -> bool:
+    return glob.has_magic(word) and not os.path.exists(word)
+
+
+def _tables_in(folder: str) -> list[str]:
+    """Return the tables in a folder; none if it is a data set, or no folder."""
+    if not os.path.isdir(folder) or os.path.exists(os.path.join(folder, MANIFEST)):
+        return []
+    names = [name for name in sorted(os.listdir(folder)) if not name.startswith((".", "_"))]
+    return [os.path.join(folder, name) for name in names if format_of(name) == "table"]

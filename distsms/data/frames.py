@@ -1,0 +1,110 @@
+"""Tables in memory, and files, as data sets that last as long as they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distsms.data.convert import convert
+from distsms.data.file_names import expand
+from distsms.data.shards.manifest import Manifest, read_manifest
+from distsms.data.splits import Splitter, usual_split
+from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
+from distsms.utils.files import temporary_folder
+
+NO_FOLDER = "the ranks are on several hosts: say where the shards are to be, in a folder that all hosts see, by %s"
+
+
+def is_frame(data: Any) -> bool:
+    """Return whether data are a table in memory, such as a DataFrame. Local; loads pyarrow only if they may be one."""
+    if isinstance(data, str | os.PathLike | tuple | list) or not (
+        hasattr(data, "columns") or hasattr(data, "to_arrow")
+    ):
+        return False
+    from distsms.data.formats import arrow
+
+    return arrow.is_frame(data)
+
+
+def on_several_hosts(comm: Communicator) -> bool:
+    """Return whether some ranks share no memory with others. **Collective.**"""
+    return any(comm.allgather(len(comm.node_ranks()) < comm.size))
+
+
+@contextlib.contextmanager
+def folder_of_all(comm: Communicator) -> Iterator[Path]:
+    """Yield a temporary folder, which all ranks share, and which the root removes at the end. **Collective.**"""
+    with contextlib.ExitStack() as held:
+        made = held.enter_context(temporary_folder()) if comm.is_root else None
+        yield comm.bcast(made)
+        comm.barrier()
+
+
+@contextlib.contextmanager
+def frame_file(frame: Any) -> Iterator[str]:
+    """Yield a Parquet file of a table in memory. Local."""
+    from distsms.data.formats import arrow
+
+    with temporary_folder() as folder:
+        path = os.fspath(folder / "table.parquet")
+        arrow.write_frame(frame, path)
+        yield path
+
+
+@contextlib.contextmanager
+def as_data_sets(
+    data: Any,
+    comm: Communicator,
+    shards: str | os.PathLike[str] | None,
+    split: Sequence[float] | None,
+    split_by: str | None,
+    seed: int,
+    reading: Mapping[str, Any],
+) -> Iterator[list[Manifest]]:
+    """Yield the data sets of a table: of all its rows, or of the parts of a split. **Collective.**
+
+    Parameters
+    ----------
+    data : path or table in memory
+        A file, a pattern or a folder of tables; or the rows of this rank.
+    shards : path, optional
+        Where the data sets stay; None: in a temporary folder, which is removed at the end.
+    split, split_by, seed
+        See `Splitter`.
+    reading : mapping
+        What `convert` and `ReadOptions` take: label, positive, drop and so on.
+    """
+    several = on_several_hosts(comm)
+    with contextlib.ExitStack() as held:
+        if shards is None and several:
+            raise InputError(NO_FOLDER % "shards=FOLDER", everywhere=True)
+        folder = held.enter_context(folder_of_all(comm)) if shards is None else Path(shards)
+        names, written = _files(data, folder, comm)
+        by = split_by or usual_split(reading.get("group"), reading.get("time"))
+        parts = None if split is None else Splitter(tuple(split), seed, by)
+        target = folder / "data" if shards is None else folder
+        try:
+            convert(names, target, comm, split=parts, **reading)
+        finally:
+            written.unlink(missing_ok=True)
+        with comm.fail_together():
+            found = [target] if parts is None else [target / name for name in parts.names]
+            sets = [read_manifest(path) for path in found]
+        yield sets
+
+
+def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path]:
+    """Return the files of all ranks, and the one that this rank has written, if data are in memory. Collective."""
+    path = folder / f"rows-{comm.rank:05d}.parquet"
+    with comm.fail_together():
+        if not is_frame(data):
+            return expand([os.fspath(data)]), path
+        from distsms.data.formats import arrow
+
+        folder.mkdir(parents=True, exist_ok=True)
+        arrow.write_frame(data, path)
+    return [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)], path

@@ -1,0 +1,239 @@
+"""A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out.
+
+A table with categories has an input for each column, (n, 1), named as the column: strings, or doubles with NaN where a
+number is missing. Every other model has one input `X`, double (n, columns). Numbers are multiplied by their weights.
+Categories become codes, by which a Gather takes the weights: strings by a LabelEncoder, numbers by comparing them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column, Table
+from distsms.errors import InputError
+from distsms.inference.model import Model
+
+try:
+    from onnx import TensorProto, checker, helper, numpy_helper
+except ImportError as absent:
+    raise InputError(f"ONNX files need the package onnx: pip install 'distsms[export]' ({absent})") from absent
+
+OPSET, ML, ML_OPSET, IR_VERSION = 16, "ai.onnx.ml", 2, 8  # from early 2022: every runtime since then knows them
+OUTPUTS = ("score", "label")
+MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
+MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
+"""What stands for a missing value in a string, as in tables of this version of the encoding."""
+SMALLEST = 6e-309
+"""The inverse of a smaller length is infinite; such rows are not scaled."""
+
+
+def build(model: Model) -> bytes:
+    """Return the ONNX model of a model; see the module. Raises InputError for columns that ONNX cannot encode."""
+    for column in () if model.table is None else model.table.columns:
+        _check(column)
+    names = [] if model.table is None else input_names(model.table)
+    graph = _Graph(names)
+    rows = _Rows(graph, model, names)
+    product = rows.dot(model.w)
+    if model.normalization.kind == "l2":
+        length = graph.add("Sqrt", rows.dot(np.ones(model.p), squared=True))
+        scaled = graph.add("Greater", length, graph.constant(SMALLEST))
+        one = graph.constant(1.0)
+        product = graph.add("Div", product, graph.add("Where", scaled, length, one))
+    graph.add("Add", product, graph.constant(model.bias), output="score")
+    made = helper.make_model(
+        helper.make_graph(graph.nodes, "distsms", rows.inputs, _outputs(graph, model), graph.constants),
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)],
+        producer_name="distsms",
+    )
+    made.ir_version = IR_VERSION
+    helper.set_model_props(made, _metadata(model, names))
+    checker.check_model(made)
+    return made.SerializeToString()
+
+
+def input_names(table: Table) -> list[str]:
+    """Return the name of the input of each column: "X" for all if all hold numbers, else that of the column.
+
+    Columns that are called as an output get another name.
+    """
+    if not _has_categories(table):
+        return ["X"] * len(table.columns)
+    names = [column.name for column in table.columns]
+    for k, name in enumerate(names):
+        while names[k] in OUTPUTS or (names[k] != name and names[k] in names[:k] + names[k + 1 :]):
+            names[k] = f"column {names[k]}"
+    return names
+
+
+def takes_strings(column: Column) -> bool:
+    """Return whether the input of a column is of strings rather than of doubles."""
+    return column.kind == CATEGORY and not column.numeric
+
+
+def _has_categories(table: Table) -> bool:
+    return any(column.kind == CATEGORY for column in table.columns)
+
+
+def _check(column: Column) -> None:
+    why = {DATE: "dates into their parts", HASH: "words into hashes"}.get(column.kind)
+    if column.numeric and any(_number(category) is None for category in column.categories or ()):
+        why = "numbers of this form into categories"
+    if why is not None:
+        raise InputError(
+            f"column {column.name!r}: the operators of ONNX cannot turn {why}; score with `distsms predict`, or leave "
+            "the column out with `distsms shard --drop` and train again"
+        )
+
+
+def _number(category: str) -> float | None:
+    """Return a category as a number, or None if no double is it."""
+    try:
+        value = float(category)
+        return value if "." in category or "e" in category.lower() or int(category) == value else None
+    except (ValueError, OverflowError):
+        return None
+
+
+class _Graph:
+    """Nodes and constants, with names that no column has."""
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self.nodes, self.constants = list[Any](), list[Any]()
+        self._prefix = "distsms"
+        while any(name.startswith(self._prefix) for name in taken):
+            self._prefix += "."
+
+    def add(self, kind: str, *inputs: str, output: str | None = None, domain: str = "", **attributes: Any) -> str:
+        """Add a node, and return the name of its output."""
+        output = output or f"{self._prefix} {len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [output], domain=domain, **attributes))
+        return output
+
+    def constant(self, value: ArrayLike) -> str:
+        """Return the name of a constant."""
+        name = f"{self._prefix} constant {len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+
+class _Rows:
+    """The encoded rows of the inputs, as parts of the graph: numbers, marks of missing numbers, codes of categories."""
+
+    def __init__(self, graph: _Graph, model: Model, names: Sequence[str]) -> None:
+        self._graph, self._model, self._table = graph, model, model.table
+        self._missing = self._codes = None
+        if model.table is None or not _has_categories(model.table):
+            width = model.p if model.table is None else len(model.table.columns)
+            self.inputs = [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", width])]
+        else:
+            types = [
+                TensorProto.STRING if takes_strings(column) else TensorProto.DOUBLE for column in model.table.columns
+            ]
+            named = zip(names, types, strict=True)
+            self.inputs = [helper.make_tensor_value_info(name, kind, ["n", 1]) for name, kind in named]
+        if model.table is None:
+            self._numbers: str | None = "X"
+            return
+        own = list(zip(model.table.columns, names, strict=True))
+        numbers = [name for column, name in own if column.kind == NUMBER]
+        X = "X" if set(names) == {"X"} else graph.add("Concat", *numbers, axis=1) if numbers else None
+        self._numbers = X
+        if X is not None:
+            self._missing = graph.add("IsNaN", X)
+            fills = [float(column.fill) for column, _ in own if column.kind == NUMBER]
+            self._numbers = graph.add("Where", self._missing, graph.constant([fills]), X)
+        if len(numbers) < len(names):
+            codes, first = [], 0
+            for column, name in own:
+                if column.categories is not None:
+                    known = MISSING[min(model.table.version, max(MISSING))]
+                    codes.append(_encoder(graph, column, name, first, known))
+                    first += len(column.categories) + 2
+            self._codes = graph.add("Concat", *codes, axis=1)
+
+    def dot(self, w: NDArray[np.float64], squared: bool = False) -> str:
+        """Return <w, x>, (n,), or the sum of w_j x_j^2."""
+        graph, terms = self._graph, []
+        weights = [] if self._table is None else _by_column(self._table, w)
+        if self._numbers is not None:
+            X = graph.add("Mul", self._numbers, self._numbers) if squared else self._numbers
+            numbers = [(column, part) for column, part in weights if column.kind == NUMBER]
+            own = [part[0] for _, part in numbers] if self._table is not None else w
+            terms.append(graph.add("MatMul", X, graph.constant(np.array(own))))
+            marks = np.array([part[column.n_values] if column.missing else 0.0 for column, part in numbers])
+            if self._missing is not None and any(column.missing for column, _ in numbers):
+                mark = graph.add("Cast", self._missing, to=TensorProto.DOUBLE)
+                terms.append(graph.add("MatMul", mark, graph.constant(marks)))
+        if self._codes is not None:
+            words = [_by_code(column, part) for column, part in weights if column.categories is not None]
+            picked = graph.add("Gather", graph.constant(np.concatenate(words)), self._codes)
+            terms.append(graph.add("ReduceSum", picked, graph.constant([1]), keepdims=0))
+        total = terms[0]
+        for term in terms[1:]:
+            total = graph.add("Add", total, term)
+        return total
+
+
+def _by_column(table: Table, w: NDArray[np.float64]) -> list[tuple[Column, NDArray[np.float64]]]:
+    """Return each column with the weights of its features."""
+    starts = zip(table.columns, table.feature_starts, strict=False)
+    return [(column, w[start : start + column.n_features]) for column, start in starts]
+
+
+def _by_code(column: Column, w: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weights of the categories, of a missing value, and of an unknown category."""
+    n = len(column.categories or ())
+    return np.array([*w[:n], w[column.n_values] if column.missing else 0.0, w[n] if column.other else 0.0])
+
+
+def _encoder(graph: _Graph, column: Column, name: str, first: int, missing: Sequence[str]) -> str:
+    """Return the code of each row, (n, 1) int64, from `first` on in the order of `_by_code`."""
+    categories = list(column.categories or ())
+    if not takes_strings(column):
+        known = np.array([[_number(category) for category in categories]], float)
+        same = graph.add("Concat", graph.add("Equal", name, graph.constant(known)), graph.add("IsNaN", name), axis=1)
+        marks = graph.add("Cast", same, to=TensorProto.FLOAT)
+        # Half for an unknown one, which is the largest where no other mark is 1.
+        none = graph.add("ReduceMin", marks, axes=[1], keepdims=1)
+        half = graph.add("Add", graph.add("Mul", none, graph.constant(np.float32(0))), graph.constant(np.float32(0.5)))
+        code = graph.add("ArgMax", graph.add("Concat", marks, half, axis=1), axis=1, keepdims=1)
+        return graph.add("Add", code, graph.constant(np.int64(first)))
+    codes = {category: first + k for k, category in enumerate(categories)}
+    codes |= {text: first + len(categories) for text in missing if text not in codes}
+    about: dict[str, Any] = {"keys_strings": list(codes), "values_int64s": list(codes.values())}
+    return graph.add("LabelEncoder", name, domain=ML, default_int64=first + len(categories) + 1, **about)
+
+
+def _outputs(graph: _Graph, model: Model) -> list[Any]:
+    """Add the label to the graph, and return what the graph's outputs are."""
+    classes = model.classes
+    labels = np.array(classes if all(isinstance(label, int) for label in classes) else list(map(str, classes)))
+    called = graph.add("GreaterOrEqual", "score", graph.constant(model.threshold))
+    graph.add("Where", called, graph.constant(labels[1]), graph.constant(labels[0]), output="label")
+    kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING
+    return [
+        helper.make_tensor_value_info("label", kind, ["n"]),
+        helper.make_tensor_value_info("score", TensorProto.DOUBLE, ["n"]),
+    ]
+
+
+def _metadata(model: Model, names: Sequence[str]) -> dict[str, str]:
+    """Return the metadata of the model: values are JSON."""
+    about: dict[str, Any] = {"measure": model.info.get("measure"), "threshold": model.threshold}
+    if model.table is not None:
+        about["columns"] = [
+            {
+                "name": column.name,
+                "input": name,
+                "kind": column.kind,
+                "type": "string" if takes_strings(column) else "double",
+            }
+            for column, name in zip(model.table.columns, names, strict=True)
+        ]
+    return {key: json.dumps(value) for key, value in about.items()}

@@ -1,0 +1,205 @@
+"""`distsms train` on a table: one command from a file to a model and a report, with nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import distsms
+from distsms import cli
+from distsms.data import frames
+from distsms.data.shards.dataset import read_ids, read_manifest
+from distsms.data.shards.manifest import MANIFEST
+from distsms.errors import InputError
+from distsms.inference import model
+from distsms.utils.files import temporary_folder
+from tests.support.files import on_root
+from tests.support.program import finish, start
+
+
+def payments(n=600, seed=0):
+    """Return a table with numbers, words, missing values, groups, times and a label."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"amount": rng.lognormal(size=n), "city": rng.choice(["Rome", "Oslo", "Bern", None], n)})
+    frame["age"] = np.where(rng.random(n) < 0.2, np.nan, rng.integers(18, 90, n))
+    frame["user"], frame["number"] = rng.integers(0, 60, n), np.arange(n)
+    frame["day"] = pd.to_datetime("2024-01-01") + pd.to_timedelta(rng.integers(0, 50, n), "D")
+    frame["isFraud"] = (frame.amount + (frame.city == "Rome") + rng.normal(size=n) > 2.5).astype(int)
+    return frame
+
+
+@pytest.fixture
+def table(comm, shared_dir):
+    """Return a CSV file of these payments."""
+    on_root(comm, lambda: payments().to_csv(shared_dir / "my.csv", index=False))
+    return shared_dir / "my.csv"
+
+
+@pytest.fixture
+def own_temporary(comm, shared_dir, monkeypatch):
+    """Return a folder in which temporary folders are made."""
+    on_root(comm, lambda: (shared_dir / "temporary").mkdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(shared_dir / "temporary"))
+    return shared_dir / "temporary"
+
+
+def train(comm, *words):
+    args = cli.parse(["train", *map(str, words)])
+    return args.run(args, comm)
+
+
+QUICK = ("--solver", "lbfgs", "--lambda", "1e-2", "--id", "number", "--label", "isFraud", "--max-evaluations", 30)
+
+
+@pytest.mark.parametrize("words", [["--drop", "user", "--drop", "day"], ["--group", "user", "--drop", "day"]])
+def test_one_command(comm, shared_dir, table, own_temporary, words):
+    """The measures on the test rows are scikit-learn's on those rows of the table that the hash holds out."""
+    output = shared_dir / "model.h5"
+    assert train(comm, table, *QUICK, *words, "--split", "0.7,0.3", "--seed", 5, "--output", output) in (0, 4)
+    one, frame = model.load(output), payments()
+    scores = distsms.predict(output, table)
+    how = {"label": "isFraud", "id": "number", "drop": ("user", "day")}
+    if "--group" in words:
+        how |= {"group": "user", "drop": ("day",)}
+    shard = ["shard", table, shared_dir / "d", "--label", "isFraud", "--id", "number", *words, "--split", "0.7,0.3"]
+    args = cli.parse([*map(str, shard), "--seed", "5", "--quiet"])
+    args.run(args, comm)
+    test = read_manifest(shared_dir / "d/test")
+    rows = list(map(int, read_ids(test, 0, test.n)))
+    assert one.info["test"]["rocarea"] == pytest.approx(roc_auc_score(frame.isFraud[rows], scores[rows]), abs=1e-12)
+    assert one.info["data"]["n"] == len(frame) - test.n and one.info["data"]["directory"] == str(table)
+    assert "distsms report" in (shared_dir / "report.html").read_text()[:1000]
+    comm.barrier()
+    assert not list(own_temporary.iterdir())
+
+
+def test_by_time_the_latest_rows_are_held_out_and_shards_are_kept(comm, shared_dir, table, own_temporary):
+    words = ["--time", "day", "--drop", "user", "--shards", shared_dir / "kept", "--report", shared_dir / "own.html"]
+    assert train(comm, table, *QUICK, *words, "--output", shared_dir / "model.h5") in (0, 4)
+    parts, day = [read_manifest(shared_dir / "kept" / name) for name in ("train", "test")], payments().day
+    rows = [day[list(map(int, read_ids(part, 0, part.n)))] for part in parts]
+    assert rows[0].max() < rows[1].min() and parts[1].n == pytest.approx(0.2 * len(day), abs=20)
+    assert (shared_dir / "own.html").exists() and not (shared_dir / "report.html").exists()
+    comm.barrier()
+    with pytest.raises(InputError, match="holds a data set"):
+        train(comm, table, *QUICK, *words, "--output", shared_dir / "model.h5", "--quiet")
+    comm.barrier()
+    assert train(comm, shared_dir / "kept/train", *QUICK[:4], "--output", shared_dir / "again.h5", "--quiet") == 0
+    again, first = (model.load(shared_dir / name) for name in ("again.h5", "model.h5"))
+    np.testing.assert_allclose(again.info["J"], first.info["J"], atol=2e-3)
+
+
+def test_files_folders_and_patterns(comm, shared_dir, own_temporary):
+    """The rows of several files are trained on in order; a test file of one's own takes the place of a split."""
+    frame = payments().drop(columns=["user", "day"])
+    if comm.is_root:
+        (shared_dir / "days").mkdir()
+        frame[:300].to_csv(shared_dir / "days/a.csv", index=False)
+        frame[300:].to_csv(shared_dir / "days/b.csv", index=False)
+        (shared_dir / "days/notes.txt").write_text("not a table")
+        payments(seed=1).drop(columns=["user", "day"]).to_parquet(shared_dir / "later.parquet")
+    comm.barrier()
+    found, end = [], ["--test", shared_dir / "later.parquet", "--quiet", "--output", shared_dir / "m.h5"]
+    several = [shared_dir / "days/a.csv", shared_dir / "days/b.csv"]
+    for words in (several, [shared_dir / "days"], [shared_dir / "days/*.csv"]):
+        assert train(comm, *words, *QUICK, *end) == 0
+        found.append(model.load(shared_dir / "m.h5"))
+        comm.barrier()
+    assert {one.info["data"]["n"] for one in found} == {len(frame)}
+    assert len({one.info["data"]["fingerprint"] for one in found}) == 1
+    with pytest.raises(InputError, match=r"nosuch.*csv: there is no such file"):
+        train(comm, shared_dir / "nosuch*.csv", *QUICK)
+
+
+def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
+    drop = ["--drop", "user", "--drop", "day", "--quiet", "--output", shared_dir / "m.h5"]
+    for words, message in (
+        (["--label", "nosuch", *drop], "has no column 'nosuch'"),
+        ([*QUICK, *drop, "--checkpoint", shared_dir / "c"], "--shards FOLDER"),
+        ([*QUICK, *drop, "--split", "0.5,0.3,0.2"], "as in 0.8,0.2"),
+        ([*QUICK, *drop, "--report", table], "would overwrite"),
+        ([*QUICK, *drop, "--split", "0.999,0.001"], "no model can be judged|there is no row"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(comm, table, *words)
+        comm.barrier()
+    on_root(comm, lambda: (shared_dir / "report.html").write_text("my own"))
+    with pytest.raises(InputError, match="is not a report"):
+        train(comm, table, *QUICK, *drop)
+    assert not list(own_temporary.iterdir()) and not (shared_dir / "m.h5").exists()
+    monkeypatch.setattr(frames, "on_several_hosts", lambda comm: True)
+    with pytest.raises(InputError, match=r"on several hosts.*--shards FOLDER"):
+        train(comm, table, *QUICK, *drop)
+
+
+def test_options_for_files_beside_a_data_set(comm, shared_dir, table):
+    args = cli.parse(["shard", str(table), str(shared_dir / "d"), "--label", "isFraud", "--drop", "day", "--quiet"])
+    args.run(args, comm)
+    for words in (["--label", "isFraud"], ["--split", "0.8,0.2"], ["--shards", "x"]):
+        with pytest.raises(InputError, match=rf"{words[0]} is for files, .*d is none"):
+            train(comm, shared_dir / "d", *words)
+    with pytest.raises(InputError, match="one data set, or files"):
+        train(comm, shared_dir / "d", table, "--label", "isFraud", "--output", shared_dir / "m.h5")
+
+
+def test_a_frame_in_python(comm, shared_dir, table, own_temporary):
+    """A DataFrame, whose rows the ranks share out, gives the model of the file, and is scored as the file is."""
+    frame = payments()
+    bounds = [len(frame) * rank // comm.size for rank in (comm.rank, comm.rank + 1)]
+    mine, how = frame[slice(*bounds)], {"label": "isFraud", "time": "day", "drop": ["user"], "id": "number"}
+    how |= {"split": (0.8, 0.2), "solver": "lbfgs", "lam": 1e-2, "categorical": ("age",), "min_count": 3}
+    one = distsms.train(mine, comm.mpi_comm, **how)
+    other = distsms.train(table, comm.mpi_comm, **how)
+    assert one.info["data"]["n"] == other.info["data"]["n"] and one.table.feature_names == other.table.feature_names
+    np.testing.assert_allclose(one.info["J"], other.info["J"], atol=2e-3)
+    scores, expected = distsms.predict(one, mine, comm.mpi_comm), distsms.predict(one, table)[slice(*bounds)]
+    np.testing.assert_allclose(scores, expected, rtol=1e-12)
+    latest = frame.day > frame.day.sort_values().iloc[int(0.8 * len(frame)) - 1]
+    expected = roc_auc_score(frame.isFraud[latest], distsms.predict(one, table)[latest])
+    assert one.info["test"]["rocarea"] == pytest.approx(expected, abs=1e-12)
+    measures = distsms.evaluate(one, mine, comm.mpi_comm)
+    assert measures["rocarea"] == pytest.approx(roc_auc_score(frame.isFraud, distsms.predict(one, table)), abs=1e-12)
+    with pytest.raises(InputError, match="no option 'nosuch'"):
+        distsms.train(mine, comm.mpi_comm, **how, nosuch=1)
+    with pytest.raises(InputError, match="has no column 'y'"):
+        distsms.train(mine, comm.mpi_comm, label="y")
+    with pytest.raises(InputError, match="are for tables"):
+        distsms.train((np.eye(3), [1, -1, 1]), label="y")
+    comm.barrier()
+    assert not list(own_temporary.iterdir())
+
+
+@pytest.mark.serial
+def test_a_temporary_folder_is_gone_after_an_error(own_temporary):
+    with pytest.raises(KeyError), temporary_folder() as folder:
+        (folder / "sub").mkdir()
+        raise KeyError
+    assert not folder.exists() and folder.parent == own_temporary
+
+
+@pytest.mark.serial
+@pytest.mark.e2e
+@pytest.mark.parametrize("ranks, number", [(None, signal.SIGKILL), (2, signal.SIGTERM)])
+def test_nothing_is_left_by_a_killed_run(tmp_path, ranks, number):
+    """Killed during the training, which would go on for long."""
+    payments(20000).drop(columns=["user", "day"]).to_csv(tmp_path / "my.csv", index=False)
+    (tmp_path / "temporary").mkdir()
+    words = ["train", tmp_path / "my.csv", *QUICK[:6], "--label", "isFraud", "--lambda", "1e-9", "--epsilon", "1e-14"]
+    files = ["--output", tmp_path / "m.h5", "--trace", tmp_path / "trace"]
+    process = start(*words, *files, ranks=ranks, env={"TMPDIR": str(tmp_path / "temporary")})
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "temporary").glob(f"distsms-shards-*/my.csv/train/{MANIFEST}")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    finish(process)
+    while list((tmp_path / "temporary").glob("distsms-shards-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list((tmp_path / "temporary").glob("distsms-shards-*"))
