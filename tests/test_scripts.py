@@ -25,6 +25,7 @@ PROGRAMS = {
     "scripts.experiments.all",
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
+    "scripts.experiments.lambdas",
     "scripts.experiments.lower_bounds",
     "scripts.experiments.on_test_rows",  # see tests/selection/test_baseline.py
     "scripts.experiments.paper",

@@ -92,7 +92,7 @@ def test_what_is_damaged_is_refused_in_a_sentence(words, tmp_path):
     cell = made(tmp_path / "out", RunSpec("prbep", 1e-2, "lmvm"), [1.0], files=True)
     (tmp_path / "out" / "comparison.json").write_text("garbage")
     one = (*words, *GRID[:2], "--lambdas", "1e-2", "--solvers", "lmvm")
-    assert "or replace this comparison (--overwrite)" in run(*one, code=1)
+    assert "or replace it (--overwrite)" in run(*one, code=1)
     assert "was run before" not in run(*one, "--no-figures", "--overwrite")
     (tmp_path / "out" / "figures").touch()
     assert "figures: cannot be written" in run(*one, code=1)

@@ -52,4 +52,4 @@ def test_a_useless_model_says_so_and_what_to_use_instead(tmp_path, capsys, monke
     _, _, useless, good, old, *rest = capsys.readouterr().out.splitlines()
     assert "proved, vacuous" in useless
     assert "vacuous" not in good and "J(0)" not in good and "proved, J(0)" in old
-    assert rest[-1].startswith("\033[31m") and "This model ranks no better than chance." in rest[-1]
+    assert rest[-1].startswith("\033[1;31m") and "This model ranks no better than chance." in rest[-1]

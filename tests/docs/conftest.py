@@ -59,7 +59,7 @@ def prepared(tmp_path_factory) -> Path:
     people(folder / "new.parquet", 50, 2, "customer")
     payments(folder / "payments.csv", range(60), 0)
     payments(folder / "new-payments.csv", range(60, 65), 1)
-    visits = [[f"u{k % 9}", f"2024-05-{1 + k % 30:02d}", k % 7, k % 2] for k in range(60)]
+    visits = [[f"u{k % 9}", f"2024-05-{1 + k % 30:02d}", k % 7, int(k % 7 + k % 2 > 3)] for k in range(60)]
     write_csv(folder / "visits.csv", ["user", "day", "pages", "bought"], visits)
     X = np.random.default_rng(0).normal(size=(60, 3))
     np.save(folder / "X.npy", X)

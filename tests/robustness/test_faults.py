@@ -279,7 +279,7 @@ def test_rows_of_weight_zero_count_nowhere(tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("--", "-tao_type", "nonsense"), "PETSc refuses"),
+        (("--", "-tao_type", "nonsense"), "PETSc does not accept the options -tao_type nonsense"),
         (("--vector-memory", "1B", "--planes", "1e15"), None),
     ],
 )
