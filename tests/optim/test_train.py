@@ -172,6 +172,9 @@ def test_memory_is_kept_within_bounds():
     assert settings.history_within(10**7) == 5  # never below TAO's own default
     assert settings.planes_within(10**7) == 6
     assert settings.planes_within(10**9) == 2
+    assert settings.remembered_within(1000) == 0  # nobody asks for snapshots
+    kept = Settings(lam=1.0, vector_bytes=2**30, checkpoint_every=60.0)
+    assert [kept.remembered_within(p) for p in (1000, 800_000, 10**7)] == [50, 20, 5]
 
 
 @pytest.mark.serial
