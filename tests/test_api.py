@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import distsms
+from distsms import api
 from distsms.data import in_memory
 from distsms.data.shards import streaming
 from distsms.data.shards.dataset import write_data
