@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, labels: NDArray[np.int8], weights: NDArray[np.int64] | None) -> TrainedModel:
+        if isinstance(self.lam, bool) or not isinstance(self.lam, Real):
+            raise InputError(f"lam is {self.lam!r}; a positive number is wanted. GridSearchCV chooses among several")
+        self.solver_: str | None
         self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs")
         settings = settings_for(
             self.measure,

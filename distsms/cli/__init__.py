@@ -41,6 +41,8 @@ class HelpFormatter(argparse.HelpFormatter):
     @staticmethod
     def _fill_paragraph(text: str, width: int) -> str:
         heading, *lines = text.splitlines()
+        if heading.startswith(" "):
+            return "\n".join(textwrap.fill(line, width, subsequent_indent=" " * 17) for line in [heading, *lines])
         if not lines or not lines[0].startswith(" "):
             return textwrap.fill(text, width)
         if not heading.startswith("example"):

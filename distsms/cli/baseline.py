@@ -143,7 +143,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         f"problem   {identity['measure']}; {identity['folds']} folds by {identity['folds_by']}; lambda "
         + ", ".join(f"{lam:g}" for lam in lambdas)
     )
-    say(f"fits      {len(wanted)}, of which {len(wanted) - len(missing)} are there")
+    say(f"fits      {len(wanted)}; {len(wanted) - len(missing)} of them are kept from an earlier start")
     if "trees" in args.methods:
         say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
     say("")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 NAME = "shard"
+MOSTLY = 0.8  # from this share of positive rows on, the wrong label may have been taken for the positive one
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
 The format follows from the end of the name: .csv and .tsv (also followed by .gz, .bz2, .xz or .zst), .parquet and .pq,
@@ -209,7 +210,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         n_bytes = sum(file["bytes"] for file in manifest.source)
         parts = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
         for part in parts:
-            _print_summary(part, say)
+            _print_summary(part, args.positive is not None, say)
         if manifest.split is not None and (left := manifest.split["of"] - sum(part.n for part in parts)):
             say(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
         say(
@@ -220,8 +221,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     return EXIT_OK
 
 
-def _print_summary(manifest: Manifest, say: Speaker) -> None:
-    """Print what a data set contains."""
+def _print_summary(manifest: Manifest, positive_named: bool, say: Speaker) -> None:
+    """Print what a data set contains, and what is odd about it."""
     from distsms.cli.progress import describe_files
     from distsms.data.groupby import describe
     from distsms.data.labels import format_labels, original_labels
@@ -242,3 +243,13 @@ def _print_summary(manifest: Manifest, say: Speaker) -> None:
         say(f"  {name:<9} {description}")
     if not (manifest.n_pos and manifest.n_neg):
         say("  warning   there is only one class: such data can be scored, but not be used to train or to evaluate")
+    elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
+        say(
+            f"  warning   {manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {names['+1']}); if "
+            f"you look for the rare class, name its label: --positive {names['-1']}"
+        )
+    if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
+        say(
+            "  warning   whole groups were held out, so some training rows are later than test rows; "
+            "--split-by time holds out the latest rows"
+        )

@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " removed at the end). Runs on several hosts, and runs with --checkpoint, need it.",
     )
     files.add_argument(
-        "--report", metavar="FILE", help="The report on the test rows (default: report.html beside the model)."
+        "--report",
+        metavar="FILE",
+        help="The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5).",
     )
     for action in _shard_parser()._actions:
         if action.dest in OF_SHARD:
@@ -162,11 +164,16 @@ def _check_folder(args: argparse.Namespace, several: bool) -> None:
         raise InputError("a run that can go on later needs its shards then: say where they are to be: --shards FOLDER")
 
 
+def _report_beside(path: Path) -> Path:
+    """Return the name of the report of a model, such that models in one folder have reports of their own."""
+    return path.with_name("report.html") if path.name == "model.h5" else path.with_suffix(".html")
+
+
 def _check_report(args: argparse.Namespace) -> str | None:
     """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
     from distsms.inference import inputs, model
 
-    path = args.report or str(Path(args.output).with_name("report.html"))
+    path = args.report or str(_report_beside(Path(args.output)))
     if importlib.util.find_spec("matplotlib") is None:
         if args.report:
             raise InputError(f"{path}: a report needs matplotlib: pip install 'distsms[plot]'")

@@ -71,7 +71,8 @@ def warning(found: Mapping[str, int] | None, n: int) -> str:
         return ""
     return (
         f"{found['rows'] / n:.1%} of the rows have an exact double: if a model was trained on it, the row may measure "
-        "what the model remembers. --folds-by doubles keeps equal rows together, and shows what difference it makes"
+        "what the model remembers. `distsms path --folds-by doubles` keeps equal rows together, and shows what "
+        "difference it makes"
     )
 
 

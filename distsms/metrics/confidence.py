@@ -335,8 +335,9 @@ def _quantile(drawn: Floats, level: float, side: int) -> float:
     So an interval excludes 0 just if the p-value is below 1 - level. PRBEP has few different values, and a value
     between two of them would exclude 0 earlier.
     """
-    share, method = ((0.5 - level / 2, "lower"), (0.5 + level / 2, "higher"))[side]
-    return float(np.quantile(drawn, share, method=method))
+    if side == 0:
+        return float(np.quantile(drawn, 0.5 - level / 2, method="lower"))
+    return float(np.quantile(drawn, 0.5 + level / 2, method="higher"))
 
 
 def folds_interval(values: Sequence[float], level: float) -> Interval:

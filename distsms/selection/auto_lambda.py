@@ -188,7 +188,7 @@ def choose_lambda(
     if len(unusable) == len(means):
         return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that is better than w = 0")
     best, taken = moderate_choice(found.points, by_measure)
-    where = f"on {n_folds} held-out folds of {rows} rows"
+    where = f"on {n_folds} held-out folds (by {by}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
     if taken != best:
         told = f"which cannot be told from the best of {tried}, {best.mean:.4f} at {best.lam:g}"
