@@ -18,7 +18,7 @@ EPILOG = """\
 The score of a row x is <w, x> + bias; the higher it is, the more likely the row is positive. The end of the output
 file's name says which format is written:
 
-  .csv .tsv      a header, and a line for each row, separated by commas or tabs: its id and its score
+  .csv .tsv      a header, and for each row a line with id and score
   .parquet .pq   the columns id and score
   .npy           the scores alone
   .h5 .hdf5      HDF5 with the datasets scores and ids

@@ -210,8 +210,8 @@ def deal_rows(
         counts = comm.allgather(len(rows))
         if sum(counts) < folds:
             raise InputError(
-                f"{folds} folds need at least {folds} rows of each class, but only {sum(counts)} {name} ones are there; "
-                "give fewer --folds",
+                f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} "
+                "ones; give fewer --folds",
                 everywhere=True,
             )
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
@@ -293,7 +293,7 @@ def deal_groups(
     )
     if n_groups < folds:
         raise InputError(
-            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, but only {n_groups} are there; give fewer --folds",
+            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
             everywhere=True,
         )
     # Encode each composition as one number. It fits 64 bits: up to 4e9 rows, n_pos n_neg is below 2^62.

@@ -53,7 +53,7 @@ def test_a_class_too_small_for_the_folds_is_refused(comm):
     mine = share(comm, 40)
     counted = np.ones(40, bool)
     assert len(np.unique(deal_rows(labels, counted, 4, 0, Communicator())[labels > 0])) == 4
-    with pytest.raises(InputError, match="at least 5 rows of each class, and there are 4 positive ones"):
+    with pytest.raises(InputError, match="at least 5 rows of each class, and there are only 4 positive ones"):
         deal_rows(labels[mine], counted[mine], 5, 0, comm)
     counted[:] = labels < 0
     with pytest.raises(InputError, match="0 positive"):
