@@ -32,25 +32,21 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
-from distsms.data import frames
+from distsms.data import frames, in_memory
 from distsms.data.file_names import are_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
-from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
 from distsms.data.shards import dataset
 from distsms.errors import InputError, ModelWarning
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
-from distsms.matrix.local import as_features
 from distsms.measures import Measure
 from distsms.metrics.headline import headline_measures
 from distsms.optim.course import Watcher
@@ -60,7 +56,6 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
 from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.utils import hashing
 
 Path: TypeAlias = str | os.PathLike[str]
 Data: TypeAlias = Path | tuple[Any, ArrayLike]
@@ -212,8 +207,8 @@ def train(
         with comm.fail_together():
             rows = dataset.read_manifest(data)
     else:
-        rows = _in_memory(*data, comm)
-        fingerprint = None if checkpoint is None else _fingerprint(data[0], rows.labels, rows.first_row, comm)
+        rows = in_memory.block(*data, comm)
+        fingerprint = None if checkpoint is None else in_memory.fingerprint(data[0], rows.labels, rows.first_row, comm)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     how = begin, name, ordering, step, fingerprint
     automatic = None
@@ -275,20 +270,6 @@ class _Watching(TrainingObserver):
 
     def evaluated(self, state: State, w: NDArray[np.float64]) -> None:
         self._watch(state, w)
-
-
-def _fingerprint(X: Any, labels: NDArray[np.int8], first_row: int, comm: Communicator) -> str:
-    """Return a hash of the rows of all ranks that does not depend on which rank holds which rows. **Collective.**
-
-    The computation needs some 40 bytes for each stored entry of this rank.
-    """
-    X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
-    values = X.data.astype(float)
-    positive = first_row + np.flatnonzero(labels > 0)
-    row_keys = hashing.row_keys(first_row + X.row, 0)
-    hashes = (row_keys | np.uint64(1)) * (hashing.row_keys(X.col, 1) ^ values.view(np.uint64))
-    total = np.append(hashes, hashing.row_keys(positive, 2)).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
-    return f"{int(comm.sum(total)[0]):016x}"
 
 
 def predict(
@@ -401,7 +382,7 @@ def _scored(
         with comm.fail_together(), frames.frame_file(data) as path:
             found = scoring.score([judge], path, Communicator(), how)
         return scoring.checked(found, "the rows given", comm)
-    rows = _in_memory(*data, comm, judge.p, judge.info["label_map"])
+    rows = in_memory.block(*data, comm, judge.p, judge.info["label_map"])
     rows.features.normalize(judge.normalization.by_row)
     found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
     return scoring.checked(found, "the rows given", comm)
@@ -410,63 +391,3 @@ def _scored(
 def _is_table(data: Any, judge: Model) -> bool:
     """Return whether data are a table in memory with the columns of the model's training data. Local."""
     return judge.table is not None and frames.is_frame(data)
-
-
-def _in_memory(
-    X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None, known: Mapping[str, Any] | None = None
-) -> dataset.DataBlock:
-    """Return this rank's rows as a block. Collective.
-
-    Without y, labels are 0. `p` and `known` are the columns and the labels of a model.
-    """
-    with comm.fail_together():
-        if np.ndim(X) != 2:
-            raise InputError(f"X has {np.ndim(X)} dimensions; give a matrix with two, rows and columns")
-        n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
-        given = np.zeros(n_local) if y is None else np.asarray(y)
-        if given.shape != (n_local,):
-            raise InputError(f"y has shape {given.shape}, but X has {n_local} rows; one label for each row is wanted")
-        if p is not None and width != p:
-            raise InputError(f"X has {width} columns, but the model has {p}; give the columns of the training data")
-    sizes = comm.allgather((n_local, width))
-    if len({one[1] for one in sizes}) > 1:
-        raise InputError(f"X has {min(one[1] for one in sizes)} to {max(one[1] for one in sizes)} columns", True)
-    label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(given, comm, known)
-    features = comm.root_first(lambda: as_features(X))
-    counts = [rows for rows, _ in sizes]
-    first, n = sum(counts[: comm.rank]), sum(counts)
-    return dataset.DataBlock(features, signs, None, first, n, width, 0, label_map)
-
-
-def _signs(
-    y: NDArray[Any], comm: Communicator, known: Mapping[str, Any] | None
-) -> tuple[Mapping[str, Any], NDArray[np.int8]]:
-    """Return the label map of the labels y (n_local,) of all ranks, and this rank's labels as +1 and -1. Collective.
-
-    If a model knows all labels (`known`), they mean what they meant in training; otherwise they must be a known pair.
-    """
-    with comm.fail_together():
-        kind = y.dtype.kind
-        if kind not in "biufOU" or (kind == "f" and not np.isfinite(y).all()):
-            wrong = "is missing or not finite" if kind == "f" else f"has the type {y.dtype}"
-            raise InputError(f"y: a label {wrong}; labels are numbers, strings, or True and False")
-        values = y if kind == "b" else y.astype(np.float64) if kind in "iuf" else np.array(y.tolist(), dtype=str)
-        different, counts = np.unique(values, return_counts=True)
-    total: Counter[Any] = Counter()
-    for part in comm.allgather(dict(zip(different.tolist(), counts.tolist(), strict=True))):
-        total.update(part)
-    with comm.fail_together():
-        known_labels = (
-            [] if known is None else [label for sign in ("+1", "-1") for label in original_labels(known, sign)]
-        )
-        if known is not None and {plain_form(label) for label in total} <= set(map(plain_form, known_labels)):
-            label_map = dict(known)
-        else:
-            try:
-                label_map = interpret(total).as_map()
-            except InputError as error:
-                raise InputError(
-                    f"y: found the labels {format_labels(total, total)}; wanted are +1 and -1, 0 and 1, 1 and 2, True "
-                    "and False, or yes and no. Give y == POSITIVE for others, with the positive label"
-                ) from error
-        return label_map, to_signs(values, label_map, "y")

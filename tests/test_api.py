@@ -13,6 +13,7 @@ import pytest
 
 import distsms
 from distsms import api
+from distsms.data import in_memory
 from distsms.data.shards import streaming
 from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
@@ -132,11 +133,11 @@ def test_a_run_that_was_stopped_goes_on(source, comm, shared_dir):
 
 def test_the_fingerprint_of_rows_does_not_depend_on_who_holds_them(comm):
     X, y = data()
-    alone = api._fingerprint(X, y, 0, Communicator())
-    assert api._fingerprint(*local(X, y, comm), share(comm, len(y)).start, comm) == alone
-    assert api._fingerprint(X.toarray(), y, 0, Communicator()) == alone
-    assert len({alone, *(api._fingerprint(X, labels, 0, Communicator()) for labels in (-y, y[::-1]))}) == 3
-    assert api._fingerprint(X[::-1], y, 0, Communicator()) != alone
+    alone = in_memory.fingerprint(X, y, 0, Communicator())
+    assert in_memory.fingerprint(*local(X, y, comm), share(comm, len(y)).start, comm) == alone
+    assert in_memory.fingerprint(X.toarray(), y, 0, Communicator()) == alone
+    assert len({alone, *(in_memory.fingerprint(X, labels, 0, Communicator()) for labels in (-y, y[::-1]))}) == 3
+    assert in_memory.fingerprint(X[::-1], y, 0, Communicator()) != alone
 
 
 def test_a_limit_of_memory_streams(comm, shared_dir, monkeypatch):

@@ -330,7 +330,13 @@ def _enlarged(found: MeanEstimate, replicates: Floats) -> Floats:
 
 
 def _quantile(drawn: Floats, level: float, side: int) -> float:
-    return float(np.quantile(drawn, (0.5 - level / 2, 0.5 + level / 2)[side]))
+    """Return the lower (0) or upper (1) end of the interval: always a value that was drawn, the outer of two.
+
+    So an interval excludes 0 just if the p-value is below 1 - level. PRBEP has few different values, and a value
+    between two of them would exclude 0 earlier.
+    """
+    share, method = ((0.5 - level / 2, "lower"), (0.5 + level / 2, "higher"))[side]
+    return float(np.quantile(drawn, share, method=method))
 
 
 def folds_interval(values: Sequence[float], level: float) -> Interval:

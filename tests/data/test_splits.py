@@ -138,7 +138,7 @@ def test_refusals_change_nothing(comm, shared_dir):
     convert(path, shared_dir / "d", comm, split=Splitter((0.5, 0.5)), overwrite=True)
     assert read_manifest(shared_dir / "d/test").n < N
     convert(path, shared_dir / "whole", comm)
-    with pytest.raises(InputError, match=r"whole: holds a data set, and"):
+    with pytest.raises(InputError, match=r"whole: is a data set, and"):
         convert(path, shared_dir / "whole", comm, split=Splitter((0.5, 0.5)), overwrite=True)
 
 

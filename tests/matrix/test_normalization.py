@@ -75,3 +75,14 @@ def test_deviations_are_sums_without_order(rows, random):
 def test_a_column_that_only_rounding_moves_stays_as_it_is(last):
     entries = [(np.array([0]), np.array([value])) for value in (last, np.nextafter(last, 4), last)]
     assert normalization.fit("standard", lambda: entries, (3, 1), ALONE).scale.tolist() == [1]
+
+
+@pytest.mark.serial
+def test_normalizations_are_equal_if_their_kinds_and_factors_are():
+    Normalization = normalization.Normalization
+    factors = [None, np.array([1.0, 2.0]), np.array([1.0, 3.0])]
+    several = [Normalization("l2"), *(Normalization("maxabs", scale) for scale in factors)]
+    for i, first in enumerate(several):
+        assert first == Normalization(first.kind, None if first.scale is None else first.scale.copy())
+        assert all((first == other) == (i == j) for j, other in enumerate(several))
+    assert several[0] != "l2"

@@ -312,7 +312,9 @@ def test_the_interval_of_prbep_is_the_wider_one_of_two_on_each_side(replicates, 
     found = confidence.prbep_estimate(share, labels, ALONE)
     alone = confidence.prbep_interval(found, np.empty(0), level)
     both = confidence.prbep_interval(found, np.array(replicates), level)
-    tails = np.quantile(replicates, [0.5 - level / 2, 0.5 + level / 2]) if replicates else (1.0, 0.0)
+    ranked, share = sorted(replicates) or [1.0, 0.0], 0.5 - level / 2
+    beyond = math.floor(share * (len(replicates) - 1) + 1e-9) if replicates else 0  # how many lie outside of each end
+    tails = ranked[beyond], ranked[-1 - beyond]
     assert (both.low, both.high) == pytest.approx((min(alone.low, tails[0]), max(alone.high, tails[1])))
 
 
@@ -420,3 +422,14 @@ def _threshold_where_n_pos_are_called(shift, share):
         called = share * stats.norm.sf(middle - shift) + (1 - share) * stats.norm.sf(middle)
         low, high = (middle, high) if called > share else (low, middle)
     return low
+
+
+@pytest.mark.serial
+@given(st.integers(0, 60), st.sampled_from([200, 1000, 2000]), st.booleans())
+def test_an_interval_excludes_0_just_if_the_p_value_is_small(n_beyond, n, swapped):
+    """Also where replicates have few different values, as PRBEP of few positive rows has."""
+    sign = -1 if swapped else 1
+    drawn = sign * np.where(np.arange(n) < n_beyond, 0.0, 1 / 127)
+    found = confidence.MeanEstimate(sign / 127, (1.0,), (127, 4752))
+    interval = confidence.prbep_difference_interval(found, drawn, 0.95)
+    assert (interval.low > 0 or interval.high < 0) == (interval.p < 0.05)

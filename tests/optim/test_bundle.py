@@ -249,9 +249,13 @@ def test_level_points_are_near_and_low_enough(k, share, seed):
     assert np.linalg.norm(w - centre) <= 2 * np.linalg.norm(nearest.x - centre) + 1e-4
 
 
-def test_the_plane_that_was_of_no_use_for_longest_goes_first():
-    """Of a bundle that is full; what came last stays, though it has no weight, since the next step may need it."""
-    certificate = CuttingPlaneBundle(whole(2), SquaredNorm(1.0), False, 3)
-    for d in (5.0, 1.0, 2.0, 3.0):  # flat planes: only the highest has a weight
+@pytest.mark.parametrize("heights, gone", [((5.0, 1.0, 2.0, 3.0), 1.0), ((2.0, 1.0, 1.5, 5.0, 3.0), 1.0)])
+def test_the_plane_that_was_of_no_use_for_longest_goes_first(heights, gone):
+    """Of a bundle that is full; what came last stays, though it has no weight, since the next step may need it.
+
+    In the second case the first plane was of use until the highest one came.
+    """
+    certificate = CuttingPlaneBundle(whole(2), SquaredNorm(1.0), False, len(heights) - 1)
+    for d in heights:  # flat planes: only the highest has a weight
         certificate.add(np.zeros(2), d)
-    assert sorted(certificate._d) == [2.0, 3.0, 5.0]
+    assert sorted(certificate._d) == sorted(set(heights) - {gone})

@@ -15,8 +15,9 @@ from distsms.errors import InputError
 from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
-from distsms.optim.run import minimize
+from distsms.optim.run import minimize, scale_of
 from distsms.optim.settings import Settings
+from distsms.optim.solvers.base import solver_class
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import data, noting, objective
@@ -172,6 +173,9 @@ def test_memory_is_kept_within_bounds():
     assert settings.history_within(10**7) == 5  # never below TAO's own default
     assert settings.planes_within(10**7) == 6
     assert settings.planes_within(10**9) == 2
+    assert settings.remembered_within(1000) == 0  # nobody asks for snapshots
+    kept = Settings(lam=1.0, vector_bytes=2**30, checkpoint_every=60.0)
+    assert [kept.remembered_within(p) for p in (1000, 800_000, 10**7)] == [50, 20, 5]
 
 
 @pytest.mark.serial
@@ -330,3 +334,19 @@ def test_watching_is_off_the_clock(comm, monkeypatch):
         assert J == result.J
         np.testing.assert_array_equal(w, result.w)
     assert comm.is_root or not bests
+
+
+@pytest.mark.serial
+def test_a_solver_is_moved_to_the_best_point_in_its_own_scale(monkeypatch):
+    """Steps of the bundle find better points than the solver, whose variables are scaled."""
+    X, y = data(n=300, p=12, seed=1)
+    X = csr_matrix(X @ diags(np.logspace(-2, 2, 12)))
+    kind, best, moves = solver_class("lmvm"), [], []
+    move = kind.move
+    monkeypatch.setattr(kind, "move", lambda self, w: moves.append((w.copy(), best[-1])) or move(self, w))
+    problem, settings = objective(X, y, Communicator()), Settings(lam=1e-4, epsilon=1e-4)
+    minimize(problem, settings, watch=lambda state, w: best.append(w.copy()))
+    scale = scale_of(problem, settings)
+    assert moves
+    for to, w in moves:
+        np.testing.assert_allclose(to * scale, w, rtol=1e-12)

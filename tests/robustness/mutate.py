@@ -182,7 +182,11 @@ def main() -> int:
                 return 1
             limit = 60 + 3 * (time.monotonic() - start)
             drawn = {described(mutant): mutant for mutant in mutants(package, args.sample, args.seed)}
-            suspects = drawn if known is None else {name: drawn[name] for name in known[package]["survivors"]}
+            again = drawn if known is None else known[package]["survivors"]
+            if set(again) - set(drawn):
+                print(f"{package}: it has changed since {args.again} was written", file=sys.stderr)
+                return 1
+            suspects = {name: drawn[name] for name in again}
             survivors = []
             for name, mutant in suspects.items():
                 if not killed(mutant, tests, copy, limit, args.ranks):

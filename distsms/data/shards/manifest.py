@@ -27,7 +27,8 @@ from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 
 FORMAT = "distsms-shards"
 VERSION = 2
-"""That of data sets of tables, whose encoding older programs would not understand; others have version 1."""
+"""The version of manifests of tables, whose encoding older programs would not understand; others have version 1."""
+SHARD_VERSION = 1
 MANIFEST = "manifest.json"
 COMPRESSIONS = ("none", "blosc-lz4")
 EXPANSION = 256

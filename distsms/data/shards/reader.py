@@ -34,7 +34,7 @@ from scipy import sparse
 
 from distsms.data.formats.rows import split_range
 from distsms.data.shards import storage
-from distsms.data.shards.manifest import FORMAT, VERSION, Manifest, Shard
+from distsms.data.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.utils import hdf5
@@ -66,8 +66,8 @@ class OpenShard:
         self.file, self.path, self.shard, self.offset = file, path, shard, offset
         self.bytes_read, self._manifest = 0, manifest
         self._raw, self._compression, self._arrays = raw, manifest.compression, dict[str, storage.StoredArray]()
-        if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != VERSION:
-            raise InputError(f"{path}: is not a shard of format {FORMAT}, version {VERSION}.")
+        if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != SHARD_VERSION:
+            raise InputError(f"{path}: is not a shard of format {FORMAT}, version {SHARD_VERSION}.")
         if hdf5.attribute(file, "complete") != 1:
             raise InputError(
                 f"{path}: was not written to its end (its attribute 'complete' is missing). Convert again."

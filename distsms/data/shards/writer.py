@@ -19,7 +19,7 @@ from scipy import sparse
 
 from distsms.data.row_metadata import RowMetadata
 from distsms.data.shards import storage
-from distsms.data.shards.manifest import VERSION
+from distsms.data.shards.manifest import SHARD_VERSION
 from distsms.data.shards.publish import PARTIAL, file_sha256, shard_name
 from distsms.data.shards.reader import MARK
 from distsms.errors import InputError
@@ -89,7 +89,7 @@ def stage_shard(
         require_space(path.parent, n_bytes + sum(more))
     with hdf5.open_file(path, "an HDF5 shard", "w") as target:
         target.attrs["format"] = MARK
-        target.attrs["version"] = VERSION
+        target.attrs["version"] = SHARD_VERSION
         for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
             if array is not None:
                 storage.write(target, name, array, compression)

@@ -1,0 +1,109 @@
+"""Rows that a program has in memory, as arrays, on one rank or all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
+from distsms.data.shards.dataset import DataBlock
+from distsms.errors import InputError
+from distsms.matrix.local import as_features
+from distsms.parallel.communicator import Communicator
+from distsms.utils import hashing
+
+
+def block(
+    X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None, known: Mapping[str, Any] | None = None
+) -> DataBlock:
+    """Return the rows of all ranks as a block. **Collective.**
+
+    Parameters
+    ----------
+    X : array-like or sparse array of shape (n_local, p)
+        The rows of this rank.
+    y : array-like of shape (n_local,) or None
+        The labels of these rows; None gives the block labels of 0.
+    comm : Communicator
+        The ranks.
+    p : int, optional
+        The number of columns that X must have.
+    known : mapping, optional
+        The labels of a model, as in its `label_map`.
+
+    Raises
+    ------
+    InputError
+        If X and y have other shapes, or the labels cannot be understood.
+    """
+    with comm.fail_together():
+        if np.ndim(X) != 2:
+            raise InputError(f"X has {np.ndim(X)} dimensions; rows and columns are wanted")
+        n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
+        given = np.zeros(n_local) if y is None else np.asarray(y)
+        if given.shape != (n_local,):
+            raise InputError(f"y has shape {given.shape}, but X has {n_local} rows; one label for each row is wanted")
+        if p is not None and width != p:
+            raise InputError(f"X has {width} columns, the model {p}")
+    sizes = comm.allgather((n_local, width))
+    widths = [columns for _, columns in sizes]
+    if len(set(widths)) > 1:
+        raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
+    label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(given, comm, known)
+    features = comm.root_first(lambda: as_features(X))
+    counts = [rows for rows, _ in sizes]
+    first, n = sum(counts[: comm.rank]), sum(counts)
+    return DataBlock(features, signs, None, first, n, width, 0, label_map)
+
+
+def _signs(
+    y: NDArray[Any], comm: Communicator, known: Mapping[str, Any] | None
+) -> tuple[Mapping[str, Any], NDArray[np.int8]]:
+    """Return what the labels y (n_local,) of all ranks mean, and +1 and -1 for those of this rank. Collective.
+
+    Labels that a model knows (`known`) mean what they meant in training; otherwise they must be a known pair.
+    """
+    with comm.fail_together():
+        kind = y.dtype.kind
+        if kind not in "biufOU" or (kind == "f" and not np.isfinite(y).all()):
+            wrong = "is missing or not finite" if kind == "f" else f"has the type {y.dtype}"
+            raise InputError(f"y: a label {wrong}; labels are numbers, strings, or True and False")
+        values = y if kind == "b" else y.astype(np.float64) if kind in "iuf" else np.array(y.tolist(), dtype=str)
+        different, counts = np.unique(values, return_counts=True)
+    total: Counter[Any] = Counter()
+    for part in comm.allgather(dict(zip(different.tolist(), counts.tolist(), strict=True))):
+        total.update(part)
+    with comm.fail_together():
+        known_labels = (
+            [] if known is None else [label for sign in ("+1", "-1") for label in original_labels(known, sign)]
+        )
+        if known is not None and {plain_form(label) for label in total} <= set(map(plain_form, known_labels)):
+            label_map = dict(known)
+        else:
+            try:
+                label_map = interpret(total).as_map()
+            except InputError as error:
+                raise InputError(
+                    f"y: found the labels {format_labels(total, total)}; wanted are +1 and -1, 0 and 1, 1 and 2, True "
+                    "and False, or yes and no. Give y == POSITIVE for others, with the positive label"
+                ) from error
+        return label_map, to_signs(values, label_map, "y")
+
+
+def fingerprint(X: Any, labels: NDArray[np.int8], first_row: int, comm: Communicator) -> str:
+    """Return a hash of the rows of all ranks that does not depend on how they are shared out. **Collective.**
+
+    Takes some 40 bytes for each stored entry of this rank while it is computed.
+    """
+    X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
+    values = X.data.astype(float)
+    positive = first_row + np.flatnonzero(labels > 0)
+    row_keys = hashing.row_keys(first_row + X.row, 0)
+    hashes = (row_keys | np.uint64(1)) * (hashing.row_keys(X.col, 1) ^ values.view(np.uint64))
+    total = np.append(hashes, hashing.row_keys(positive, 2)).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
+    return f"{int(comm.sum(total)[0]):016x}"
