@@ -272,7 +272,7 @@ def test_time_is_the_order_of_the_input_where_there_is_no_other(comm, shared_dir
     write(comm, shared_dir, "svm")
     convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, split=Splitter((0.8, 0.2), by="time"))
     np.testing.assert_array_equal(numbers(shared_dir / "d/test"), np.arange(240, N))
-    with pytest.raises(InputError, match="--split-by groups: which column"):
+    with pytest.raises(InputError, match="--split-by groups needs to know which column"):
         convert([shared_dir / "a.svm"], shared_dir / "e", comm, 5, split=Splitter((0.8, 0.2), by="groups"))
 
 
