@@ -1,16 +1,17 @@
 """The functions of the package: training, evaluation and prediction over all ranks of a communicator.
 
-`comm` is an mpi4py communicator of some or all ranks. None is this process alone and starts no MPI (though PETSc,
-which the solver `lmvm` needs, does). Every function with a `comm` is collective: all its ranks call it with the same
-arguments except for their rows, and get the same answer except for scores.
+`comm` is an mpi4py communicator of some or all ranks. With None, a function runs in this process alone and does not
+start MPI (but PETSc, which the solver `lmvm` needs, starts it). Every function with a `comm` is collective: all ranks
+of `comm` call it with the same arguments except for their rows, and get the same answer except for scores.
 
-`data` is a path, whose rows the ranks share, or a pair (X, y) in memory: the rows of this rank, with X a SciPy sparse
-matrix or array-like of shape (n_local, p), and y of shape (n_local,) with labels such as +1 and -1, 0 and 1, True and
-False, or "yes" and "no" (`distsms.data.labels.KNOWN_PAIRS`). The model remembers them. A rank may have no rows.
+`data` is a path, whose rows the ranks share, or a pair (X, y) in memory with the rows of this rank: X is a SciPy sparse
+matrix or array-like of shape (n_local, p), and y of shape (n_local,) has labels such as +1 and -1, 0 and 1, True and
+False, or "yes" and "no" (`distsms.data.labels.KNOWN_PAIRS`). The model stores the labels. A rank may have no rows.
 
-Wrong input raises `distsms.errors.InputError` on all ranks alike. Anything else that one rank raises leaves the others
-waiting; start drivers by `mpirun -n 4 python -m mpi4py driver.py`, which ends the whole job then. Set OMP_NUM_THREADS=1
-before NumPy is loaded: a BLAS with one thread for each core slows down the small programs of the proof.
+Wrong input raises `distsms.errors.InputError` on all ranks. If one rank alone raises another exception, the other ranks
+wait for it forever. So start programs with `mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set
+OMP_NUM_THREADS=1 before NumPy is loaded: a BLAS with one thread for each core slows down the small quadratic programs
+of the proof.
 
 >>> import numpy as np, distsms
 >>> rng = np.random.default_rng(0)
@@ -104,16 +105,17 @@ def train(
         The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it before the training, by a quick
         cross-validation on a sample of the rows; so does None for tables. For other data None is 1e-4.
     bias : float, optional
-        The value of a constant feature, regularized like any other; None is without.
+        The value of a constant feature, whose weight is regularized like any other; with None there is none.
     start : Model or path, optional
         A model to begin from; it may have fewer columns than the data.
     ordering : {"auto", "gather", "exchange"}
-        How the margins are brought into global order.
+        How the scores of all rows are sorted: all on the root, or where the rows are.
     step : {"auto", "root", "spread"}
-        Where the solver's vectors live: whole on the root, or a slice of each on every rank.
+        Where the solver's vectors are kept: whole on the root, or a slice of each on every rank.
     watch : callable
-        Called after each evaluation with a `distsms.optim.result.State` and the best w so far: on the root, or with
-        spread vectors on every rank, with its slice of w. Time spent in it does not count as the run's.
+        Called after each evaluation with a `distsms.optim.result.State` and the best w so far. It is called on the
+        root; if vectors are spread, it is called on every rank with the rank's slice of w. The time that it takes does
+        not count as time of the run.
     stop_wanted : callable
         Asked on every rank at each evaluation; True on any rank ends the run with what it has.
     memory : float, optional
@@ -128,7 +130,7 @@ def train(
         Go on from the newest checkpoint in the folder; if there is none, start anew. Data, measure, lambda and method
         must be the same.
     trace : path, optional
-        A file that gets one JSON line for each evaluation; that of a run which goes on is continued.
+        A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
     label : str, optional
         The column of labels, for tables.
     split : sequence of float, optional
@@ -139,16 +141,17 @@ def train(
     seed : int
         The seed of the split.
     shards : path, optional
-        A folder for the data sets that a table becomes; None: a temporary folder. Over several hosts it is needed.
+        A folder for the data sets that are made of a table; None means a temporary folder. If the ranks are on several
+        hosts, a folder that all hosts see must be given.
     check : bool
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
         the rows, in at most a tenth of the run's time or a second.
     **settings
-        For tables what ``distsms shard`` calls so: positive, id, drop, group, time, keep, normalize, decimal; and the
-        fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates, hashed, min_count.
-        Other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ...
-        The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures
-        at K.
+        For tables, the options of ``distsms shard`` with these names: positive, id, drop, group, time, keep, normalize,
+        decimal; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates,
+        hashed, min_count. For all data, other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative,
+        max_evaluations, time_limit, ... The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported;
+        ``bmrm`` for F-beta and the measures at K.
 
     Returns
     -------
@@ -248,7 +251,7 @@ def _train_table(
         if wrong := set(reading) - {field.name for field in fields(ReadOptions)} - {"normalize", "n_shards", "dtype"}:
             raise InputError(f"train: there is no option {min(wrong)!r}")
         if conduct["checkpoint"] is not None and shards is None:
-            raise InputError("a run that can go on later needs its shards then; say where they are to be, by shards")
+            raise InputError("a run with a checkpoint needs its shards again when it is resumed; give shards=FOLDER")
     with frames.as_data_sets(data, comm, shards, *split, reading) as sets:
         found = train(sets[0].directory, comm.mpi_comm, **conduct, **settings)
         found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)

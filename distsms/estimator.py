@@ -42,7 +42,7 @@ from distsms.training.fit import RunOptions, TrainedModel, TrainingTask, fit
 from distsms.training.solver_choice import choose_solver, settings_for
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
-"""Attributes, and what training and model files call them."""
+"""Maps attributes of the estimator to their names in results and model files."""
 
 
 class SMSClassifier(ClassifierMixin, BaseEstimator):
@@ -53,15 +53,15 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     measure : str
         What to optimize: "rocarea", "prbep", "error-rate", "f1" (or "f0.5", ...), "precision@K" or "recall@K".
     lam : float
-        Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so lam does not scale with the number of rows.
-        GridSearchCV chooses it, or the command `distsms train --lambda auto`.
+        Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so a good lam does not grow with the number of
+        rows. To choose it, use GridSearchCV, or the command `distsms train --lambda auto`.
     epsilon : float, optional
-        The gap to prove, as a difference in the objective; 1e-3 if neither it nor `relative` is given.
+        The gap to prove, as a difference in the objective; 1e-3 if neither `epsilon` nor `relative` is given.
     relative : float, optional
-        The gap to prove, as a share of the objective. Where both are given the larger gap is enough.
+        The gap to prove, as a share of the objective. If both are given, the larger of the two gaps is enough.
     solver : str, optional
-        "lbfgs", "lmvm", "agm", "bmrm" or "bmrm-linesearch". None takes lbfgs, and bmrm for F-beta and the measures at
-        K. Only "lmvm" needs PETSc, which starts MPI.
+        "lbfgs", "lmvm", "agm", "bmrm" or "bmrm-linesearch". None means bmrm for F-beta and the measures at K, and lbfgs
+        for all others. Only "lmvm" needs PETSc, which starts MPI.
     max_evaluations : int
         The most evaluations of the objective. A run that ends without the proof warns (`ConvergenceWarning`).
     bias : float, optional
@@ -72,13 +72,13 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     coef_ : ndarray of shape (1, p)
         The coefficients.
     intercept_ : ndarray of shape (1,)
-        The intercept of the decision function: the bias less `threshold_`, and so little larger that a row whose score
-        is just `threshold_` is positive.
+        The intercept of the decision function. It is the bias minus `threshold_`, increased to the next larger double,
+        so that a row whose score equals `threshold_` is positive.
     threshold_ : float
-        The decision that belongs to the measure, in terms of the scores that `distsms predict` gives. These are
+        The threshold for the scores of `distsms predict`, chosen for the measure. These scores are
         `decision_function(X) + threshold_`, up to rounding.
     objective_, lower_bound_, gap_ : float
-        The objective J, and what was proved of it.
+        The objective J of the model, the proved lower bound on the minimum of J, and their difference.
     n_iter_ : int
         Number of evaluations.
     solver_ : str
@@ -92,8 +92,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
     Notes
     -----
-    One process; starts no MPI, except for the solver "lmvm". The decision function is
-    `X @ coef_[0] + intercept_[0]`, and a row is `classes_[1]` where that is above 0, as scikit-learn has it.
+    The estimator runs in one process and does not start MPI, except for the solver "lmvm". The decision function is
+    `X @ coef_[0] + intercept_[0]`. As usual in scikit-learn, the class of a row is `classes_[1]` if it is above 0.
     """
 
     def __init__(
@@ -126,13 +126,13 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : array or sparse matrix of shape (n, p)
-            The rows, float64 or float32. C-contiguous arrays are not copied, nor the values of CSR (nor its indices,
-            where p > 65,536).
+            The rows, float64 or float32. C-contiguous arrays are not copied. Of CSR matrices the values are not copied,
+            and the indices are copied only if p <= 65,536.
         y : array-like of shape (n,)
             Labels of two classes.
         sample_weight : array-like of shape (n,), optional
-            Whole numbers: a row of weight 3 counts as three rows, one of weight 0 not at all. Takes the time and memory
-            that these rows would take, except for X.
+            Whole numbers: a row of weight 3 counts as three rows, and a row of weight 0 is ignored. Training takes as
+            much time and memory as with repeated rows, but X itself is not repeated.
 
         Returns
         -------
@@ -183,7 +183,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         )
         features = as_features(X) if weights is None else RepeatedRows(X, weights)
         labels = labels if weights is None else np.repeat(labels, weights)
-        with threadpool_limits(1, "blas"):  # what L-BFGS and the proof have for it is too small for more
+        with threadpool_limits(
+            1, "blas"
+        ):  # the vectors and matrices of L-BFGS and the proof are too small for several BLAS threads
             task = TrainingTask.of_rows(features, labels, self.measure, settings, self.bias)
             return fit(task, Communicator(), RunOptions(measure_rows=False))
 
@@ -204,8 +206,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         -------
         SMSClassifier
             The classifier. Its `feature_names_in_` are the names of a table's features. Its `classes_` are the negative
-            and the positive label of the model, also where these are 2 and 1. scikit-learn's scorers take the last
-            label in sorted order for the positive one: give them y == 1 there.
+            and the positive label of the model, in this order, even if they are 2 and 1. scikit-learn's scorers take
+            the last label in sorted order for the positive one; so in this case give them y == 1.
 
         Raises
         ------
@@ -237,7 +239,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n,)
-            Above 0 where a row is called `classes_[1]`. The scores of `distsms predict` less `threshold_`.
+            The scores of `distsms predict` minus `threshold_`. They are above 0 for rows that `predict` calls
+            `classes_[1]`.
         """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
@@ -261,12 +264,12 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _whole(weights: NDArray[Any]) -> NDArray[np.int64]:
-    """Weights as integers. Raises ValueError where one is not a whole number >= 0."""
+    """Return weights as integers. Raises ValueError if one is not a whole number >= 0."""
     wrong = weights[~((weights >= 0) & (weights == np.floor(weights)))]
     if len(wrong):
         raise ValueError(
             f"sample_weight {wrong[0]:g}: weights are whole numbers, a row of weight 3 counting as three rows. "
-            "Others are not supported; multiplied by a common factor and rounded they would be (for rocarea, prbep and "
-            "error-rate a factor changes nothing)"
+            "Other weights are not supported. Multiply all of them by a common factor and round them (for rocarea, "
+            "prbep and error-rate a factor changes nothing)"
         )
     return weights.astype(np.int64)

@@ -16,8 +16,8 @@ COMMANDS = (shard, synth, train, path, baseline, compare, evaluate, report, pred
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
-measures, on data of any size, with a proved gap to the optimum. Every command runs as one process, and from a million
-rows on better under mpirun or srun on any number of ranks.
+measures, on data of any size, with a proved gap to the optimum. Every command runs as one process. From a million rows
+on, start it under mpirun or srun on several ranks, which share the work.
 """
 
 EXAMPLE = """\
@@ -31,8 +31,8 @@ example:
 class HelpFormatter(argparse.HelpFormatter):
     """Wraps descriptions and epilogs at the width of the terminal, paragraph by paragraph.
 
-    Indented lines remain separate lines. Those that are too long are wrapped, too; commands in a paragraph of examples
-    are continued with a backslash.
+    Indented lines remain separate lines, and are wrapped if they are too long. In a paragraph of examples, a wrapped
+    command ends its lines with a backslash, so that it can be copied to a shell.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -109,7 +109,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, parsers = make_parsers()
     argv = list(argv)
     options: list[str] = []
-    if argv[:1] == [train.NAME] and "--" in argv:  # the options after it are PETSc's
+    if argv[:1] == [train.NAME] and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
     args, unknown = parser.parse_known_args(argv)

@@ -23,33 +23,38 @@ if TYPE_CHECKING:
     from distsms.selection.baseline import BaselineStore, Fit, FitSpec, FoldedRows, Trial
 
 PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
-"""The options that `--path` takes from its folder, if they are not given."""
+"""With `--path FOLDER`, the values of these options come from the folder, unless the user gives them."""
 NAME = "baseline"
 USAGE = "DATA [options]"
 METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "trees")
 EPILOG = """\
 The methods are distsms itself, LogisticRegression and LinearSVC of scikit-learn (classes as they are, and balanced),
-and the trees of XGBoost. All of them are trained on the folds that `distsms path` makes with the same --folds,
---folds-by and --seed. The linear methods are tuned on the same lambdas (scikit-learn's C is 1 / (lambda n)), and each
-fold is measured at the lambda that is best on the other folds. Differences are paired by row.
+and the gradient-boosted trees of XGBoost. All of them are trained on the folds that `distsms path` makes with the same
+--folds, --folds-by and --seed. The linear methods try the same lambdas (scikit-learn's C is 1 / (lambda n)). The rows
+of each fold are scored by the model whose lambda is best on the other folds. Two methods are compared by their scores
+of the same rows.
 
-The trees' settings are searched for each fold on its training rows alone. --tree-fits settings are tried (leaves,
-learning rate, minimum child weight, regularization, shares of columns and rows; the first is XGBoost's own, of depth
-6). Each is trained on four fifths of these rows, stops early by the measure on the other fifth, and is judged by it.
-The best setting is then fitted to all training rows. So trees take --folds x (--tree-fits + 1) fits.
+The settings of the trees are searched for each fold, on its training rows alone. The option --tree-fits says how many
+settings are tried. A setting consists of leaves, learning rate, minimum child weight, regularization, and shares of
+columns and rows; the first setting has depth 6, learning rate 0.1 and XGBoost's defaults. Trees with each setting are
+trained on four fifths of the training rows. The measure on the other fifth stops this training early, and judges the
+setting. The best setting is then fitted to all training rows. So trees take --folds x (--tree-fits + 1) fits.
 
-An interval says how the method, trained on new rows, would do on new rows: the variance of the rows is enlarged for
-what other training rows would change (Nadeau and Bengio). The other folds also choose which of the other linear
-methods is the best one. With fewer than 10 rows of a class there is no verdict.
+An interval says how the method would do if it were trained on new rows and tested on other new rows. For this, the
+variance that comes from the test rows is enlarged by what other training rows would change (correction of Nadeau and
+Bengio). The table also compares distsms with the best of the other linear methods; which method that is, is chosen for
+each fold on the other folds. With fewer than 10 rows of a class there is no verdict.
 
 The ranks share the fits. Each rank holds all rows, since the other libraries need them in one process; take a
 sample of larger data. The command needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
 
-The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. The same command line again
-keeps what is finished and makes the rest; more lambdas and methods add fits.
+The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. If you give the same
+command line again, it keeps the fits that are finished and makes the others. If you add lambdas or methods, only their
+fits are made.
 
 exit codes:
-  0 the table is complete   1 error   2 usage   75 stopped by a signal or --time-limit; the same command line goes on
+  0 the table is complete   1 error   2 usage
+  75 stopped by a signal or --time-limit; give the same command line again to continue
 
 examples:
   distsms baseline data/train --measure rocarea
@@ -58,7 +63,10 @@ examples:
 """
 
 BYTES = 48
-"""The memory for a stored entry: SciPy's matrix, the copy of a training, and what the libraries make of that."""
+"""The bytes of memory that a nonzero entry of the data takes on a rank.
+
+They are for SciPy's matrix, for the copy of its training rows, and for what the libraries make of that copy.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -177,7 +185,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
                 missing = [spec for spec in best if spec[:3] not in fitted]
         stopped = run(comm.bcast(missing))
     if stopped:
-        say("\nstopped; finished fits are kept, and the same line again goes on")
+        say("\nstopped; finished fits are kept. To continue, give the same command line again")
         code = EXIT_REQUEUE
     else:
         code = EXIT_OK
@@ -190,7 +198,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
 
 
 def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
-    """Return what all fits of a table share, the lambdas, and the settings of the fits of distsms.
+    """Return the options that all fits of a table share, the lambdas, and the settings of the fits of distsms.
 
     Raises InputError where --path does not fit the data or the options, or there are no folds.
     """
@@ -205,7 +213,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
         path_problem = path_store.read("problem", "points")["problem"]
         if path_problem["data"]["fingerprint"] != manifest.fingerprint:
             raise InputError(
-                f"{args.path}: is a path on other data, {path_problem['data']['path']}; name a path on {args.data}"
+                f"{args.path}: this path is of other data, {path_problem['data']['path']}; name a path of {args.data}"
             )
         given = {name: value for name, value in problem.items() if value != args.usual[name]}
         problem = {name: path_problem.get(name, problem[name]) for name in problem}
@@ -283,7 +291,7 @@ def _conclude(
     notes: list[str],
     say: Callable[[str], None],
 ) -> None:
-    """Print the table and write baseline.json, from all fits in the folder that are complete. On the root."""
+    """Print the table of all complete fits in the folder, and write baseline.json. Call this on the root only."""
     from distsms.selection import baseline_text, method_results
 
     measure = identity["measure"]

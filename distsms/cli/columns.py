@@ -1,4 +1,4 @@
-"""The options that say what the columns of a table are, and the table that shows what they are taken for."""
+"""The options that say what the columns of a table contain, and the list that shows how each column is used."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 
 BITS = 16
-"""The logarithm of the number of features of a hashed column, if it is not given."""
+"""A hashed column gets 2^BITS features, unless the user gives another exponent."""
 WIDTH, NAME_WIDTH, MOST_SHOWN = 80, 28, 40
-"""Characters in a line and in a name, and lines of the table."""
+"""The largest numbers of characters in a line, of characters in a name, and of lines in the list of columns."""
 
 
 def add_column_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options that say what the columns of a table are."""
+    """Add the options that say what the columns of a table contain."""
     parser.add_argument(
         "--categorical",
         nargs="+",
@@ -74,7 +74,7 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
 
 
 def column_options(args: argparse.Namespace) -> ColumnOptions:
-    """Return what the options say."""
+    """Return the values of the options of `add_column_options`."""
     from distsms.data.formats.column_options import ColumnOptions
     from distsms.errors import InputError
 
@@ -96,9 +96,10 @@ def _hash(text: str) -> tuple[str, int]:
 
 
 def format_columns(reports: Sequence[ColumnReport]) -> str:
-    """Return a table of what each column was taken for, and below it what is odd; no line is longer than `WIDTH`.
+    """Return a list that says how each column is used, followed by notes on columns that look wrong.
 
-    Of very many columns it shows those that are no numbers or are odd.
+    No line is longer than `WIDTH`. If there are more than `MOST_SHOWN` columns, the list leaves out columns of numbers
+    without notes.
     """
     import textwrap
 

@@ -24,22 +24,23 @@ if TYPE_CHECKING:
 NAME = "compare"
 USAGE = "DATA [options]"
 EPILOG = """\
-Each combination of measure, lambda and solver is one run; solvers that smooth run once for each --c-mu. The clock
-leaves out loading, a few evaluations to warm up, and scoring the test rows. The folder of --output gets table.md,
-table.csv, figures/ and a folder with trace and result for each run.
+Each combination of measure, lambda and solver is one run; solvers that smooth the risk run once for each --c-mu. The
+seconds of a run do not include loading, a few evaluations to warm up, and scoring the test rows. The folder of --output
+gets table.md, table.csv, figures/ and a folder with trace and result for each run.
 
-The same command line again keeps finished runs and makes the rest; a run that was stopped or killed begins anew. More
-lambdas, solvers or smoothings add runs, and larger limits repeat those runs that a smaller limit ended.
+If you give the same command line again, it keeps finished runs and makes the others; a run that was stopped or killed
+begins anew. If you add lambdas, solvers or smoothings, their runs are added. If you give larger limits, those runs that
+a smaller limit ended are repeated.
 
 exit codes:
   0 all runs have ended   1 error   2 usage   7 the J of one run is below a lower bound that another run proved
-  75 stopped by a signal; the same command line goes on
+  75 stopped by a signal; give the same command line again to continue
 
 example:
   distsms compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
 """
 
-TITLE_PARTS = 3  # the last parts of the path of a data set that figures name; scripts use SET/data/train
+TITLE_PARTS = 3  # how many parts of the data set's path the titles of figures show; scripts use SET/data/train
 MEASURES_HELP = "What to optimize: the two measures of the paper (default: both)."
 
 
@@ -160,7 +161,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     runner = Runner(block, test, args.ordering, folder, comm, signals.wanted, about, step)
     stopped = _run_cells(settings, runner, say)
     runner.close()
-    disagree, draws = 0, args.figures and not stopped  # who sends signals has little patience
+    disagree, draws = 0, args.figures and not stopped  # no figures after a signal: the process is to end soon
     heading = _heading(args.data, manifest, common, comm.size)
     with comm.fail_together():
         if comm.is_root:
@@ -188,13 +189,13 @@ def _run_cells(settings: dict[RunSpec, Settings], runner: Runner, say: Callable[
             f" {result.evaluations} evaluations, {result.seconds:.2f} s"
         )
         if result.status is Status.STOPPED:
-            say("stopped by a signal; finished runs are kept. The same line again begins this run anew and goes on")
+            say("stopped by a signal; finished runs are kept. Give the same command line again: it repeats this run")
             return True
     return False
 
 
 def _is_done(folder: RunStore, cell: RunSpec, settings: Settings) -> bool:
-    """Whether a run has ended, and not by a limit that is larger in these settings. On the root."""
+    """Return whether a run need not be repeated: it has ended, but not by a limit that is larger now. On the root."""
     found = folder.finished(cell)
     return found is not None and not found.cut_short(settings)
 
@@ -213,7 +214,9 @@ def _conclude(
     heading += f" Run on {hosts or 'no host yet'}."
     done = sum(_is_done(folder, cell, settings) for cell, settings in grid.items())
     if done < len(grid):
-        heading += f"\n\n**{done} of the {len(grid)} runs asked for last are finished**; the same line again goes on."
+        heading += (
+            f"\n\n**{done} of the {len(grid)} runs asked for last are finished**; to continue, repeat the command."
+        )
     folder.write("table.md", tables.as_markdown(runs, heading))
     say(f"\n{folder.path / 'table.md'}, {folder.path / 'table.csv'}: {len(runs)} runs")
     if draws and runs:
@@ -233,7 +236,7 @@ def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
     try:
         from distsms.study import figures
     except ImportError as error:
-        return f"no figures: {error}. To draw them: pip install 'distsms[plot]', and give the same line again"
+        return f"no figures: {error}. To draw them: pip install 'distsms[plot]', and repeat the command"
     title = "/".join(Path(data).resolve().parts[-TITLE_PARTS:])
     try:
         written = figures.draw(runs, title, folder.path / "figures")
@@ -243,7 +246,7 @@ def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
 
 
 def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, ranks: int) -> dict[str, Any]:
-    """Return what all runs of a comparison share."""
+    """Return the options and data that must be the same for all runs of a comparison."""
     from distsms.optim.settings import describe
     from distsms.study import grid
 

@@ -1,4 +1,4 @@
-"""Evaluate models on labelled rows: ROCArea, PRBEP, contingency table and more, with intervals; which is better?"""
+"""Evaluate models on labelled rows (ROCArea, PRBEP, contingency table and more, with intervals), and compare them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 NAME = "evaluate"
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
 EPILOG = """\
-All measures are exact over all rows of all ranks. ROCArea counts a tied pair as one half. PRBEP is the precision among
-the n+ highest scores; where scores tie there, it is the expected value. Average precision is that of scikit-learn. A
-row is called positive where its score is at least the threshold that is stored with the model, or that of --threshold.
---k adds precision and recall among the K highest scores, with intervals.
+All measures are exact over all rows of all ranks. ROCArea counts a pair of rows with equal scores as one half. PRBEP
+is the precision among the n+ rows with the highest scores, where n+ is the number of positive rows; if rows with equal
+scores compete for the last of these places, it is the expected value over random choices. Average precision is defined
+as in scikit-learn. A row is called positive if its score is at least the threshold that is stored with the model, or
+that of --threshold. --k adds precision and recall among the K rows with the highest scores, with intervals.
 
-An interval says how this model would do on new rows that are drawn as these were; it does not include what another
-training set would change. The interval of ROCArea comes from DeLong's variance. Those of PRBEP and at K take the
-wider limits of the binomial and of the bootstrap. All allow for one more row of each class, so that there is an
-interval also for few rows and for measures of 0 or 1. Several models are compared in pairs on the same rows, with the
-interval of their difference. With fewer than 10 rows of a class there is no verdict.
+An interval says how this model would do on new rows from the same source; it does not include what another training
+set would change. The interval of ROCArea comes from DeLong's variance. For PRBEP, and for precision and recall at K,
+two intervals are computed, a binomial one and one by the bootstrap, and the wider limit is taken at each end. All
+intervals are computed as if there were one more row of each class, so that they exist for few rows, too, and for
+measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their difference. With
+fewer than 10 rows of a class there is no verdict.
 
 examples:
   distsms evaluate model.h5 data/test
@@ -43,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="MODEL",
-        help="Models written by `distsms train`; without --test the last word is the data.",
+        help="Models written by `distsms train`; without --test, the last argument is the data.",
     )
     parser.add_argument(
         "--test",
@@ -180,7 +182,7 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
 def _print_several(
     on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float, say: Speaker
 ) -> None:
-    """Print a line for each model, and then one for each difference."""
+    """Print a line for each model, and then the differences between each pair of models."""
     from distsms.metrics import confidence
     from distsms.utils import formatting
 
@@ -216,12 +218,14 @@ def _describe_rows(on: str, found: dict[str, Any]) -> str:
 
 
 def _warnings(evaluated: ModelEvaluation) -> list[str]:
-    """Return warnings on measures that these rows do not define."""
+    """Return warnings on measures that are not defined on these rows."""
     import math
 
     found, lines = evaluated.measures, []
     if not (found["n_pos"] and found["n_neg"]):
-        lines.append("only one class is present: ROCArea and what rests on the missing class are not defined (nan)")
+        lines.append(
+            "only one class is present: ROCArea, and measures that need the missing class, are not defined (nan)"
+        )
     if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
-        lines.append(f"there are only {found['n']} rows: measures among the first K of more rows are not defined (nan)")
+        lines.append(f"there are only {found['n']} rows, fewer than K: measures at K are not defined (nan)")
     return lines

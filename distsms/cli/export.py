@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 NAME = "export"
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
 EPILOG = """\
-The format onnx takes raw columns. If the training data were a table with columns of words, it has an input for each
-column, (n, 1): strings, or doubles with NaN where a number is missing. Otherwise it has one input X, double (n,
-columns). Its outputs are score, double, and label. Its metadata have the names of the columns. It needs the package
-onnx (pip install 'distsms[export]').
+An ONNX model (--to onnx) takes the columns as they were before any encoding or normalization. If the training data
+were a table with columns of words, the model has an input of shape (n, 1) for each column: strings, or doubles with NaN
+where a number is missing. Otherwise it has one input X of doubles, of shape (n, columns). Its outputs are score, a
+double, and label. Its metadata have the names of the columns. To write it, the package onnx is needed
+(pip install 'distsms[export]').
 
-The format liblinear is for the program `predict` of LIBLINEAR; its decision values are the scores less the threshold,
+The format liblinear is for the program `predict` of LIBLINEAR. Its decision values are the scores minus the threshold,
 and it counts columns from 1. The format csv has lines name,value with the threshold, the bias and the weight of each
-column, by the name in a table or counted from 0.
+column. Columns are called by their names in the table, or by their numbers, counted from 0.
 
 Scores are those of `distsms predict` up to rounding; labels are those of the training data. The command starts neither
 MPI nor PETSc.

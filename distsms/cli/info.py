@@ -1,4 +1,4 @@
-"""Show what a data set or a model contains, or compare several models; without arguments, show all versions."""
+"""Show what a data set or a model contains, or list several models; without arguments, show versions of libraries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOLDERS = {
     " beside a model, and the same line of `distsms baseline` prints its table again",
     "comparison.json": "a comparison of `distsms compare`. Its tables are {0}/table.md and {0}/table.csv",
 }
-"""The file that identifies a folder -> what the folder is, and which command reads it."""
+"""Maps the file by which a folder is recognized to a text that says what the folder is and which command reads it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Print what the arguments are. One process."""
+    """Print what the data sets or models contain. Runs in one process, without MPI."""
     import os
 
     from distsms.errors import InputError
@@ -158,7 +158,7 @@ def _results(models: list[dict[str, Any]]) -> str:
     from distsms.utils.formatting import format_table
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
-    numbers = {"J": 6, "gap": 3, "evaluations": 6, "seconds": 3}  # with so many digits
+    numbers = {"J": 6, "gap": 3, "evaluations": 6, "seconds": 3}  # how many digits are shown
     sets = [name for name in ("training", "test") if any(model.get(name) for model in models)]
     columns = [(name, measure) for name in sets for measure in ("rocarea", "prbep")]
     rows = []
@@ -209,7 +209,8 @@ def _usages(models: list[dict[str, Any]]) -> str:
 def _status(model: dict[str, Any]) -> str:
     """Return how training ended, with "vacuous" added if the model ranks no better than chance.
 
-    Models of older versions do not say that; "J(0)" is added if their J is hardly less than at w = 0.
+    Models written by older versions do not contain this finding. For them "J(0)" is added if their J is less than 0.1 %
+    below the J at w = 0.
     """
     J, at_zero = model.get("J"), model.get("J_at_zero")
     remark = ", vacuous" if model.get("vacuous") else ""
@@ -219,7 +220,7 @@ def _status(model: dict[str, Any]) -> str:
 
 
 def _red(text: str) -> str:
-    """Return a warning, folded to the width of the terminal, and in red where one shows it."""
+    """Return a warning, wrapped at the width of the terminal, and in red if the output is a terminal."""
     import sys
 
     from distsms.cli.terminal import paint

@@ -29,7 +29,10 @@ USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
 
 @contextlib.contextmanager
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
-    """Around a long run: remember signals, and close what was opened at the end."""
+    """Surround a long run: remember signals that arrive, and close at the end what the run has opened.
+
+    It yields the signals, which the run asks whether to stop, and a stack on which the run puts what is to be closed.
+    """
     from distsms.parallel.signals import StopSignals
 
     with StopSignals() as signals, contextlib.ExitStack() as held:
@@ -37,7 +40,7 @@ def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[Sto
 
 
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
-    """What ends a run, of `train` and of each cell of `compare`."""
+    """Add the options that end a run: of `train`, `path` and `baseline`, or each run of `compare`."""
     stop = parser.add_argument_group("stopping")
     stop.add_argument(
         "--epsilon",
@@ -64,7 +67,7 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
         type=duration,
         default=time_limit,
         metavar="TIME",
-        help="Stop in order after this time of training, given as 90s, 55m or 1.5h: "
+        help="Stop cleanly after this time of training, given as 90s, 55m or 1.5h: "
         + (
             "the model so far is written (default: no limit)."
             if time_limit == float("inf")
@@ -75,14 +78,14 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
 
 
 def add_vectors(how: argparse._ArgumentGroup) -> None:
-    """How the margins are ordered, and what the solver and the proof keep."""
+    """Add the options that say how scores are sorted, where vectors are kept, and how many of them."""
     how.add_argument(
         "--ordering",
         choices=("auto", "gather", "exchange"),
         default="auto",
-        help="How the scores of all rows are ordered: gather brings all of them to the root; exchange keeps the rows"
-        " where"
-        " they are, and no rank holds n numbers; auto takes what costs less (default: %(default)s).",
+        help="How the scores of all rows are sorted: gather sends all of them to the root; exchange sorts them where"
+        " the rows are, so that no rank holds the scores of all rows; auto takes what costs less (default:"
+        " %(default)s).",
     )
     how.add_argument(
         "--step",
@@ -116,16 +119,15 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--no-zero-plane",
         action="store_true",
-        help="Leave the fact R >= 0 out of the proof, and out of bmrm's model of R.",
+        help="Do not use the fact that the risk R is never negative, neither in the proof nor in bmrm's model of R.",
     )
     how.add_argument(
         "--vector-memory",
         type=memory,
         default=2**31,
         metavar="SIZE",
-        help="The most memory that --history and --planes together may take on each rank that holds such vectors;"
-        " fewer are"
-        " kept where they would take more (default: 2GiB).",
+        help="The most memory that the vectors of --history and --planes together may take on each rank that holds"
+        " them. If they would take more, fewer vectors are kept (default: 2GiB).",
     )
     add_threads(how)
 
@@ -161,7 +163,7 @@ def solver_for(
 
 
 def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str, **more: Any) -> Settings:
-    """Return the settings of the options of `add_stopping` and `add_vectors`, and `more` of them.
+    """Return the settings that the options of `add_stopping` and `add_vectors` ask for; `more` are further settings.
 
     Raises InputError if settings contradict each other or the measure.
     """
@@ -184,14 +186,14 @@ def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str,
 
 
 def speaker(speaks: bool) -> Speaker:
-    """Return what prints on the root, if `speaks`."""
+    """Return a `Speaker`, which prints lines if `speaks` is true (usually: on the root, without --quiet)."""
     from distsms.cli.terminal import Speaker
 
     return Speaker(speaks)
 
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:
-    """Return lines on the rows that the ranks hold, and on those that they read on each pass. Collective.
+    """Return lines on how many rows the ranks hold in memory, and how many bytes they read on each pass. Collective.
 
     Parameters
     ----------

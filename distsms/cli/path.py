@@ -24,27 +24,30 @@ if TYPE_CHECKING:
 NAME = "path"
 USAGE = "DATA [options]"
 EPILOG = """\
-The command trains a model for each lambda on all rows and, for each fold, on the rows outside of that fold. Each model
-starts from that of the lambda before, and is proved as `distsms train` proves it. The measure of each fold's rows is
-exact, and its mean over the folds chooses lambda; the model of all rows at that lambda is there already. All models
-are trained in the same passes over one copy of the data.
+For each lambda the command trains a model on all rows and, for each fold, a model on the rows outside of that fold.
+Each model starts from the model of the lambda before, and its gap is proved as by `distsms train`. Each fold's rows are
+scored by the model that was trained without them, and the mean of the measure over the folds chooses lambda. The model
+of all rows at the chosen lambda is then there already. All models are trained in the same passes over one copy of the
+data.
 
-Folds by rows hold each class in equal shares, to one row; they follow from --seed and the order of the rows. Folds by
-groups or doubles are as even as the groups allow. For K folds by time the rows are cut into K + 1 blocks in the order
-of time: each block but the first evaluates the models that are trained on all blocks before it. Folds do not depend on
-the number of ranks.
+Folds by rows have equal numbers of rows of each class, up to one row; they depend on --seed and the order of the rows.
+Folds by groups or doubles (equal rows) are as even as the groups allow. For K folds by time the rows are cut into K + 1
+blocks in the order of time: each block but the first evaluates the models that are trained on all blocks before it.
+Folds do not depend on the number of ranks.
 
-The rule one-se takes the largest lambda around the best one whose mean is within one standard error of the best mean.
-Neither rule takes a lambda whose model is no better than w = 0, or whose held-out ROCArea is not above chance, as long
-as there is another; the output names the lambda that was passed over, and why.
+The rule one-se starts at the best lambda, and takes the largest lambda up to which all means are within one standard
+error of the best mean. Neither rule takes a lambda whose model is no better than w = 0, or whose held-out ROCArea is
+not above chance, unless there is no other; the output names a lambda that was passed over, and says why.
 
 The folder of --output gets model.h5, path.json and a folder `points` with each result, and the model of all rows at
-each lambda. The same command line again keeps what is finished and makes the rest; more lambdas add points.
+each lambda; a point is one lambda and one fold. If you give the same command line again, it keeps the points that are
+finished and makes the others. If you add lambdas, only their points are made.
 
 exit codes:
-  0 all points are proved   1 error   2 usage   4, 5, 6 some are not, with the meaning of `distsms train`
-  8 all are proved, but the chosen model ranks no better than chance
-  75 stopped by a signal or --time-limit; the same command line goes on
+  0 the gaps of all models are proved   1 error   2 usage
+  4, 5, 6 some gaps are not proved, for the reason that the same exit code of `distsms train` has
+  8 all gaps are proved, but the chosen model ranks no better than chance
+  75 stopped by a signal or --time-limit; give the same command line again to continue
 
 examples:
   distsms path data/train --measure rocarea
@@ -53,11 +56,14 @@ examples:
 """
 
 LEAST_CHECK = 2.0
-"""The seconds that the comparison with quick ROCArea models may take, where a tenth of the run's are fewer."""
+"""The comparison with quick ROCArea models may take a tenth of the run's seconds, but at least so many seconds."""
 USUAL = "1:1e-5"
-"""The lambdas that are tried where none are given. `path` extends them."""
+"""The lambdas that are tried if the user gives none; `distsms path` adds more at an end where it finds the best one."""
 WIDE = 2**17
-"""From this many columns on, models are trained one by one: their vectors would drive each other out of the caches."""
+"""From so many columns on, models are trained one after the other.
+
+The vectors of several models would push each other out of the processor's caches.
+"""
 
 
 def lambdas(text: str) -> list[float]:
@@ -79,7 +85,7 @@ def lambdas(text: str) -> list[float]:
 
 
 def grid(args: argparse.Namespace) -> list[float]:
-    """Return the lambdas of `add_grid`, falling: those that were given, or else the usual ones."""
+    """Return the lambdas of `--lambdas`, or the usual ones if it was not given, from the largest to the smallest."""
     return sorted({lam for given in args.lambdas or [lambdas(USUAL)] for lam in given}, reverse=True)
 
 
@@ -87,7 +93,7 @@ def folds(text: str) -> int:
     """Parse a whole number of at least 2, or 0."""
     number = whole(text)
     if number == 1:
-        raise argparse.ArgumentTypeError("1 fold would leave no rows to train on: at least 2, or 0 for none")
+        raise argparse.ArgumentTypeError("1 fold would leave no rows to train on; give at least 2, or 0 for no folds")
     return number
 
 
@@ -142,13 +148,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rule",
         choices=("best", "one-se"),
         default="best",
-        help="Take the lambda of the best mean, or the largest one within its standard error (default: %(default)s).",
+        help="best takes the lambda with the best mean; one-se takes the largest lambda whose mean is within a standard"
+        " error of it (default: %(default)s).",
     )
     parser.add_argument(
         "--extend",
         action=argparse.BooleanOptionalAction,
-        help="Try further lambdas, by powers of ten, as long as the best one is at an end of those tried, at most four"
-        " beyond each end (default: yes, unless --lambdas is given).",
+        help="While the best lambda is the smallest or the largest of those tried, try another one beyond it, by a"
+        " power of ten; at most four at each end (default: yes, unless --lambdas is given).",
     )
     parser.add_argument(
         "--output",
@@ -252,7 +259,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     by = choosing.chooser(args.measure, args.select)
 
     def extend(points: Sequence[Point]) -> float | None:
-        """Return the lambda that the grid grows by after these points of the run; None to end. On the root."""
+        """Return the lambda to try next, given the points of the run so far, or None to try no more. On the root."""
         if not (args.folds and (args.lambdas is None if args.extend is None else args.extend)):
             return None
         lam = choosing.extension([*done, *points], by, problem.lambdas, args.rule)
@@ -310,7 +317,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
 
 
 class PointRecorder:
-    """Keeps points and shows how many there are. Called on the root."""
+    """Writes each point into the folder, and shows how many there are. It is called on the root only."""
 
     def __init__(
         self,
@@ -328,14 +335,14 @@ class PointRecorder:
         self._by = problem.select or problem.measure
         self._data = describe_data_set(manifest, args.data)
         self._distribution = Distribution(problem.ordering, problem.step, ranks)
-        self._count, self._of = counts  # the points that are there, and all
+        self._count, self._of = counts  # how many points there are, and how many there will be
 
     def expect(self, points: int) -> None:
-        """Count on further points."""
+        """Expect so many further points."""
         self._of += points
 
     def __call__(self, point: Point, result: Result) -> None:
-        """See `path.run`."""
+        """Keep a point and its model, as `path.run` asks its argument `keep` to do."""
         from dataclasses import replace
 
         from distsms.inference import model
@@ -351,7 +358,7 @@ class PointRecorder:
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
-    """Return what all points of a path share."""
+    """Return the data and options that all points of a path have in common."""
     own, target = ("measure", "folds", "folds_by", "seed"), ("epsilon", "relative")
     return {
         "data": {"path": args.data, "fingerprint": manifest.fingerprint},

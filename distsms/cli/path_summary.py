@@ -1,4 +1,4 @@
-"""The end of `distsms path`: the table, the choice of lambda and the model, and what is kept of them."""
+"""The end of `distsms path`: print the table and the choice of lambda, and write the model and path.json."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def conclude(
     chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
     say(formatting.format_table(*path_text.table(points, by, chosen)))
     if found.stopped:
-        say("\nstopped; finished points are kept, and the same line again goes on")
+        say("\nstopped; finished points are kept. To continue, give the same command line again")
         return EXIT_REQUEUE
     codes = [Status[point.result["status"].upper()].exit_code for point in points]
     results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 NAME = "predict"
 USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
-The score of a row is <w, x> + bias; a higher score is more positive. The end of the output's name says what is
-written:
+The score of a row x is <w, x> + bias; the higher it is, the more likely the row is positive. The end of the output
+file's name says which format is written:
 
-  .csv .tsv      a header, and a line for each row, separated by commas or tabs: its id and its score
+  .csv .tsv      a header, and for each row a line with id and score
   .parquet .pq   the columns id and score
   .npy           the scores alone
   .h5 .hdf5      HDF5 with the datasets scores and ids
   any other      text without a header: the score of a row in each line, after its id and a tab
 
-Rows have ids by `distsms shard --id`, or by --id here; the column of ids is called as it was in the table. Where rows
-have no ids, there are only scores. Scores in text have all their digits. Progress and the closing line go to standard
-error.
+The ids are those of `distsms shard --id`, or of --id here; the output calls their column as the table did. If the rows
+have no ids, only scores are written. Scores in text are written with all digits that they have. Progress and the
+closing line go to standard error.
 
 The data are a data set, or a file of any format that `distsms shard` reads. Rows are given as they were before any
-normalization, and the columns of a table may come in any order. Labels are ignored; only svmlight text must have some
-(0 will do). Scores are written as they are computed.
+normalization, and the columns of a table may come in any order. Labels are ignored, but svmlight text must have one in
+each line (such as 0). Scores are written while the rest is still being computed.
 
 examples:
   distsms predict model.h5 new.svm --output scores.txt
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--id",
         metavar="COLUMN",
-        help="The column of a file with the names of the rows (default: as in training, if it is there).",
+        help="The column that names the rows (default: the one of the training data, if the file has it).",
     )
     parser.add_argument(
         "--ignore-new-features",
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Score the rows, and write the scores as they are computed. **Collective.**"""
+    """Score the rows part by part, and write the scores of each part at once. **Collective.**"""
     import time
 
     from distsms.cli.progress import Progress

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TrainingProgress:
-    """Shows the evaluations of a training: in one line that changes on a terminal, or in lines of a log.
+    """Shows the evaluations of a training: on a terminal in one line that is overwritten, in a log line by line.
 
     A log has a line for each of the first ten evaluations, then for every tenth, then for every hundredth and so on,
     and at least one every ten seconds.
@@ -48,7 +48,7 @@ class TrainingProgress:
             self._print(f"{'eval':>6} {'seconds':>9} {'best J':>14} {'lower bound':>14} {'gap':>10} {'nu':>9}\n")
 
     def __call__(self, state: State) -> None:
-        """Show the state of an evaluation if it is due, or else keep it for `close`."""
+        """Show the state after an evaluation if a line is due; otherwise keep it, for `close` to show."""
         if self._stream is None:
             return
         now = time.monotonic()
@@ -81,10 +81,10 @@ class TrainingProgress:
 
 
 class Progress:
-    """Shows what share of a long task is done, and how much time is left if the rest goes on as fast.
+    """Shows what share of a long task is done, and how much time the rest takes at the same speed.
 
-    On a terminal this is one line that changes, and that is gone at the end. A log gets a line after ten seconds, and
-    then at growing intervals of up to five minutes.
+    On a terminal this is one line, which is overwritten, and removed at the end. A log gets a line after ten seconds,
+    and then at growing intervals of up to five minutes.
 
     Parameters
     ----------
@@ -107,11 +107,11 @@ class Progress:
 
     @classmethod
     def on_root(cls, name: str, unit: str, speaks: bool, known: float = 0) -> Progress:
-        """Return what shows the progress on standard output, if `speaks`; that is so on the root, without --quiet."""
+        """Return a progress that is shown on standard output if `speaks` is true: on the root, without --quiet."""
         return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout), known)
 
     def __call__(self, done: float, of: float, note: str = "") -> None:
-        """Show that `done` of `of` units are done, if a line is due. `note` says more of the last one."""
+        """Show that `done` of `of` units are done, if a line is due; `note` is a text on the last unit."""
         if self._stream is None:
             return
         now = time.monotonic()
@@ -126,7 +126,7 @@ class Progress:
         self._print(f"{line}, {format_duration(elapsed)}{left}{'  ' + note if note else ''}")
 
     def close(self) -> None:
-        """Take the line away from a terminal, for what is printed next."""
+        """Remove the line from a terminal, so that something else can be printed there."""
         if self._live and self._shown:
             self._print("")
 
@@ -141,11 +141,11 @@ class Progress:
 
 
 FEW_RANKS = 6
-"""Up to so many ranks have a column each in the table of what a run took."""
+"""The table of what a run took has a column for each rank, if there are at most so many ranks."""
 
 
 def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a line on the seconds of the longest phases and on peak memory, of the busiest rank."""
+    """Return a line with the seconds of the longest phases and the peak memory, each of the rank that took most."""
     seconds = maximum_usage(ranks)["seconds"]
     longest = sorted(seconds, key=lambda name: -seconds[name])[:3]
     phases = ", ".join(f"{name} {format_seconds(seconds[name])}" for name in longest)
@@ -157,7 +157,8 @@ def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
     """Return a table with a row for the seconds of each phase, and for bytes and peak memory.
 
-    There is a column for each rank, or for many ranks one for the root, and the least, the median and the most of all.
+    There is a column for each rank. If there are more than `FEW_RANKS`, there are four columns instead: the root, and
+    the least, the median and the most of all ranks.
     `ranks` has what `distsms.utils.usage.resource_usage` measured on each rank.
     """
     phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))

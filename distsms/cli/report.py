@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 SHARES = (0.001, 0.01, 0.05, 0.1, 0.2)
-"""Of the rows, for which precision, lift and recall among the highest scores are shown."""
+"""For each of these shares of the rows, precision, lift and recall among the highest scores are shown."""
 NAME = "report"
 USAGE = "MODEL --test DATA|FILE [options]"
 EPILOG = """\
 The report is one HTML file that loads nothing from elsewhere, in light or dark as the reader prefers. All numbers are
-exact over all rows of all ranks; curves are thinned for drawing only. It needs matplotlib (pip install
+exact over all rows of all ranks; only the drawn curves leave out points. It needs matplotlib (pip install
 'distsms[plot]').
 
-For a model that `distsms path` chose, the report shows the path. --baseline adds the results of `distsms baseline`. The
-course of the training is shown from the file that `distsms train --trace` wrote; the model remembers where that is.
+If `distsms path` chose the model, the report also shows the results of all lambdas. --baseline adds the results of
+`distsms baseline`. If the model was trained with `distsms train --trace FILE`, the report shows the course of the
+training; the model contains the name of that file.
 
 examples:
   distsms report model.h5 --test data/test --output report.html
@@ -143,7 +144,7 @@ def _check_and_read(args: argparse.Namespace) -> tuple[Any, ...]:
 
 
 def _selection(args: argparse.Namespace, model: Model) -> tuple[Any, Any]:
-    """Read the path and the baseline of a model, None where there is none.
+    """Read the results of `distsms path` and `distsms baseline` for a model; each is None if there are none.
 
     Raises InputError where a folder that was asked for does not fit the model.
     """
@@ -174,7 +175,10 @@ def _trace(args: argparse.Namespace, model: Model) -> tuple[Any, str]:
         return {}, "The training wrote no trace; `distsms train --trace FILE` writes one."
     places = [path for path in (Path(written), Path(args.model).parent / Path(written).name) if path.is_file()]
     if not places:
-        return {}, f"The training wrote its trace to {written}, which is not there; name its place with --trace FILE."
+        return (
+            {},
+            f"The training wrote its trace to {written}, which is not there; if it was moved, give --trace FILE.",
+        )
     try:
         trace = read_trace(places[0])
     except InputError as error:

@@ -24,9 +24,9 @@ need pyarrow (pip install 'distsms[tables]').
 
 In tables, --label names the column of labels. Before the rows are written, a list shows what every other column is
 taken for. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
-becomes a number and features for month, weekday and hour. Ids and text are left out unless --hash asks for them. A
-missing number counts as the mean, and a missing value has a feature of its own. All this is kept with the data set and
-in the model, which reads later tables by it.
+becomes a number and features for month, weekday and hour. Ids and text are left out unless --hash names them. A missing
+number is replaced by the mean of its column; each column with missing values also gets a feature that says where they
+are missing. These rules are kept with the data set and in the model, so that later tables are read in the same way.
 
 The labels +1/-1, 1/0, 1/2, true/false, yes/no, y/n and positive/negative are understood; +1, 1, true, yes, y and
 positive are positive. For other labels --positive says which one is positive, and all others are negative. Text counts
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time",
         metavar="COLUMN",
-        help="The column that says when a row was, as numbers or dates. It is kept for folds and splits, and is not a"
+        help="The column with the time of each row, as numbers or dates. It is kept for folds and splits, and is not a"
         " feature.",
     )
     parser.add_argument(
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="COLUMN",
-        help="Use this column, of --group or --time, also as a feature. May be repeated.",
+        help="Use this column, which --group or --time names, as a feature, too. May be repeated.",
     )
     add_column_options(parser)
     parser.add_argument(
@@ -153,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """With --output, all other words are inputs."""
+    """If --output is given, treat the last word, which would be the folder otherwise, as one more input."""
     if args.folder is not None:
         args.input += [] if args.output is None else [args.output]
         args.output = args.folder

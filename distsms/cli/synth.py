@@ -1,4 +1,4 @@
-"""Write a synthetic data set of any size, or the data on which cutting planes are slow."""
+"""Write a synthetic data set of any size, or a data set on which cutting-plane methods are slow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ same options give the same files, to the bit, on any number of ranks. Apart from
 within 3 % of what was asked for down to a share of 0.01, and within 10 % down to 0.001. Both classes always occur.
 
 prbep-lower-bound and rocarea-lower-bound are the constructions of JMLR 13 (2012), sections 2.2 and 2.3, for lambda =
-1. A cutting-plane method needs a number of steps of order 1/epsilon on them. Their starting point is written to w0.h5.
+1. On these data a cutting-plane method needs a number of steps of order 1/epsilon. The starting point for which this is
+proved is written to w0.h5.
 
 examples:
   distsms synth sparse data/small
@@ -78,10 +79,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all"
         " columns are alike (default: 1).",
     )
-    thin.add_argument("--pattern", action="store_true", default=None, help="Make all values 1; none is stored then.")
+    thin.add_argument(
+        "--pattern", action="store_true", default=None, help="Make all values 1; then no values are stored."
+    )
     bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
     bound.add_argument(
-        "--epsilon", metavar="E", type=float, help="The accuracy that shall be hard to reach (default: 0.001)."
+        "--epsilon",
+        metavar="E",
+        type=float,
+        help="The gap that takes a cutting-plane method many steps to reach (default: 0.001).",
     )
     bound.add_argument(
         "--n",
@@ -157,7 +163,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _source(kind: str, options: dict[str, Any]) -> Any:
-    """Return the source of the rows. Raises InputError if the options do not allow to make any."""
+    """Return an object that makes the rows. Raises InputError if no rows can be made with these options."""
     from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS
     from distsms.data.synthetic.planted import DenseSource, Recipe, SparseSource
 

@@ -1,4 +1,4 @@
-"""What the root prints: lines that fit the terminal, and warnings, which stand together at the end."""
+"""Printing on the root: lines are wrapped to fit the terminal, and all warnings are printed together at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ WARNING = re.compile(r" *warning {2,}")
 def is_watched(stream: TextIO) -> bool:
     """Return whether the stream is a terminal that a person watches.
 
-    A launcher gives its processes a terminal whether or not a person watches it, so that there the answer is no.
+    A launcher such as mpirun gives its processes a terminal even if nobody watches it. So the answer is False for
+    processes that a launcher started.
     """
     from distsms.parallel.mpi import launched_size
 
@@ -24,26 +25,26 @@ def is_watched(stream: TextIO) -> bool:
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """Return the text in a colour of `COLOURS`; without one where it is not for a terminal, or NO_COLOR is set."""
+    """Return the text in a colour of `COLOURS`; or unchanged if no person watches the stream, or NO_COLOR is set."""
     if not is_watched(stream) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[1;{COLOURS[colour]}m{text}\x1b[0m"
 
 
 class Speaker:
-    """Prints lines, and at the end, each of them once, the lines whose label is "warning".
+    """Prints lines at once, but keeps those that begin with "warning", and prints each of these once, at the end.
 
-    If standard output is closed or full, it prints no more.
+    If standard output is closed or full, the speaker prints no more, and the run continues.
 
     Parameters
     ----------
     speaks : bool
-        Whether it prints at all; that is so on the root, and without --quiet.
+        Whether it prints at all: true on the root, unless the user gave --quiet.
     """
 
     def __init__(self, speaks: bool) -> None:
         self._speaks = speaks
-        self._warnings: dict[str, str] = {}  # with their colours
+        self._warnings: dict[str, str] = {}  # the colour of each warning
 
     def __call__(self, text: str, end: str = "\n") -> None:
         """Print a text; its warnings are kept for the end."""

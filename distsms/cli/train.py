@@ -38,8 +38,8 @@ NAME = "train"
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
 EPILOG = """\
 The command minimizes J(w) = lambda/2 ||w||^2 + R(w), where R is the exact convex risk of the measure over all rows of
-all ranks. The run ends when the best J found is within --epsilon (or --relative) of a proved lower bound on all J:
-then no other model can be better by more than that.
+all ranks. The run ends when the difference between the best J found and a proved lower bound on the minimum of J (the
+gap) is at most --epsilon (or --relative): then the J of no other linear model is smaller by more than the gap.
 
 exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
@@ -51,9 +51,9 @@ The best model so far is written with its proved gap, unless the exit code is 1,
 
 Words after -- go to PETSc (solver lmvm only), for example: -- -tao_ls_type armijo -tao_monitor
 
-A run that was stopped or killed can go on from its last checkpoint. With --checkpoint FOLDER --resume the same command
-line starts the run and resumes it. Evaluations and seconds add up, and the trace is continued. Data, measure, lambda
-and method must be the same; limits, outputs and the number of ranks may change.
+A run that was stopped or killed can go on from its last checkpoint. With --checkpoint FOLDER --resume, the same command
+line first starts the run, and later resumes it. Evaluations and seconds are counted over all starts, and the trace is
+continued. Data, measure, lambda and method must stay the same; limits, outputs and the number of ranks may change.
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
 makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),
@@ -73,7 +73,7 @@ def lambda_or_auto(text: str) -> float | str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `distsms train` takes."""
+    """Add the arguments of `distsms train`."""
     parser.add_argument(
         "data",
         nargs="+",
@@ -185,14 +185,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> str | None:
-    """What is wrong with the command line, beyond what argparse sees."""
+    """Return what is wrong with the arguments, beyond what argparse finds itself, or None."""
     if args.resume and not args.checkpoint:
         return "--resume needs --checkpoint FOLDER, where the checkpoints are"
     return None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Load, train, write, evaluate. Collective."""
+    """Load the rows, train the model, write it, and evaluate it. Collective."""
     from distsms.data.file_names import are_files
 
     if not comm.bcast(are_files(args.data)):
@@ -220,7 +220,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     held.callback(say.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
     hint = args.lam is None
-    with comm.fail_together():  # what can be refused before the data are read; `fit` refuses the rest
+    with comm.fail_together():  # all checks that can be made before the data are read; `fit` makes the others
         task = _task(args, solver)
         if comm.is_root:
             _check_outputs(args)
@@ -310,7 +310,7 @@ def choose_lambda_for(
     stop_wanted: Callable[[], bool],
     say: Callable[[str], None],
 ) -> LambdaChoice:
-    """Choose the lambda of a task on a data set, and say which and why. **Collective.**"""
+    """Choose the lambda of a task by cross-validation on a sample, and print it with the reason. **Collective.**"""
     from distsms.data.shards.streaming import MemoryBudget
     from distsms.selection.auto_lambda import choose_lambda
 
@@ -324,7 +324,7 @@ def choose_lambda_for(
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Raise InputError if a file to be written would replace one that is used, or cannot be written. On the root."""
+    """Raise InputError if an output file cannot be written, or is also an input or another output. On the root."""
     from distsms.inference import inputs, model
 
     model.check_replaceable(args.output)

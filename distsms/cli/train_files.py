@@ -1,4 +1,4 @@
-"""`distsms train` on files: it makes shards, holds out test rows, and writes a report, with one command line."""
+"""`distsms train` on files instead of a data set: make shards, hold out test rows, and write a report at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
 COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal"]
 OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
-"""The options of `distsms shard`, by the names of their values, that `distsms train` has for files, too."""
+"""The options of `distsms shard` that `distsms train` has, too, for files; the names are those of argparse's values."""
 USUAL_SPLIT = (0.8, 0.2)
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group(
         "files instead of a data set",
         "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
-        " But for the first two, the options are those of `distsms shard`.",
+        " All of these options except --shards and --report are those of `distsms shard`.",
     )
     files.add_argument(
         "--shards",
@@ -56,22 +56,22 @@ def _shard_parser() -> argparse.ArgumentParser:
 
 
 def check_data_set(args: argparse.Namespace) -> None:
-    """Raise InputError for options that are for files, beside a data set. The same on every rank."""
+    """Raise InputError if options that are for files were given with a data set. Every rank finds the same."""
     usual = _shard_parser()
     given = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
     given += [name for name in ("shards", "report") if getattr(args, name) is not None]
     if given:
         option = given[0].replace("_", "-")
         raise InputError(
-            f"--{option} is for files, such as CSV, and {args.data[0]} is none; what the columns of a data set mean "
-            "was said to `distsms shard`",
+            f"--{option} is for files, such as CSV, and {args.data[0]} is a data set. Leave the option out; it belongs "
+            "to the command `distsms shard` that makes the data set",
             everywhere=True,
         )
 
 
 @dataclass(frozen=True)
 class TrainingFiles:
-    """Files as data sets.
+    """The files that the user named, which `distsms train` has made data sets of, and the report to write.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class TrainingFiles:
     report: str | None
 
     def finish(self, args: argparse.Namespace, code: int, comm: Communicator) -> None:
-        """Write into the model where its rows came from, and write the report. **Collective.**
+        """Write the names of the files into the model, and write the report. **Collective.**
 
         `code` is the exit code of the training.
         """
@@ -93,7 +93,7 @@ class TrainingFiles:
         from distsms.inference import model
 
         with comm.fail_together():
-            if comm.is_root and args.shards is None:  # these shards will be gone
+            if comm.is_root and args.shards is None:  # the shards are temporary; name the files instead
                 trained = model.load(args.output)
                 trained.info["data"]["directory"] = ", ".join(self.names)
                 model.save(args.output, trained)
@@ -108,9 +108,9 @@ class TrainingFiles:
 
 @contextlib.contextmanager
 def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[TrainingFiles]:
-    """Make data sets of the files, which `args.data` and `args.test` name from then on. **Collective.**
+    """Make data sets of the files, and put their names into `args.data` and `args.test`. **Collective.**
 
-    Temporary ones are removed at the end, whatever happens.
+    Temporary data sets are removed at the end, also after an error.
 
     Raises
     ------
@@ -127,7 +127,9 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
     with comm.fail_together():
         _check_folder(args, several)
         if args.split and (args.test or len(args.split) != 2):
-            raise InputError("--split has the shares of training and test rows, as in 0.8,0.2, and goes without --test")
+            raise InputError(
+                "--split takes two shares, for training and test rows, such as 0.8,0.2; it cannot be given with --test"
+            )
         names = expand(args.data)
         if comm.is_root:
             model.check_replaceable(args.output)
@@ -153,7 +155,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
 
 
 def _check_folder(args: argparse.Namespace, several: bool) -> None:
-    """Raise InputError if the shards need a folder that is named, and none is. Local."""
+    """Raise InputError if the user must name a folder for the shards, and did not. Local."""
     if args.shards is not None:
         return
     from distsms.data.frames import NO_FOLDER
@@ -161,7 +163,9 @@ def _check_folder(args: argparse.Namespace, several: bool) -> None:
     if several:
         raise InputError(NO_FOLDER % "--shards FOLDER")
     if args.checkpoint:
-        raise InputError("a run that can go on later needs its shards then: say where they are to be: --shards FOLDER")
+        raise InputError(
+            "a run with --checkpoint needs its shards again when it is resumed; give --shards FOLDER to keep them there"
+        )
 
 
 def _report_beside(path: Path) -> Path:
@@ -188,7 +192,7 @@ def _check_report(args: argparse.Namespace) -> str | None:
 
 
 def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Communicator) -> None:
-    """Run `distsms shard` on the files, unless a run that goes on finds what it has made before. **Collective.**"""
+    """Run `distsms shard` on the files, unless --resume is given and an earlier start has made them. **Collective.**"""
     from distsms.data.shards.dataset import read_manifest
 
     with comm.fail_together():
@@ -213,7 +217,10 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let signals that a training remembers, and that are blocked before it, end this process at once."""
+    """Let the signals that stop a training cleanly end this process at once, while shards are made.
+
+    Before a training these signals are blocked, so that it can remember them. Making shards does not look at them.
+    """
     numbers = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     try:

@@ -24,7 +24,7 @@ from distsms.utils.typing import Floats
 
 
 def describe_task(name: str, task: TrainingTask, manifest: Manifest, step: str, ranks: int) -> list[str]:
-    """Return lines on what is about to be solved; `name` is the data set as the user named it."""
+    """Return lines that describe the data, the problem and the method; `name` is how the user named the data."""
     settings, bias = task.settings, task.bias
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
     history, planes = settings.history_within(longest), settings.planes_within(longest)
@@ -44,9 +44,9 @@ def describe_task(name: str, task: TrainingTask, manifest: Manifest, step: str, 
     ]
     if task.measure.k not in (None, manifest.n_pos):
         lines.append(
-            f"warning   K is not n+ = {manifest.n_pos}: a shift of all scores lowers this risk whatever their order,"
-            " and a model may be proved and useless. Compare with a prbep model by `distsms evaluate --k`"
-            + ("; train without --bias" if bias else "")
+            f"warning   K is not n+ = {manifest.n_pos}, the number of positive rows: then a shift of all scores lowers"
+            " the risk without a change of their order, and a model may be useless although its gap is proved. Compare"
+            " it with a prbep model by `distsms evaluate --k`" + ("; train without --bias" if bias else "")
         )
     return lines
 
@@ -59,7 +59,7 @@ class TrainingNarrator(TrainingObserver):
     args : Namespace
         The command line.
     task : TrainingTask
-        What it asks for.
+        The training that the command line asks for.
     say : callable
         Prints a line, on the root.
     """
@@ -120,7 +120,7 @@ def describe_measures(measures: dict[str, float]) -> str:
 
 
 def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, whole: bool) -> str:
-    """Return what the run took: every rank's seconds, bytes and memory as tables, or (not `whole`) one line."""
+    """Return what the run took: if `whole`, tables of seconds, bytes and memory of each rank; if not, one line."""
     if not whole:
         return progress.usage_line(usage)
     evaluations = usage[0]["evaluations"]

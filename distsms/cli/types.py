@@ -107,18 +107,18 @@ def memory(text: str) -> float:
 
 
 def add_threads(parser: argparse._ActionsContainer) -> None:
-    """Add --threads, for the commands that compute scores; the program sets them before it loads numpy."""
+    """Add --threads, for the commands that compute scores. The program sets the number before it loads numpy."""
     parser.add_argument(
         "--threads",
         type=count,
         metavar="N",
-        help="How many threads each rank computes with (default: OMP_NUM_THREADS, or else 1). More ranks do as well,"
-        " but threads share the memory of their rank.",
+        help="How many threads each rank computes with (default: OMP_NUM_THREADS, or else 1). More ranks instead of"
+        " threads are as fast, but threads share the memory of their rank.",
     )
 
 
 def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
-    """Let options also be called by names that they had before, or have in other commands; the help does not show them.
+    """Accept further names of options: those of earlier versions or of other commands. The help does not show them.
 
     Each argument is an old name and a new one, without the hyphens before them: `out="output"`.
     """
@@ -128,7 +128,7 @@ def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
 
 
 class _OutputFolder(argparse.Action):
-    """--output: the folder, which then is not wanted among the words that are no options."""
+    """The option --output: it sets the folder, and the positional argument OUTDIR is then not required."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _: Any = ""
@@ -140,7 +140,7 @@ class _OutputFolder(argparse.Action):
 
 
 def add_output_folder(parser: argparse.ArgumentParser) -> None:
-    """Add OUTDIR, the last word, and --output OUTDIR, which sets `folder`, for the commands that make a data set."""
+    """Add the last positional argument OUTDIR, and the option --output, which sets `folder`, to a command."""
     parser.add_argument(
         "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
     )
@@ -156,8 +156,8 @@ def add_stall_timeout(parser: argparse._ActionsContainer) -> None:
         type=patience,
         default=600.0,
         metavar="TIME",
-        help="End the whole job if a rank has not answered for this time, with a message that names the rank; 0 never"
-        " does so (default: 10m).",
+        help="If a rank has not answered for this time, end the whole job with a message that names the rank; with 0"
+        " the job is never ended for this reason (default: 10m).",
     )
 
 
@@ -169,8 +169,7 @@ def add_compress(parser: argparse._ActionsContainer) -> None:
         dest="compression",
         const="blosc-lz4",
         default="none",
-        help="Compress the files with Blosc's LZ4. They are smaller then; it is also faster where they are read from"
-        " a slow disk.",
+        help="Compress the files with Blosc's LZ4. They become smaller, and are read faster from a slow disk.",
     )
 
 

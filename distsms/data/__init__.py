@@ -1,1 +1,1 @@
-"""From files to rows, labels, groups, splits and data sets of shards."""
+"""Read files, interpret their labels, groups and times, split their rows, and write data sets of shards."""

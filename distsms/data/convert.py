@@ -1,4 +1,4 @@
-"""Convert files to shards, in parallel: every rank reads and writes its own, and the root publishes all at the end."""
+"""Convert files to shards in parallel: every rank reads and writes its share, and the root publishes all at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from distsms.matrix import normalization
 from distsms.parallel.communicator import Communicator
 
 SHARD_TEXT_BYTES = 128 * 2**20
-"""Text for one shard, if the number of shards is not given."""
+"""Bytes of text that one shard gets, if the number of shards is not given."""
 SHARD_BYTES = 2 * SHARD_TEXT_BYTES
 """The most memory that the rows of one shard may take, whatever number of shards is asked for.
 
@@ -54,11 +54,11 @@ class OutputOptions(NamedTuple):
 
 
 class _Staged(NamedTuple):
-    """A shard on the disk whose labels have no meaning yet."""
+    """A shard on the disk that still lacks its labels +1 and -1, since their meaning is known only at the end."""
 
     shard: dataset.StagedShard
     values: NDArray[np.float64]  # the different labels, as the reader gave them
-    codes: NDArray[Any]  # (rows,): the number of each row's label; mostly one byte, since all rows are kept
+    codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
     hashes: Hashes  # (rows,): see `duplicates.hash_rows`
     metadata: RowMetadata
 
@@ -83,14 +83,14 @@ def convert(
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
 
-    Rows keep their order: files as given, rows as they stand in them.
+    The rows keep their order: first all rows of the first file, then those of the second, and so on.
 
     Parameters
     ----------
     inputs : sequence of path
         The files.
     directory : path
-        Where the data set goes; it is created if need be.
+        The directory of the data set. It is created if it does not exist.
     comm : Communicator
         The ranks that read and write.
     n_shards : int, optional
@@ -107,18 +107,18 @@ def convert(
     overwrite : bool
         Whether to replace a data set that is there already.
     progress : callable
-        Is called with the number of this rank's shares that are written, and with the number of its shares.
+        Is called with two numbers: how many shares this rank has written, and how many it has to write.
     normalize : str, optional
         A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none".
     like : path, optional
         A data set whose columns, categories, labels and normalization are taken over.
     split : Splitter, optional
-        Makes one data set of each part, in directories of `directory`. They have columns, categories and labels in
-        common, and all are normalized by the factors of the first part, which is the one that is returned.
+        If given, each part becomes a data set in a folder inside `directory`. All of them have the same columns,
+        categories and labels, and are normalized by the factors of the first part, whose manifest is returned.
     compression : str
         The compression of the shards, one of `manifest.COMPRESSIONS`.
     show_columns : callable
-        Is called on the root with what each column of a table was taken for, before the rows are written.
+        Is called on the root with the reports on all columns of a table, before the rows are written.
     **read_options
         label, id, drop, group, time, keep, columns, decimal: see `ReadOptions`.
 
@@ -130,7 +130,7 @@ def convert(
     Raises
     ------
     InputError
-        On every rank, for options that contradict each other, and for whatever is wrong with the files.
+        On every rank, if options contradict each other, or if the files have a fault.
 
     Notes
     -----
@@ -149,7 +149,9 @@ def convert(
             f"--drop {sorted(wrong)[0]}: the column of --group or --time is not a feature anyway", everywhere=True
         )
     if split is not None and split.by == "groups" and options.group is None:
-        raise InputError("--split-by groups: which column is the group? --group COLUMN", everywhere=True)
+        raise InputError(
+            "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
+        )
     output = OutputOptions(n_shards, n_features, dtype, compression, normalize, progress, split, show_columns)
     given = None
     with comm.fail_together():
@@ -177,7 +179,7 @@ def _folders(directory: Path, split: Splitter | None) -> list[Path]:
 def _check_free(directory: Path) -> None:
     if (directory / MANIFEST).exists():
         raise InputError(
-            f"{directory}: holds a data set, and those of --split would lie inside it; name another directory"
+            f"{directory}: is a data set, and --split would write data sets inside it; name another directory"
         )
 
 
@@ -188,8 +190,8 @@ def _options_like(
     asked = options.columns != ColumnOptions() or options.decimal != "."
     if options.positive is not None or options.drop or normalize is not None or asked:
         raise InputError(
-            "--like takes what --positive, --drop, --normalize and the options for columns would set from that data "
-            "set; leave these options out"
+            "with --like, the settings of --positive, --drop, --normalize and of the options for columns come from "
+            "the other data set; leave these options out"
         )
     options = replace(
         options,
@@ -300,7 +302,7 @@ def _part_of(staged: Sequence[_Staged], first: int, split: Splitter, comm: Commu
 def _divide(
     staged: Sequence[_Staged], part_of: Sequence[NDArray[np.uint8]], folders: Sequence[Path]
 ) -> list[list[_Staged]]:
-    """Stage the staged rows again, each in the folder of its part."""
+    """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards."""
     parts: list[list[_Staged]] = [[] for _ in folders]
     for block, part in zip(staged, part_of, strict=True):
         X, ids = dataset.staged_rows(block.shard)
@@ -380,6 +382,6 @@ def _size(path: str | os.PathLike[str]) -> int:
 def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str]) -> None:
     if n_features is not None and rows.n_columns > n_features:
         raise InputError(
-            f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but --n-features is "
+            f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but --columns is "
             f"{n_features}; give a larger number, or leave it out"
         )

@@ -21,9 +21,9 @@ from distsms.utils.jit import njit
 MANY, ONE_ROW = 0.05, 0.01
 """Thresholds of `warning`.
 
-Equal rows make folds by rows misleading if more than the share MANY of the rows have an equal one, and no single row
-makes up ONE_ROW or more of all: many rows that each occur a few times are remembered by the model, while a few rows
-that occur very often are combinations of categories.
+Folds by rows are misleading if two conditions hold: more than the share MANY of the rows have an equal row, and no
+single row makes up the share ONE_ROW or more of all rows. In this case many rows occur a few times each, and a model
+remembers them. If a few rows occur very often instead, they are just combinations of categories.
 """
 
 
@@ -58,7 +58,7 @@ def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
 
 
 def warning(found: Mapping[str, int] | None, n: int) -> str:
-    """Return a warning about folds that separate equal rows, or "" if it does not matter.
+    """Return a warning that folds by rows separate equal rows, or "" if there are too few of them to matter.
 
     Parameters
     ----------

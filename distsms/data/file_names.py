@@ -1,4 +1,4 @@
-"""The files that people mean: names, patterns such as `day-*.csv`, and folders of tables."""
+"""Find the files that arguments stand for: names of files, patterns such as `day-*.csv`, or folders of tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def are_files(words: Sequence[str]) -> bool:
 
 
 def expand(words: Sequence[str]) -> list[str]:
-    """Return the files that the words stand for: those of a pattern or a folder by their names. Local.
+    """Return the files that the words stand for. Those of a pattern or a folder are sorted by name. Local.
 
     Raises InputError for a pattern that no file matches, and for a folder without tables, such as a data set.
     """

@@ -1,4 +1,4 @@
-"""Tables in memory, and files, as data sets that last as long as they are needed."""
+"""Make temporary data sets of tables in memory and of files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.files import temporary_folder
 
-NO_FOLDER = "the ranks are on several hosts: say where the shards are to be, in a folder that all hosts see, by %s"
+NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
 
 
 def is_frame(data: Any) -> bool:
@@ -31,7 +31,7 @@ def is_frame(data: Any) -> bool:
 
 
 def on_several_hosts(comm: Communicator) -> bool:
-    """Return whether some ranks share no memory with others. **Collective.**"""
+    """Return whether the ranks are on several hosts, so that some share no memory. **Collective.**"""
     return any(comm.allgather(len(comm.node_ranks()) < comm.size))
 
 
@@ -72,7 +72,8 @@ def as_data_sets(
     data : path or table in memory
         A file, a pattern or a folder of tables; or the rows of this rank.
     shards : path, optional
-        Where the data sets stay; None: in a temporary folder, which is removed at the end.
+        The folder of the data sets, where they are kept. With None it is a temporary folder, which is removed at the
+        end.
     split, split_by, seed
         See `Splitter`.
     reading : mapping
@@ -98,7 +99,7 @@ def as_data_sets(
 
 
 def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path]:
-    """Return the files of all ranks, and the one that this rank has written, if data are in memory. Collective."""
+    """Return the files of all ranks, and the file that this rank writes if the data are in memory. Collective."""
     path = folder / f"rows-{comm.rank:05d}.parquet"
     with comm.fail_together():
         if not is_frame(data):

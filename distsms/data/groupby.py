@@ -1,4 +1,4 @@
-"""Rows of all ranks that have a key in common, whichever ranks hold them. No rank needs memory for all n rows.
+"""Find the rows of all ranks that have the same key, wherever they are. No rank needs memory for all n rows.
 
 Each rank owns a range of the keys, which a hash has spread evenly. Every rank sends each of its different keys once to
 the owner, with the number of its rows of each class. So the owner knows the sizes of its groups, and its answers go
@@ -20,7 +20,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
 
 AT_ONCE = 2**21
-"""Rows of a rank that are counted in one round. Each takes some 100 bytes meanwhile."""
+"""The number of rows of a rank that are counted in one round. Each takes some 100 bytes during the round."""
 
 Counts = NDArray[np.int64]
 _BITS = np.uint64(32)

@@ -43,13 +43,13 @@ def block(
     """
     with comm.fail_together():
         if np.ndim(X) != 2:
-            raise InputError(f"X has {np.ndim(X)} dimensions; rows and columns are wanted")
+            raise InputError(f"X has {np.ndim(X)} dimensions; give a matrix with two, rows and columns")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
         given = np.zeros(n_local) if y is None else np.asarray(y)
         if given.shape != (n_local,):
             raise InputError(f"y has shape {given.shape}, but X has {n_local} rows; one label for each row is wanted")
         if p is not None and width != p:
-            raise InputError(f"X has {width} columns, the model {p}")
+            raise InputError(f"X has {width} columns, but the model has {p}; give the columns of the training data")
     sizes = comm.allgather((n_local, width))
     widths = [columns for _, columns in sizes]
     if len(set(widths)) > 1:
@@ -64,9 +64,9 @@ def block(
 def _signs(
     y: NDArray[Any], comm: Communicator, known: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any], NDArray[np.int8]]:
-    """Return what the labels y (n_local,) of all ranks mean, and +1 and -1 for those of this rank. Collective.
+    """Return the label map of the labels y (n_local,) of all ranks, and this rank's labels as +1 and -1. Collective.
 
-    Labels that a model knows (`known`) mean what they meant in training; otherwise they must be a known pair.
+    If a model knows all labels (`known`), they mean what they meant in training; otherwise they must be a known pair.
     """
     with comm.fail_together():
         kind = y.dtype.kind
@@ -96,9 +96,9 @@ def _signs(
 
 
 def fingerprint(X: Any, labels: NDArray[np.int8], first_row: int, comm: Communicator) -> str:
-    """Return a hash of the rows of all ranks that does not depend on how they are shared out. **Collective.**
+    """Return a hash of the rows of all ranks that does not depend on which rank holds which rows. **Collective.**
 
-    Takes some 40 bytes for each stored entry of this rank while it is computed.
+    The computation needs some 40 bytes for each stored entry of this rank.
     """
     X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
     values = X.data.astype(float)

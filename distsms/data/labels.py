@@ -1,4 +1,4 @@
-"""What the labels of the input mean: which value is the positive one, and what the others are."""
+"""Interpret the labels of the input: decide which value is the positive label and which are negative."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def interpret(found: Iterable[Label], positive: Label | None = None) -> LabelMea
         pair = next((known for known in KNOWN_PAIRS if plain <= set(known)), None)
         if pair is None:
             raise InputError(
-                f"found {shown}; nobody said which one is positive. Known pairs are -1/+1, 0/1, 1/2 (1 is positive), "
-                "false/true, no/yes, n/y and negative/positive. Name the positive one by --positive; all others are "
-                "negative then"
+                f"found {shown}; which one is positive is not known. Known pairs are -1/+1, 0/1, 1/2 (1 is positive), "
+                "false/true, no/yes, n/y and negative/positive. Name the positive label with --positive; then all "
+                "others are negative"
             )
         chosen = [value for value in values if plain_form(value) == pair[1]]
     else:
@@ -84,7 +84,7 @@ def _some(labels: list[Label]) -> Label | list[Label] | None:
 
 
 def plain_form(label: Label) -> Label:
-    """Return what a label is compared by: True, "True" and "TRUE" are the same, and so are 1 and "1"."""
+    """Return a form of a label that is equal for equal labels: for True, "True" and "TRUE", and for 1 and "1"."""
     if isinstance(label, bool | np.bool_):
         return "true" if label else "false"
     if not isinstance(label, str):
@@ -115,7 +115,7 @@ def original_labels(label_map: Mapping[str, Any], sign: str) -> list[Label]:
 
 
 def to_signs(labels: NDArray[Any], label_map: Mapping[str, Any], where: str) -> NDArray[np.int8]:
-    """Return +1 and -1, (n,) int8, for labels (n,) of rows that did not make the label map.
+    """Return +1 and -1, (n,) int8, for labels (n,), according to a label map that may come from other rows.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def to_signs(labels: NDArray[Any], label_map: Mapping[str, Any], where: str) -> 
     label_map : mapping
         The original labels of each class. If the negative class has several, every unknown label is negative.
     where : str
-        What the labels are of, at the beginning of the message.
+        The file or argument that has the labels; the error message begins with it.
 
     Raises
     ------

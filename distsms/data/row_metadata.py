@@ -1,4 +1,4 @@
-"""Groups and times: what rows have besides features that says which of them belong together.
+"""Groups and times of rows. They are not features, but say which rows belong together, and in which order.
 
 A group is kept as a 64-bit hash of its text, which is the same from every format: "17" in CSV, 17 or 17.0 in Parquet
 and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since 1970
@@ -93,7 +93,7 @@ def _plain(text: str) -> str:
 
 
 def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[str]]:
-    """Return the time that each string says, (n,), and which kinds occur. Fails for a string that is no time."""
+    """Return the time that each string stands for, (n,), and which kinds occur. Fails for a string that is no time."""
     found, kinds = list[float](), set[str]()
     for row, text in enumerate(strings):
         is_number = _NUMBER.fullmatch(text)

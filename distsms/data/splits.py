@@ -1,7 +1,7 @@
-"""Deal the rows of an input out to parts, such as training and test rows: by a hash, or in the order of time.
+"""Split the rows of an input into parts, such as training and test rows, by a hash or in the order of time.
 
-The hash is that of the row's number, of its group, or of its content, which keeps equal rows together. Where a row goes
-depends only on this, the fractions and the seed: not on ranks, shards or formats.
+The hash is that of the row's number, of its group, or of its content; the last one keeps equal rows together. The part
+of a row depends only on this hash, the fractions and the seed, and not on ranks, shards or formats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 
 
 def usual_split(group: str | None, time: str | None) -> str:
-    """Return what a split keeps together unless somebody says otherwise, given the columns of groups and of times."""
+    """Return what a split keeps together by default, given the columns of groups and of times (None: no column)."""
     return "groups" if group else "time" if time else "rows"
 
 
@@ -82,7 +82,7 @@ class Splitter:
         return periods(times, self._ends, comm)
 
     def record(self, part: int, n: int) -> dict[str, Any]:
-        """Return what the manifest of a part says about the split; `n` is the number of rows of the input."""
+        """Return the record of the split for the manifest of a part; `n` is the number of rows of the input."""
         record = {"part": self.names[part], "of": n, "fractions": list(self.fractions), "seed": self.seed}
         return record if self.by == "rows" else record | {"by": self.by}
 

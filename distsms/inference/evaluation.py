@@ -1,4 +1,4 @@
-"""Evaluate models on labelled rows: every measure, confidence intervals, and the differences of any two models."""
+"""Evaluate models on labelled rows: all measures, confidence intervals, and the difference between any two models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distsms.utils.typing import Floats
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What is computed for every model. `threshold` and `k`: None takes the model's own."""
+    """What is computed for every model. If `threshold` or `k` is None, the value stored with the model is taken."""
 
     level: float = 0.95  # confidence level of the intervals
     replicates: int = 1000  # number of bootstrap samples
@@ -33,7 +33,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class EvaluatedRows:
-    """This rank's rows that count."""
+    """The rows of this rank that count, that is whose weight is not 0."""
 
     path: str
     labels: NDArray[np.int8]  # (n_local,)
@@ -108,12 +108,13 @@ def evaluate(
     Raises
     ------
     InputError
-        On every rank, also if no row counts, or if the models do not agree on which label is positive.
+        On every rank, if a model or the rows cannot be read, if all rows have weight 0, or if the models do not agree
+        on which label is positive.
 
     Notes
     -----
-    Consecutive models that want the same columns share one reading of the rows. Memory: see `scoring.score`. Cost: see
-    `ranking.placements` and `bootstrap.prbep_replicates`, each once for a model.
+    The rows are read once for consecutive models that need the same columns. `scoring.score` says how much memory this
+    takes. The cost is that of `ranking.placements` and `bootstrap.prbep_replicates`, each called once for each model.
     """
     with comm.fail_together():
         models = [load(path) for path in paths]
@@ -215,7 +216,7 @@ def compute_measures(
     threshold, k : optional
         By default the model's own.
     rocarea : float, optional
-        The area, if it is known.
+        The ROCArea of these scores, if it has been computed already.
     """
     threshold = model.threshold if threshold is None else threshold
     table = ranking.contingency(scores, labels, threshold, comm)
@@ -236,7 +237,7 @@ def compute_measures(
 
 
 def extra_measures(info: dict[str, Any], k: int | None) -> list[str]:
-    """Return the names of the measures besides those of all models: the trained one, and the two at k. Local."""
+    """Return the names of measures that not every model has: the F-beta it was trained for, and those at k. Local."""
     trained = Measure.parse(info.get("measure", "rocarea"))
     k = k or trained.k
     names = [f"precision@{k}", f"recall@{k}"] if k else []

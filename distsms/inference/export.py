@@ -17,7 +17,7 @@ from distsms.utils.files import atomic_write
 
 
 def refuse_row_normalization(model: Model) -> None:
-    """Raise InputError for a model that needs each row scaled to unit length, which weights cannot do."""
+    """Raise InputError for a model whose rows must be scaled to unit length, which column weights cannot do."""
     if model.normalization.kind == "l2":
         raise InputError(
             "the model was trained on rows normalized by l2, which weights alone cannot express: export it as onnx, or "
@@ -39,8 +39,8 @@ def onnx(model: Model) -> bytes:
 def liblinear(model: Model) -> bytes:
     """Return a model file of LIBLINEAR, for its `predict`.
 
-    It counts columns from 1, whatever the training data did, and decides by the sign: its decision value is the score
-    minus the threshold (`model.intercept`).
+    LIBLINEAR counts columns from 1, even if the training data did not. It decides by the sign, so its decision value is
+    the score minus the threshold (`model.intercept`).
     """
     negative, positive = model.classes
     labels = f"{positive} {negative}" if isinstance(negative, int) and isinstance(positive, int) else "1 -1"
@@ -52,7 +52,7 @@ def liblinear(model: Model) -> bytes:
 def csv(model: Model) -> bytes:
     """Return CSV with the columns `name` and `value`: threshold, bias, and the weight of each column.
 
-    A column is called by its name in the table, or counted from 0.
+    Columns have their names in the table or, without a table, their numbers, counted from 0.
     """
     names = model.feature_names or range(model.p)
     text = io.StringIO()
@@ -68,8 +68,8 @@ FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": libli
 def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -> None:
     """Write the model in the format `to`, a key of FORMATS, atomically; the path "-" is `stdout`.
 
-    Raises InputError if that fails, and, for other formats than ONNX, for models of rows normalized by l2. The exported
-    model scores rows as they are, because w includes the factors of the columns.
+    Raises InputError if the file cannot be written; and for models of rows normalized by l2, unless `to` is "onnx". The
+    exported model scores rows as they are before normalization, because w includes the factors of the columns.
     """
     if to != "onnx":
         refuse_row_normalization(model)

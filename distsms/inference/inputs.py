@@ -20,7 +20,7 @@ from distsms.errors import InputError
 from distsms.inference.model import Model, from_training, is_model
 from distsms.parallel.communicator import Communicator
 
-NO_ROWS = "there is no row to measure"
+NO_ROWS = "there is no row to evaluate a model on"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class InputOptions:
     labelled : bool
         Whether labels are wanted. If not, the labels of files may be anything and come back as 0.
     zero_based : bool or None
-        Whether text counts columns from 0. None: as the text that the model was trained on.
+        Whether svmlight text counts columns from 0. With None it counts as the training data of the model did.
     label, id : str or None
         Columns of tables, if they are not called as in the training data.
     quiet : bool
@@ -59,7 +59,7 @@ def untrained_model(manifest: dataset.Manifest) -> Model:
 
 
 def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS_TRAINED) -> None:
-    """Raise InputError if labelled rows do not fit a model, as far as the first rows show it. Local."""
+    """Raise InputError if labelled rows do not fit a model. Only the first rows of a file are read. Local."""
     if Path(path).is_dir():
         check_data_set(dataset.read_manifest(path), model, options)
     else:
@@ -71,11 +71,8 @@ def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS
 
 
 def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str] | None) -> None:
-    """Raise InputError if writing `output` would replace something that is in use, or fall into its directory.
-
-    Local.
-    """
-    target = Path(os.path.realpath(output))  # Path.resolve fails at links that lead in a circle
+    """Raise InputError if `output` is one of the files or folders in `used`, or lies in such a folder. Local."""
+    target = Path(os.path.realpath(output))  # Path.resolve fails for symbolic links that form a loop
     for name in used:
         if name is not None and (
             target == (path := Path(os.path.realpath(name))) or (path.is_dir() and path in target.parents)
@@ -84,12 +81,12 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
 
 
 def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, options: InputOptions) -> Reader:
-    """Return the reader of a file, by the columns and labels of the model's training data. **Collective.**"""
+    """Return a reader that reads a file with the columns and labels of the model's training data. **Collective.**"""
     info, text = model.info, format_of(path) == "text"
     with comm.fail_together():
         if text and Path(path).is_file() and is_model(path):
             raise InputError(
-                f"{path}: is a model, but rows are expected here; to compare models, name the rows by --test DATA"
+                f"{path}: is a model, but rows are expected here; to compare models, give the rows with --test DATA"
             )
         if format_of(path) == "table" and model.table is None:
             raise InputError(
@@ -133,7 +130,7 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
 
 
 def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptions) -> None:
-    """Raise InputError if a data set does not fit a model, as far as its manifest shows it. Local."""
+    """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
     dataset.check_readable(manifest)
     if options.label or options.id:
         raise InputError(

@@ -29,23 +29,23 @@ from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
 
 FORMAT, VERSION = "distsms-model", 2
-"""That of models of tables, whose encoding older programs would not understand; others have version 1."""
+"""Models of tables have this version, since older programs do not know their encoding; others have version 1."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model: coefficients, and everything that is known of them.
+    """A trained model: its coefficients, and all information that its file has on them.
 
     Parameters
     ----------
     w : ndarray of shape (p,)
         Coefficients, float64: the score of a row is <w, x> + bias.
     info : dict
-        What is known of them: measure, lambda, status, J, lower_bound, gap, threshold, label_map and others.
+        Information on the model: measure, lambda, status, J, lower_bound, gap, threshold, label_map and more.
     table : Table, optional
         Columns and categories of the table that the training rows came from.
     scale : ndarray of shape (p,), optional
-        Factors of the columns in training, if they were normalized. w has them in it.
+        The factors by which training multiplied the columns, if it normalized them. w already includes them.
     """
 
     w: NDArray[np.float64]
@@ -92,7 +92,7 @@ class Model:
 
 
 def from_training(w: NDArray[np.float64], info: dict[str, Any], data: Manifest | None) -> Model:
-    """Return the model with coefficients w (p,) for rows as training saw them.
+    """Return the model whose coefficients w (p,) were trained on normalized rows.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
-    """Write the model to `path`, or else to the directory for temporary files, so that a long run is not lost.
+    """Write the model to `path` or, if this fails, to the directory for temporary files, so that it is not lost.
 
     Raises InputError if `path` could not be written; the message says where the model is instead.
     """
@@ -159,7 +159,7 @@ def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise InputError if no file can be written at `path`: now rather than after hours."""
+    """Raise InputError if no file can be written at `path`. Called before a run, so that it fails at once."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
@@ -169,7 +169,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:
-    """Raise InputError if the file at `path` is not a model, because writing one would destroy something else."""
+    """Raise InputError if `path` is a file that is not a model, since a new model would destroy it."""
     check_writable(path)
     if Path(path).exists() and os.path.getsize(path) and not is_model(path):
         raise InputError(f"{path}: exists and is not a model; name another file, or remove it first")
@@ -233,7 +233,7 @@ def load(path: str | os.PathLike[str]) -> Model:
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
-    """Whether the file calls itself a model, complete or not."""
+    """Return whether the file says that it is a model, complete or not."""
     try:
         hdf5.check_heaps(path)
         with hdf5.open_file(path, "a model") as file:

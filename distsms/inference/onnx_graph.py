@@ -1,8 +1,9 @@
 """A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out.
 
-A table with categories has an input for each column, (n, 1), named as the column: strings, or doubles with NaN where a
-number is missing. Every other model has one input `X`, double (n, columns). Numbers are multiplied by their weights.
-Categories become codes, by which a Gather takes the weights: strings by a LabelEncoder, numbers by comparing them.
+If the model is of a table with categories, the graph has an input of shape (n, 1) for each column, with the column's
+name: strings, or doubles with NaN where a number is missing. Every other model has one input `X` of doubles, of shape
+(n, columns). Numbers are multiplied by their weights. Categories become codes, with which a Gather node looks up their
+weights. A LabelEncoder makes the codes of strings; the codes of numbers come from a comparison with all categories.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ OPSET, ML, ML_OPSET, IR_VERSION = 16, "ai.onnx.ml", 2, 8  # from early 2022: eve
 OUTPUTS = ("score", "label")
 MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
 MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
-"""What stands for a missing value in a string, as in tables of this version of the encoding."""
+"""The strings that stand for a missing value, by the version of the encoding (see `columns`)."""
 SMALLEST = 6e-309
-"""The inverse of a smaller length is infinite; such rows are not scaled."""
+"""Rows whose length is smaller than this are not scaled, since the inverse of the length would be infinite."""
 
 
 def build(model: Model) -> bytes:
-    """Return the ONNX model of a model; see the module. Raises InputError for columns that ONNX cannot encode."""
+    """Return a model as the bytes of an ONNX file; see the module. Raises InputError if ONNX cannot encode a column."""
     for column in () if model.table is None else model.table.columns:
         _check(column)
     names = [] if model.table is None else input_names(model.table)
@@ -58,9 +59,9 @@ def build(model: Model) -> bytes:
 
 
 def input_names(table: Table) -> list[str]:
-    """Return the name of the input of each column: "X" for all if all hold numbers, else that of the column.
+    """Return the name of the input of each column: "X" for all columns if none has categories, else the column's name.
 
-    Columns that are called as an output get another name.
+    If a column has the name of an output, its input gets another name.
     """
     if not _has_categories(table):
         return ["X"] * len(table.columns)
@@ -92,7 +93,7 @@ def _check(column: Column) -> None:
 
 
 def _number(category: str) -> float | None:
-    """Return a category as a number, or None if no double is it."""
+    """Return a category as a number, or None if no double has exactly this value."""
     try:
         value = float(category)
         return value if "." in category or "e" in category.lower() or int(category) == value else None
@@ -101,7 +102,7 @@ def _number(category: str) -> float | None:
 
 
 class _Graph:
-    """Nodes and constants, with names that no column has."""
+    """The nodes and constants of a graph. Their names differ from those of all columns."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self.nodes, self.constants = list[Any](), list[Any]()
@@ -123,7 +124,7 @@ class _Graph:
 
 
 class _Rows:
-    """The encoded rows of the inputs, as parts of the graph: numbers, marks of missing numbers, codes of categories."""
+    """The part of the graph that encodes the inputs: numbers, marks of missing numbers, and codes of categories."""
 
     def __init__(self, graph: _Graph, model: Model, names: Sequence[str]) -> None:
         self._graph, self._model, self._table = graph, model, model.table
@@ -199,7 +200,7 @@ def _encoder(graph: _Graph, column: Column, name: str, first: int, missing: Sequ
         known = np.array([[_number(category) for category in categories]], float)
         same = graph.add("Concat", graph.add("Equal", name, graph.constant(known)), graph.add("IsNaN", name), axis=1)
         marks = graph.add("Cast", same, to=TensorProto.FLOAT)
-        # Half for an unknown one, which is the largest where no other mark is 1.
+        # The last mark is 0.5. It is the largest one if no other mark is 1, that is, if the category is unknown.
         none = graph.add("ReduceMin", marks, axes=[1], keepdims=1)
         half = graph.add("Add", graph.add("Mul", none, graph.constant(np.float32(0))), graph.constant(np.float32(0.5)))
         code = graph.add("ArgMax", graph.add("Concat", marks, half, axis=1), axis=1, keepdims=1)
@@ -224,7 +225,7 @@ def _outputs(graph: _Graph, model: Model) -> list[Any]:
 
 
 def _metadata(model: Model, names: Sequence[str]) -> dict[str, str]:
-    """Return the metadata of the model: values are JSON."""
+    """Return the metadata of the model, whose values are JSON texts."""
     about: dict[str, Any] = {"measure": model.info.get("measure"), "threshold": model.threshold}
     if model.table is not None:
         about["columns"] = [

@@ -1,4 +1,4 @@
-"""Write scores to a file as they come, in order, with the names of the rows if they have some.
+"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names.
 
 The end of the file's name says what is written:
 
@@ -11,8 +11,8 @@ The end of the file's name says what is written:
 any other, and "-"        plain text without a header: the score; a name and a tab before it if the row has a name
 ========================  ==============================================================================================
 
-Scores in text have all their digits. Names are quoted as in CSV if need be. Ends that stand for other formats, such as
-`.json` and `.gz`, are refused.
+Scores in text have all their digits. Names are quoted as in CSV if necessary. Names of files that end as those of other
+formats do, such as `.json` and `.gz`, are refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ScoresPart = tuple[NDArray[np.float64], list[str] | None]
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 REFUSED = {*COMPRESSED, ".zip", ".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".ods", ".npz", ".feather", ".arrow"}
 REFUSED |= {".pkl", ".pickle", ".h5ad", ".mat", ".sqlite", ".db", ".orc", ".avro", ".html", ".xml", ".yaml", ".yml"}
-"""Ends of names that stand for formats that are not written."""
+"""Ends of file names that are refused, since they promise formats that are not written."""
 
 
 def check_ending(path: str) -> None:
@@ -72,14 +72,16 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: s
     Raises
     ------
     InputError
-        If the file cannot be written, or the end of its name stands for another format. An old file then stays, as it
-        does if `parts` raises.
+        If the file cannot be written, or if the end of its name stands for another format. An old file of this name is
+        then kept. It is also kept if `parts` raises an exception.
 
     Notes
     -----
     The root holds one part of every rank.
     """
-    id_name = "id" if id_name == "score" else id_name  # columns have different names
+    id_name = (
+        "id" if id_name == "score" else id_name
+    )  # the column of ids must not have the name of the column of scores
     n, make = 0, None if path == "-" else _SINKS.get(_ending(path))
     delimiter = "" if path == "-" else DELIMITERS.get(_ending(path), "")
     with contextlib.ExitStack() as opened:
@@ -147,7 +149,7 @@ class _HDF5:
 
 
 class _Npy:
-    """The header holds the number of rows, for which NumPy leaves room, and is written again after each part."""
+    """A .npy file. Its header has the number of rows, so it is rewritten after each part; NumPy leaves room."""
 
     def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
         self.stream: BinaryIO = opened.enter_context(open(path, "wb"))  # noqa: SIM115 - opened closes it

@@ -1,4 +1,4 @@
-"""Score rows without keeping them: a rank holds one part of its rows at a time, and of the others only the scores."""
+"""Score rows without keeping them: a rank holds one part of its rows at a time, and otherwise only scores."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ENTRY_BYTES = 12
 
 
 class ScoredRows(NamedTuple):
-    """The scores of consecutive rows of this rank; the rows themselves are gone."""
+    """The scores of consecutive rows of this rank, without the rows themselves."""
 
     scores: list[Floats]  # of each model, (n_local,): <w, x> + bias
     labels: NDArray[np.int8]  # (n_local,)
-    counted: NDArray[np.bool_]  # (n_local,): which rows count: all but those of weight 0
+    counted: NDArray[np.bool_]  # (n_local,): which rows count, that is all rows whose weight is not 0
     ids: list[str] | None = None  # (n_local,)
     first_row: int = 0  # global number of the first row
 
@@ -72,7 +72,7 @@ def score(
     Returns
     -------
     ScoredRows
-        Of the local rows.
+        The scores of the local rows.
 
     Raises
     ------
@@ -97,7 +97,8 @@ def score_in_parts(
 ) -> Iterator[tuple[Floats, list[str] | None]]:
     """Yield scores and names (None if there are none) of one part of the rows after the other. **Collective.**
 
-    In each step every rank has one part, in the order of the ranks; it may be empty. All ranks must take all steps.
+    In each step every rank yields one part, which may be empty. The rows of these parts are in the order of the ranks.
+    All ranks must take all steps.
     After each of them, `progress` is called with the number of steps that are done and the number of all steps.
     Memory: one part. Raises InputError as `score` does.
     """
@@ -134,7 +135,8 @@ def score_rows(models: Sequence[Model], rows: Features) -> list[Floats]:
 class _Pass(NamedTuple):
     """One reading of the rows for some models.
 
-    `in_turns`: whether the ranks read parts in turns, with names, rather than each its own share.
+    If `in_turns`, part k is read by rank k % size, and the names of the rows are read, too. If not, each rank reads
+    consecutive parts, without names.
     """
 
     models: Sequence[Model]
@@ -143,9 +145,9 @@ class _Pass(NamedTuple):
     in_turns: bool
 
     def parts(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        """Yield the rows part by part, not yet numbered, and the number of parts. Collective at every step.
+        """Yield the scored parts of this rank, whose rows are not yet numbered, and the number of its parts.
 
-        Every rank has equally many parts.
+        Collective at every step. Every rank has equally many parts.
         """
         return self._of_set(comm) if Path(self.path).is_dir() else self._of_file(comm)
 

@@ -99,7 +99,7 @@ class Loss(ABC):
     nonnegative: ClassVar[bool]
     """Whether R >= 0 everywhere; the zero plane (r = 0, d = 0) is then one more lower bound."""
     smooth: ClassVar[bool] = True
-    """Whether there is an R_mu. A loss without it is evaluated at nu = 0 only, by solvers for the exact risk."""
+    """Whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0, by solvers for the exact risk."""
     calls_positive: int | None
     """The number of rows, those with the highest scores, that count as predicted positive. It is n+ unless a loss sets
     another. None means that all rows with a score >= 0 are predicted positive.

@@ -12,9 +12,9 @@ negatives of largest score positive. With B_b and C_c the sums of these scores,
     coefficients  -2/n for each of these positives,  2/n for each of these negatives,      d = Delta.
 
 The outer 0 is the value of the bracket at z = y. F-beta allows every labeling, so y is one of the z. precision@k and
-recall@k allow only labelings with k positives, which y is not if k != n+; without the 0 these risks would be negative
-somewhere. But the 0 also makes them weak: z = y has n+ positives, so R becomes 0 if all scores are shifted up (k < n+)
-or down (k > n+), whatever their order is. These risks are useful only with features that allow no such shift.
+recall@k allow only labelings with k positives. If k != n+, y is not one of these, and without the 0 the risks would be
+negative at some w. But the 0 also makes them weak: z = y has n+ positives, so R becomes 0 if all scores are shifted up
+(k < n+) or down (k > n+), whatever their order is. These risks are useful only with features that allow no such shift.
 
 This module has no smoothed risk R_mu. R_mu would be a maximum over the convex hull of the allowed z, and Delta would
 have to be concave there. F-beta's Delta is neither linear nor concave in z. For k != n+ the hull contains both the z

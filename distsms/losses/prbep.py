@@ -63,7 +63,7 @@ class PrbepRisk(Loss):
     ) -> tuple[float, float, float]:
         """Return R, R_mu and d.
 
-        R_mu is that before the corrections, since `balancing_corrections` changes it by less than rounding does.
+        R_mu is computed before the corrections, since `balancing_corrections` changes it by less than rounding does.
         """
         R, R_mu = (2.0 / self.n * total for total in (found.hinge, found.huber))
         return R, R_mu if nu > 0 else R, corrections[0].total(found.pos) / self.n_pos

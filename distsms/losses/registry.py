@@ -3,7 +3,7 @@
 An ordering is a way to compare the scores of rows that are on different ranks. "gather" collects all scores on the root
 and sorts them there. "exchange" leaves the rows on their ranks, and the ranks exchange what the comparison needs.
 
-A new loss is a module, a line in `MEASURES` and a name in `distsms.measures`.
+To add a loss, write a module, and add a line to `MEASURES` and a name to `distsms.measures`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ rows in the two classes, there are two methods:
 - *By ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends and receives at most (16
   n_min + 32 n_max)/P bytes on average. O((n/P) log n) time, memory in proportion to n/P.
 
-With neither method does a rank hold an array of length n. With the second, no rank holds one of length n_min either.
+No rank holds an array of length n with either method. With the second method no rank holds an array of length n_min.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RocAreaExchange(RocAreaRisk):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of the way that is taken; see the module's docstring."""
+        """Return the cost of the method that is used; see the module's docstring."""
         (n_min, n_max), (everywhere, ranges) = sorted((n_pos, n_neg)), _bytes(n_pos, n_neg, size)
         n_local = (n_min + n_max) / size
         if by_ranges(n_pos, n_neg, size):

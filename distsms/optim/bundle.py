@@ -85,7 +85,7 @@ class CuttingPlaneBundle:
     -----
     Memory: 8 capacity (p + capacity) bytes, used gradually as planes are added. Cost of the k-th plane: one pass over
     k p numbers, and a quadratic program of k variables. If rounding errors of the Gram matrix are too large, one more
-    pass and a QR factorization of the planes.
+    pass over the planes and a QR factorization of them are needed.
     """
 
     def __init__(

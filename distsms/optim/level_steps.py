@@ -23,7 +23,7 @@ RECENT, STALLED = 5, 0.2  # the solver has stalled if its last 5 evaluations gai
 # If the solver has stalled, a trial goes on in spite of this many steps in a row that do not pay, since the bundle may
 # need some planes first. If the solver had many evaluations since the last trial, the number is larger.
 PATIENCE = 3
-REPEATS, LITTLE = 20, 1e-4  # if the solver cannot go on: the same number, and the gain from which on a step pays
+REPEATS, LITTLE = 20, 1e-4  # PATIENCE, and the gain above which a step pays, if the solver cannot go on
 
 
 class LevelStepSchedule:
@@ -34,7 +34,7 @@ class LevelStepSchedule:
 
     def __init__(self) -> None:
         self._gap = np.inf
-        self._gains: list[float] = []  # the solver's
+        self._gains: list[float] = []  # the gain of each evaluation of the solver
         self._interval, self._since = float(FIRST), 0
 
     def solver_evaluated(self, gap: float) -> None:

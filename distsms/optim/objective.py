@@ -249,7 +249,7 @@ class Objective:
         return moments
 
     def _describe_columns(self) -> tuple[Floats, Floats]:
-        """Return what rounding can do to this rank's summand of r, and its sum_i x_ij^2: (p,) each.
+        """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i x_ij^2, (p,) each.
 
         Local; one pass over the data, in which three vectors (p,) are held.
         """

@@ -149,7 +149,7 @@ class TrainingRun:
         try:
             if snapshot is not None:
                 self._restore(snapshot)
-            course.begin()  # only here, so that the time for loading PETSc does not count
+            course.begin()  # the clock starts only now, so that the time for loading PETSc does not count
             self._solve()
         except StopRun as end:
             self._keep_snapshot()

@@ -44,8 +44,8 @@ class Settings:
     zero_plane : bool
         Whether the inequality R >= 0 is one of the planes, as in BMRM (2007). Algorithm 1 of the paper does not use it.
     bundle_steps : bool
-        Whether the run also takes level steps, which evaluate where the planes of the proof propose. It takes them if
-        they narrow the gap faster than the solver, or if the solver makes no progress.
+        Whether the run may also take level steps, which evaluate J at points that the planes of the proof propose. It
+        takes them if they narrow the gap faster than the solver, or if the solver makes no progress.
     vector_bytes : float
         The most bytes that the history and the planes may take on a rank, half of it each. Their numbers are reduced if
         they would take more.

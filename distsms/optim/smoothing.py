@@ -77,7 +77,7 @@ class SmoothingSchedule:
         return {"nu": self.nu, "count_at_shrink": self._count_at_shrink}
 
     def restore(self, numbers: Mapping[str, Any]) -> None:
-        """Set the state to that of another schedule. A fixed width stays as the settings say."""
+        """Set the state to that of another schedule. A fixed width is not changed."""
         self._count_at_shrink = numbers["count_at_shrink"]
         if self.adaptive:
             self.nu = numbers["nu"]

@@ -195,10 +195,7 @@ class MPICommunicator(Communicator):
 
 
 def launched_size() -> int:
-    """Return how many ranks the launcher started, according to the variables that launchers set.
-
-    0 without a launcher.
-    """
+    """Return how many ranks the launcher started, according to the variables that launchers set; 0 without one."""
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"):
         with contextlib.suppress(KeyError, ValueError):
             return int(os.environ[name])

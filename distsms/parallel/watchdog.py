@@ -27,10 +27,10 @@ LOOPBACK = "127.0.0.1"
 
 
 class Watchdog:
-    """The watcher of this rank, as a context: it is started on entry, and ends when the body has ended.
+    """A context manager for the watcher of this rank: it starts the watcher on entry, and ends it on exit.
 
-    Until `watch` is called, it waits for the start of the job: if MPI does not come up within the time-out, because
-    another rank hangs in its imports or in MPI_Init, it ends the job.
+    Until `watch` is called, the watcher waits for the start of MPI. If MPI does not start within the time-out, because
+    another rank hangs in its imports or in MPI_Init, the watcher ends the job.
 
     Parameters
     ----------

@@ -1,12 +1,13 @@
 """The watcher: a process beside each rank that ends the job when a rank has stopped responding, and names that rank.
 
 Whatever blocks the rank's threads, in MPI, in PETSc or on a disk that hangs, does not block the watcher. It observes
-from outside (in /proc, so on Linux only) whether its rank uses the processor or moves bytes. A rank that computes does,
-and so does one that waits in MPI for another, since MPI polls. A rank that is stopped, or that hangs on a disk, does
-not.
+from outside (in /proc, so on Linux only) whether its rank uses the processor or moves bytes. A rank that computes uses
+the processor. So does a rank that waits in MPI for another one, since MPI polls. A rank that is stopped, or that hangs
+on a disk, does neither: it is idle.
 
-The watchers of a job report to the root's watcher by UDP how long their ranks have been idle, and it answers. If a rank
-has been idle for too long, or its watcher silent, the root's watcher prints that and makes every watcher kill its rank.
+The watchers of a job report by UDP to the root's watcher how long their ranks have been idle, and the root's watcher
+answers. If a rank has been idle for too long, or its watcher has been silent for too long, the root's watcher prints
+this and makes every watcher kill its rank.
 A watcher that no longer hears from the root's watcher kills its own rank. If the launcher does not end after that, it
 is killed, too: mpirun may wait for a host that is no longer reachable. A launcher that is stopped ends the job as well.
 
@@ -14,8 +15,8 @@ A watcher that was never heard from (because of a firewall, say) is ignored. A w
 been asleep, because the whole job was suspended, allows the others the same time.
 
 Every datagram begins with a digest of the rest of it, keyed with a secret of this job. A watcher drops a datagram with
-another digest unread, and one whose number is not above all that it has received from this rank: so neither a forged
-datagram nor a repeated one has any effect.
+another digest unread. It also drops a datagram whose number is not larger than all numbers that it has received from
+the same rank. So neither a forged datagram nor a repeated one has any effect.
 
 This file is the watcher's program. It is started without the package's path, so it imports nothing but Python's
 standard library.
@@ -43,12 +44,12 @@ DEATH_GRACE = (
     3.0  # seconds that the launcher has to end a job in which a rank has died: its message is better than ours
 )
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
-LAUNCHER_GRACE = 10.0  # seconds that one of these has to notice: it may wait for ever for an unreachable host
+LAUNCHER_GRACE = 10.0  # seconds that a launcher has to end by itself; it might wait forever for an unreachable host
 UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
 KINDS = ("beat", "done", "died", "end")
 HEADER = struct.Struct("!BIQd")  # the kind's index, the sender's rank, the number of the message, seconds of idleness
 DIGEST_BYTES = hashlib.sha256().digest_size
-ABOUT_BYTES = 1000  # of a message's text, at most
+ABOUT_BYTES = 1000  # the largest size of a message's text
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")  # variables of launchers
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
 
@@ -177,7 +178,9 @@ class Watcher:
         """Observe this watcher's rank, and report to the other watchers."""
         now = time.monotonic()
         asleep = now - self.last - self.interval
-        if asleep > 2 * self.interval:  # nobody knows whether the other ranks were active meanwhile
+        if (
+            asleep > 2 * self.interval
+        ):  # this watcher was asleep, so it cannot know whether the other ranks were active in this time
             self.answered = {rank: then + asleep for rank, then in self.answered.items()}
             self.activity.since += asleep
             self.launcher_ran += asleep
@@ -238,7 +241,9 @@ class Watcher:
             time.sleep(0.05 * min(self.rank, 20))
             name = f"the launcher ({_name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
             why = f"{name} has been stopped for {now - self.launcher_ran:.0f} s (--stall-timeout {self.timeout:g}s)"
-            with contextlib.suppress(OSError):  # it forwards nothing, so write where it would forward to
+            with contextlib.suppress(
+                OSError
+            ):  # a stopped launcher forwards no output, so write directly to its own standard error
                 os.close(2)
                 os.open(f"/proc/{self.launcher}/fd/2", os.O_WRONLY)  # takes the number that has become free
             self.end(why)
@@ -325,15 +330,15 @@ def kill_rank(parent: int, launcher: int) -> None:
 
 
 def wait_for_setup(timeout: float) -> tuple[bytes, list[int]]:
-    """Return the message and the sockets with which the rank says that MPI is there.
+    """Wait until the rank reports that MPI has started, and return its message and sockets.
 
-    If that takes too long, another rank hangs in its imports or in MPI_Init: end the job.
+    If this takes too long, another rank hangs in its imports or in MPI_Init; then end the job.
     """
     parent, waited = os.getppid(), 0.0
     interval = min(1.0, timeout / 10)
     with socket.socket(fileno=os.dup(0)) as channel:
         while not select.select([channel], [], [], interval)[0]:
-            waited += interval  # not the clock: while the whole job is suspended, nobody is late
+            waited += interval  # intervals are counted, since the clock also runs while the whole job is suspended
             if waited > timeout:
                 launcher, me = _parent(parent), f"rank {_rank_of(parent)} (on {os.uname().nodename}, process {parent})"
                 stopped = [

@@ -1,8 +1,8 @@
 """Build a web page in one file from HTML elements, with all text escaped, a style sheet and embedded figures.
 
-The page loads nothing from elsewhere, and its content security policy forbids it. Its colours follow the reader's
-preference for light or dark: in the figures, matplotlib's black and the first colours of Okabe and Ito are replaced by
-variables of the style sheet.
+The page loads nothing from elsewhere, and its content security policy forbids loading anything. Its colours follow the
+reader's preference for light or dark: in the figures, matplotlib's black and the first colours of Okabe and Ito are
+replaced by variables of the style sheet.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def element(tag: str, *parts: str, **attributes: str) -> Html:
     tag : str
         The name of the element, such as "p".
     *parts : str
-        Its content. What is not `Html` is text and is escaped; in paragraphs, `backquotes` make code of it.
+        Its content. Parts that are not `Html` are plain text and are escaped. In paragraphs, text in `backquotes` is
+        shown as code.
     **attributes : str
         Its attributes, escaped. In their names a trailing underscore is dropped, and others become hyphens, so that
         `class_` and `aria_label` can be written in Python.
@@ -108,10 +109,10 @@ def section(heading: str, *parts: str) -> Html:
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Html:
-    """Return a table that scrolls by itself where the page is too narrow for it.
+    """Return a table that has a scroll bar of its own if the page is too narrow for it.
 
-    On a page as narrow as that of a telephone, each row of a table with a header and more than three columns becomes a
-    list of its cells, with the names of the columns before them.
+    On a narrow page, as on a telephone, each row of a table with a header and more than three columns is shown as a
+    list of its cells, each after the name of its column.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def figure(svg: str, name: str, caption: str, description: str) -> Html:
     for colour, variable in COLOURS.items():
         drawing = drawing.replace(colour, variable)
     referred = set(re.findall(r"#([\w-]+)[\")]", drawing))
-    # An id must be unique on the page, so that each gets the name of its drawing; those that nothing refers to go.
+    # Ids must be unique on the page, so each begins with the name of its drawing. Ids without references are removed.
     drawing = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referred else "", drawing)
     drawing = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", drawing)
     head, _, rest = drawing.partition(">")

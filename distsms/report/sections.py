@@ -48,9 +48,9 @@ class ReportData:
     curve: Curve
     histogram: Histogram
     trace: dict[str, Floats]  # the columns of the training's trace, or empty
-    trace_note: str  # why the trace is empty, where it is
+    trace_note: str  # why the trace is empty; "" if it is not
     feature_names: Sequence[str] | None  # (p,), None for columns without names
-    heads: Sequence[tuple[int, TopK]] = ()  # numbers of rows, and what is measured among so many highest scores
+    heads: Sequence[tuple[int, TopK]] = ()  # each K, and the measures among the K rows with the highest scores
     path: PathResult | None = None
     baseline: BaselineResult | None = None
 
@@ -86,7 +86,7 @@ def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
         ("PRBEP", _measure(measured["prbep"]), _describe_interval(intervals["prbep"], data.level)),
         ("Average precision", _measure(measured["average_precision"]), f"chance: {_measure(chance)}"),
     ]
-    if not info.get("vacuous"):  # a small gap to a useless optimum is no merit
+    if not info.get("vacuous"):  # if the optimum itself is useless, a small gap would mislead
         tiles.append(("Proved gap to the optimum", _number(info.get("gap"), ".3g"), gap))
     return html.tiles(tiles)
 
@@ -127,7 +127,7 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
 
 
 def _highest_scores(data: ReportData) -> str:
-    """Return a table of precision, lift and recall among the K highest scores; without such numbers nothing."""
+    """Return a table of precision, lift and recall among the K highest scores, or "" if there is no K to show."""
     n, n_pos = data.evaluation.measures["n"], data.evaluation.measures["n_pos"]
     if not (data.heads and n_pos):
         return ""
@@ -142,8 +142,8 @@ def _highest_scores(data: ReportData) -> str:
         for k, head in data.heads
     ]
     about = (
-        "The lift is the precision, divided by the share of positive rows among all: so many times as many positive "
-        "rows are found as by drawing K rows at random."
+        "The lift is the precision divided by the share of positive rows among all rows. A lift of 3 means that the K "
+        "rows contain three times as many positive rows as K rows drawn at random."
     )
     header = ["K", "share of the rows", "precision at K", "lift", "recall at K"]
     return Html(html.table("Among the K rows of highest score", header, rows) + element("p", about, class_="soft"))
@@ -194,7 +194,7 @@ def _convergence(data: ReportData, drawings: list[Drawing]) -> Html:
         return html.section("Convergence", element("p", data.trace_note))
     figures = [plots.convergence(data.trace, against) for against in ("seconds", "evaluations")]
     drawings += figures
-    meaning = "No w has a J below the lower bound, so that further training can lower J by the gap at the most."
+    meaning = "No w has a J below the lower bound, so further training can lower J by at most the gap."
     return html.section("Convergence", element("p", meaning), html.side_by_side(*map(drawing_to_html, figures)))
 
 
@@ -208,7 +208,9 @@ def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
 
 def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
     normalization, info, names = data.evaluation.model.normalization, data.info, data.feature_names
-    w = normalization.unfold(data.evaluation.model.w)  # the weights of normalized columns, whose sizes compare
+    w = normalization.unfold(
+        data.evaluation.model.w
+    )  # the weights of the normalized columns, whose sizes can be compared
     largest = np.argsort(-np.abs(w), kind="stable")[:WEIGHTS] if len(w) else np.empty(0, int)
     maximum = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
     base = 0 if info["zero_based"] else 1

@@ -1,4 +1,4 @@
-"""Write the sections of a report on how its model was chosen: its path of lambdas, and the baseline on its folds."""
+"""Write the sections of a report on the choice of its model: the path of lambdas, and the comparison of methods."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Choose a lambda quickly, before a training: a coarse path of lambdas on a few folds of a sample of the rows.
+"""Choose a lambda quickly, before a training: cross-validate a few lambdas on a sample of the rows.
 
-The sample has so few rows that the choice takes about as long as the training that follows, or some seconds on small
-data. It depends on the data alone, and so does the choice: it is the same on any number of ranks, but for rounding.
+The sample is so small that the choice takes about as long as the training that follows, or some seconds on small data.
+The sample depends only on the data and the seed, so the choice is the same on any number of ranks, up to rounding.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.utils.typing import Floats
 
 DEFAULT = 1e-4
-"""The lambda of runs that do not choose one, and where the data have too few rows to choose by."""
+"""The lambda of runs that do not choose one, and of data with too few rows to choose one."""
 GRID = (1.0, 1e-1, 1e-2, 1e-3)
 """The lambdas that are tried first. More are tried beyond an end of the grid while the best one is there."""
 MODERATE = 1e-2
-"""Of lambdas that the folds cannot tell from the best one, the nearest to this is taken."""
+"""If the folds show no clear difference between the best lambda and others, the one nearest to this is taken."""
 FOLDS, FOLDS_OF_FEW = 3, 5
-"""The number of folds; the second one for samples of at most FEWEST_ROWS rows."""
+"""The number of folds, and the number of folds for samples of at most FEWEST_ROWS rows."""
 MOST_ROWS, FEWEST_ROWS, PART_OF_ROWS = 10**6, 20_000, 8
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
 MOST_ENTRIES = 50_000_000
 """The most stored entries of a sample, over all ranks."""
 WANTED_OF_CLASS = 300
-"""A sample is larger where it would have fewer rows of a class than this."""
+"""The sample is enlarged if it would have fewer rows of a class than this."""
 EPSILON, RELATIVE, MOST_EVALUATIONS = 2e-3, 0.02, 50
 """What ends a training here: the gap, the gap as a share of J, or the number of evaluations."""
 
@@ -100,8 +100,8 @@ def choose_lambda(
     comm : Communicator
         The ranks.
     settings : Settings, optional
-        Those of the training: solver, number of planes and so on are taken from them; lambda, target and limits are
-        not. By default those of the usual solver.
+        The settings of the training. Solver, number of planes and so on are taken from them, but not lambda, target and
+        limits. The default is the settings of the usual solver.
     bias : float, optional
         The value of the constant feature, if the training has one.
     ordering, step : str
@@ -111,7 +111,7 @@ def choose_lambda(
     stop_wanted : callable
         Asked on every rank at each evaluation; True on any rank ends the choice with what is known so far.
     budget : MemoryBudget, optional
-        The memory that this rank may use for its rows, where all rows are the sample.
+        The memory that this rank may use for its rows. It counts only if the sample has all rows.
 
     Returns
     -------
@@ -124,8 +124,9 @@ def choose_lambda(
 
     Notes
     -----
-    A data set is read once. Three folds are trained at about six lambdas, to a loose gap, all folds in the same passes:
-    some 100 evaluations on two thirds of the sample, which has an eighth of the rows of large data.
+    A data set is read once. For three folds, models of about six lambdas are trained to a large gap, all folds in the
+    same passes. This takes some 100 evaluations on two thirds of the sample. The sample of large data has an eighth of
+    the rows.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
     if settings is None:
@@ -191,17 +192,18 @@ def choose_lambda(
     where = f"on {n_folds} held-out folds (by {by}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
     if taken != best:
-        told = f"which cannot be told from the best of {tried}, {best.mean:.4f} at {best.lam:g}"
+        told = f"not clearly worse than the best of {tried}, {best.mean:.4f} at {best.lam:g}"
         reason = f"{name} {taken.mean:.4f} {where}, {told}"
     return chosen(taken.lam, means, reason)
 
 
 def moderate_choice(points: Sequence[Point], measure: str) -> tuple[Mean, Mean]:
-    """Return the best mean, and the one to take: the most moderate lambda that the folds cannot tell from the best.
+    """Return the best mean, and the mean of the lambda to take: the most moderate one that is about as good.
 
-    These are the usable lambdas whose measure is on average no more than one standard error below that of the best one,
-    where the standard error is that of the folds' differences; the nearest to `MODERATE` is taken. Few folds of few
-    rows often have their best mean at a large lambda by chance, and the best lambda falls as rows become more.
+    A lambda is about as good if its measure is on average at most one standard error below that of the best lambda,
+    where the standard error is that of the differences of the folds. Of these lambdas, the one nearest to `MODERATE` is
+    taken. The reasons: with few folds and few rows, the best mean is often at a large lambda by chance; and the best
+    lambda becomes smaller as the rows become more.
     """
     curve, unusable = choice.means(points, measure), choice.faults(points)
     best = choice.choose(curve, "best", unusable).chosen
@@ -230,7 +232,7 @@ def loosened(settings: Settings) -> Settings:
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
-    """Return how much of each class the sample of a data set of this size has.
+    """Return the share of the rows of each class that the sample of a data set of this size has.
 
     For ROCArea, which does not depend on how frequent the classes are, up to a quarter of the sample is of the rarer
     class. For other measures both classes have the same share.
@@ -281,18 +283,18 @@ def _class_counts(block: DataBlock, comm: Communicator) -> tuple[int, int]:
 
 
 def _nnz(block: DataBlock) -> int:
-    """Return the stored entries of local rows; rows that cannot say it count as full. Local."""
+    """Return the number of stored entries of local rows; rows without `nnz` count as dense. Local."""
     return int(getattr(block.features, "nnz", block.features.shape[0] * block.p))
 
 
 class Starts:
-    """The models so far of each fold, on the root: the next training of a fold starts from the nearest one."""
+    """The models of each fold so far, on the root. The next training of a fold starts from the nearest lambda's."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[int, float], Floats] = {}
 
     def add(self, point: Point, result: Result) -> None:
-        """Keep a model; of each fold those of the largest and of the newest lambda stay."""
+        """Keep a model. For each fold, only the models of the largest and of the newest lambda are kept."""
         lams = [lam for fold, lam in self._models if fold == point.fold]
         for lam in lams:
             if lam != max(lams):

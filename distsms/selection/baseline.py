@@ -1,9 +1,10 @@
 """Fit several methods on the same folds, and keep the fits in a folder, so that a killed run can go on.
 
-A fit is a method, a setting and a fold: the method is trained on the rows outside of the fold (or before it in time),
-and scores the rows inside. The fits are dealt out to the ranks. Each rank holds all rows, since the other libraries
-need them in one process. The settings of trees are searched on the training rows of each fold: they are tried there
-(first round), and only the best one is then fitted and scores the fold (second round).
+A fit belongs to a method, a setting and a fold: the method is trained with the setting on the rows outside of the fold
+(or before it in time), and scores the rows of the fold. The fits are divided among the ranks. Each rank holds all rows,
+since the other libraries need them in one process. The settings of trees are searched on the training rows of each
+fold: first every setting is tried there (first round), and then only the best one is fitted to all training rows and
+scores the fold (second round).
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class Trial(NamedTuple):
 class FitSpec(NamedTuple):
     """The specification of a fit that is to be made, or of a trial.
 
-    For a method with a search this is the trial of a setting, unless `best` is given: then it is the fit of the best
-    trial, and `setting` is the number of trials that it is the best of.
+    For a method with a search, this specifies the trial of a setting. If `best` is given, it specifies the fit of the
+    best trial instead, and `setting` is the number of trials.
     """
 
     method: str
@@ -102,9 +103,9 @@ class Fit(NamedTuple):
 class BaselineStore(ResumableStore):
     """The folder of a baseline.
 
-    It contains baseline.json and the folder fits/. There a fit is METHOD_SETTING_foldF.json, and beside it in
-    METHOD_SETTING_foldF.npy are the scores of the fold's rows, in their order. A trial is METHOD_tryN_foldF.json.
-    Any rank may call `keep`; everything else is for the root.
+    It contains baseline.json and the folder fits/. There a fit has the files METHOD_SETTING_foldF.json and
+    METHOD_SETTING_foldF.npy; the latter has the scores of the fold's rows, in the order of the rows. A trial has the
+    file METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
     """
 
     kind, parts = "baseline", "fits"
@@ -173,9 +174,9 @@ def first_round(methods: Sequence[str], lambdas: Sequence[float], folds: int, bu
 
 
 def second_round(trials: Sequence[Trial], budget: int) -> list[FitSpec]:
-    """Return the fit of the best trial for each method and fold of which all trials are done.
+    """Return a specification of the fit of the best trial, for each method and fold whose trials are all done.
 
-    Of equal trials the first one is taken. The seconds of the best trial become those of all trials of the fold.
+    If several trials are equally good, the first one is taken. Its seconds become the sum over all trials of the fold.
     """
     specs = []
     for name, fold in sorted({(trial.method, trial.fold) for trial in trials}):
@@ -241,8 +242,8 @@ def run(
         scores = np.asarray(fitted.score(rows.X[inside]), float)
         if not np.isfinite(scores).all():
             raise InputError(
-                f"{method.name} with {setting:g} gives scores that are not finite, as happens where the columns are of "
-                "very different sizes; make the data with distsms shard --normalize standard, or leave this method out"
+                f"{method.name} with {setting:g} gives scores that are not finite. This happens if columns have very "
+                "different sizes; make the data with distsms shard --normalize standard, or leave this method out"
             )
         ranked = ranking.ranking(scores, rows.y[inside], ALONE)
         searched = spec.best is None or np.isfinite(spec.best.value)

@@ -1,4 +1,4 @@
-"""Describe the results of a baseline: a table with a row for each method, and sentences that draw the conclusions."""
+"""Write the results of a baseline as a table with a row for each method, and as sentences with the conclusions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINED = {
 """The model that minimizes J, for each measure; see docs/theory/support-vector-machines.md."""
 
 
-CHANCE = "the interval has 0 in it, so that this may be chance"
+CHANCE = "the interval contains 0, so this may be chance"
 
 
 def header(measure: str) -> list[str]:
@@ -45,7 +45,7 @@ def describe_interval(interval: Interval, form: str = ".2f") -> str:
 
 
 def describe_setting(result: MethodResult) -> str:
-    """Return the setting of most folds, with a star if most folds have one at an end of the grid."""
+    """Return the setting that most folds have, with a star if it is at an end of the grid for most folds."""
     if result.method == BEST:
         return ""
     most = max(sorted(set(result.chosen)), key=result.chosen.count)
@@ -94,7 +94,7 @@ def _compare_with_linear(best: MethodResult, difference: Interval, name: str) ->
 
 
 def _by_other_measure(difference: Interval, other: str) -> str:
-    """Say how far the same models are apart by the measure that is not the one they were chosen by."""
+    """Return a sentence that compares the same models by the other measure, by which they were not chosen."""
     name, option = SHOWN[other], f"--measure {other} compares models that are trained and chosen for it"
     if difference.why:
         return f"By {name}, there is no verdict on these models: {difference.why}. {option}."

@@ -14,9 +14,9 @@ from distsms.selection.folds import best_on_other_folds
 from distsms.selection.path import Point
 
 DECADES = 4
-"""How many powers of ten a grid is extended by, at most, at either end."""
+"""At each end, a grid is extended by at most so many powers of ten."""
 FLAT = 0.1
-"""The number of standard errors by which a step of the grid changes the mean, if it makes a difference."""
+"""A step of the grid makes a difference if it changes the mean by more than so many standard errors."""
 _FURTHEST = 10**DECADES * (1 + 1e-6)
 
 
@@ -41,7 +41,7 @@ class Choice(NamedTuple):
         The smallest and the largest lambda of the run around the best one in which all means are within one standard
         error of the best mean.
     instead_of : Mean or None
-        What the rule would choose if all lambdas were usable, where that is not `chosen`.
+        What the rule would choose if all lambdas were usable; None if that is `chosen`.
     """
 
     best: Mean
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
 
 
 def means(points: Sequence[Point], measure: str) -> list[Mean]:
-    """Return the means over the folds, by falling lambda, for each lambda that has a point of every fold.
+    """Return the mean over the folds for each lambda that has a point of every fold, from the largest lambda on.
 
     The standard error of a mean is s / sqrt(folds), where s is the sample standard deviation of the folds' measures.
     """
@@ -69,7 +69,7 @@ def means(points: Sequence[Point], measure: str) -> list[Mean]:
 def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
     """Return the measure of each fold, at the lambda that the rule chooses by the *other* folds.
 
-    So no fold is evaluated by a choice that it took part in. Empty if no lambda has a point of every fold.
+    So no fold evaluates a lambda that it helped to choose. The list is empty if no lambda has a point of every fold.
     """
     return [held_out[measure] for held_out in _at_lambdas_of_others(points, measure, rule)]
 
@@ -114,10 +114,10 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
 
 
 def chooser(trained: str, select: str | None) -> str:
-    """Return the measure of held-out rows that chooses, for a path that trains for `trained`.
+    """Return the measure of held-out rows that chooses lambda, for a path that trains for `trained`.
 
-    It is `select`, if that is given. A path for the error rate chooses by accuracy, which is larger where models are
-    better.
+    It is `select`, if that is given. A path for the error rate chooses by accuracy, since better models must have a
+    larger measure.
     """
     return select or ("accuracy" if trained == "error-rate" else trained)
 
@@ -125,9 +125,9 @@ def chooser(trained: str, select: str | None) -> str:
 def faults(points: Sequence[Point]) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
-    The model of all rows (or, without one, the model of each fold) is hardly better than w = 0, or ranks its training
-    rows no better than chance; or the mean ROCArea of the held-out folds is not more than one standard error above that
-    of chance, 0.5.
+    A lambda is not usable if the model of all rows is hardly better than w = 0, or ranks its training rows no better
+    than chance (without a model of all rows, this must hold for the model of each fold). Nor is it usable if the mean
+    ROCArea of the held-out folds is at most one standard error above 0.5, which is chance.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)
@@ -162,10 +162,10 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
 
     Notes
     -----
-    The grid grows by a factor of 10 at the end where the best lambda is, or the one that the rule takes. It stops
-    growing where the last step made no difference, of more than `FLAT` standard errors of the mean; and upwards where
-    the models are not usable (see `faults`), since still larger lambdas are not either. Where no model is usable, it
-    grows downwards.
+    If the best lambda, or the lambda that the rule takes, is at an end of the grid, the grid grows there by a factor of
+    10. It does not grow if the last step there changed the mean by at most `FLAT` standard errors. Nor does it grow
+    upwards if the models at its upper end are not usable (see `faults`), since those of larger lambdas would not be
+    usable either. If no model is usable, it grows downwards.
     """
     curve, unusable = means(points, measure), faults(points)
     if not curve:
@@ -185,13 +185,13 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
 
 
 def ends_at(curve: Sequence[Mean], best: Mean) -> str:
-    """Return "largest" or "smallest" if the best lambda is that one of those tried and the curve is not flat there."""
+    """Return "largest" or "smallest" if the best lambda is at that end of the grid and the curve is not flat there."""
     ends = (("largest", curve[0], curve[:2]), ("smallest", curve[-1], curve[:-3:-1]))
     return next((name for name, end, last_two in ends if best == end and len(curve) > 1 and not _is_flat(last_two)), "")
 
 
 def _is_flat(last_two: Sequence[Mean]) -> bool:
-    """Return whether the last step to an end of the grid, which comes first, made no difference."""
+    """Return whether the last step to an end of the grid made no difference. The mean at the end comes first."""
     return len(last_two) == 2 and abs(last_two[0].mean - last_two[1].mean) <= FLAT * last_two[0].error
 
 
@@ -205,10 +205,10 @@ def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) ->
     Parameters
     ----------
     curve : sequence of Mean
-        The means, at least one, by falling lambda.
+        The means, at least one, from the largest lambda to the smallest.
     rule : {"best", "one-se"}
-        Take the lambda of the best mean (the largest one if several are equal), or the largest lambda of the run around
-        it in which all means are within one standard error of the best one.
+        "best" takes the lambda of the best mean (the largest lambda if several are equal). "one-se" goes from there to
+        larger lambdas, as long as all means are within one standard error of the best mean, and takes the last of them.
     without : collection of float
         Lambdas that are not chosen as long as there are others; see `faults`.
 

@@ -1,8 +1,8 @@
-"""The methods of `distsms baseline`: distsms itself and the usual alternatives, each behind one function that fits it.
+"""The methods of `distsms baseline`: distsms itself and the usual alternatives, each with a function that fits it.
 
-Here lambda weighs ||w||^2 / 2 against a mean over rows or pairs, and scikit-learn's C weighs a sum over rows against
-||w||^2 / 2. So lambda corresponds to C = 1 / (lambda n), where n is the number of training rows. This holds also where
-classes are balanced, since the weights n / (2 n_class) have the mean 1.
+The objective of distsms is lambda ||w||^2 / 2 plus a mean loss over rows or pairs. That of scikit-learn is ||w||^2 / 2
+plus C times a sum of losses over rows. So lambda corresponds to C = 1 / (lambda n), where n is the number of training
+rows. This is also true if classes are balanced, since the weights n / (2 n_class) of the rows have the mean 1.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ HELD_OUT_PARTS = 5
 class Task(NamedTuple):
     """The training rows, and what to train for."""
 
-    X: Any  # (n, p), of SciPy or NumPy
+    X: Any  # (n, p), a SciPy sparse matrix or a NumPy array
     y: NDArray[np.int8]  # (n,), +1 or -1
     measure: str
     settings: Settings  # of distsms, except lambda
     held_out: NDArray[np.bool_] | None = None  # (n,): the rows that evaluate the settings of a search
-    rounds: int = 0  # of boosting, as the search of trees found them
+    rounds: int = 0  # the number of boosting rounds that the search of trees found
 
 
 class Fitted(NamedTuple):
@@ -55,7 +55,7 @@ class Method(NamedTuple):
     Attributes
     ----------
     name : str
-        As `distsms baseline --methods` has it.
+        The name by which `distsms baseline --methods` knows it.
     fit : callable
         Fits a task with a setting. The setting is a lambda or, for a method with a `search`, the number of a setting
         of trees (see `distsms.selection.trees`).
@@ -75,7 +75,7 @@ class Method(NamedTuple):
 
     @property
     def linear(self) -> bool:
-        """Whether the method is linear, and so tuned by lambda."""
+        """Whether the method is linear, so that its setting is a lambda."""
         return self.search is None
 
     def settings(self, lambdas: Sequence[float], budget: int) -> Sequence[float]:
@@ -152,13 +152,13 @@ def require(names: Sequence[str]) -> None:
 
 
 def check_select(measure: str | None) -> None:
-    """Raise InputError unless a measure, of `distsms.measures.CHOOSERS`, can choose the settings of all methods.
+    """Raise InputError unless `measure`, one of `distsms.measures.CHOOSERS`, can choose the settings of all methods.
 
-    The methods have no thresholds in common, so that only measures of the ranking can.
+    The methods have no threshold in common, so only measures that depend on the ranking alone can choose.
     """
     if measure in (None, "average-precision", *RANKING) or "@" in measure:
         return
     raise InputError(
-        f"{measure} depends on a threshold, and the scores of the other methods have none in common with distsms;"
+        f"{measure} depends on a threshold, and the other methods have no threshold in common with distsms;"
         " choose by rocarea, prbep, average-precision, precision@K or recall@K"
     )

@@ -1,15 +1,16 @@
-"""Deal rows out to the folds of a cross-validation, the same on any number of ranks.
+"""Assign rows to the folds of a cross-validation, in the same way on any number of ranks.
 
-Folds by rows are stratified. The rows of each class are numbered in the order of the data set and cut into runs of as
-many rows as there are folds. The rows of a run go to the folds in an order that follows from a hash of the seed, the
-class and the numbers. So the sizes of the folds in a class differ by at most 1, and the fold of a row does not depend
-on the rank that holds it. No row is sent; the ranks only exchange how many rows of each class they hold.
+Folds by rows are stratified. The rows of each class are numbered in the order of the data set, and cut into runs: with
+K folds, a run is K consecutive rows. Each fold gets one row of each run; which one follows from a hash of the seed, the
+class and the row numbers. So the numbers of rows of a class in two folds differ by at most 1, and the fold of a row
+does not depend on the rank that holds it. No row is sent; the ranks only exchange how many rows of each class they
+hold.
 
-Folds by groups (or doubles, which are groups of equal rows) keep all rows of a group in one fold. Groups of the same
-composition, that is with as many rows of each class, are dealt out as rows are: of c such groups each fold gets
-c // folds, in the order of a hash. The groups that are left over are dealt out one by one, larger ones first: each goes
-to the fold that has the least of the classes that the group consists of. Where every group has one row, this is as even
-as folds by rows.
+Folds by groups (or doubles, which are groups of equal rows) keep all rows of a group in one fold. Two groups have the
+same composition if they have equally many rows of each class. If c groups have the same composition, each fold gets
+c // folds of them, in the order of a hash. The other groups are assigned one by one, from large to small: each goes to
+the fold that so far has the fewest rows of the group's classes. If every group has one row, this is as even as folds by
+rows.
 
 Folds by time cut the rows, in their order in time, into folds + 1 blocks of equal numbers of rows. Block f evaluates
 the models that are trained on all blocks before it. The first block, number 0, evaluates none, as in scikit-learn's
@@ -38,7 +39,7 @@ CAVEATS = {
     "groups": "the intervals treat rows as independent; where the rows of a group are alike, they are too narrow",
     "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
 }
-"""What the intervals over folds do not take into account, for each way of making folds."""
+"""For each way of making folds, what the intervals do not take into account."""
 _STREAM = 2**62
 """Added to the seed, so that the hashes of groups differ from those of rows."""
 
@@ -82,7 +83,7 @@ def choose_folds_by(asked: str | None, manifest: Manifest) -> str:
 
 
 def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
-    """Read what folds depend on, for the rows from `first` to `last` (exclusive) of the data set. Local.
+    """Read the keys on which the folds depend, of the rows from `first` to `last` (exclusive) of the data set. Local.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArra
 
     Notes
     -----
-    For doubles all entries of these rows are read, for groups and time only the keys, and otherwise nothing.
+    For doubles, all entries of these rows are read; for groups and time, only the keys are read; for rows, nothing.
     """
     found = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):
@@ -131,7 +132,7 @@ def make_folds(
     seed: int,
     comm: Communicator,
 ) -> Folds:
-    """Deal all rows out to folds. **Collective.**
+    """Assign all rows to folds. **Collective.**
 
     Parameters
     ----------
@@ -146,7 +147,7 @@ def make_folds(
     folds : int
         The number of folds, at least 2 (1 by time).
     seed : int
-        Another seed deals rows and groups out in another way. Folds by time do not depend on it.
+        The seed of the random assignment. Folds by time do not depend on it.
     comm : Communicator
 
     Returns
@@ -209,8 +210,8 @@ def deal_rows(
         counts = comm.allgather(len(rows))
         if sum(counts) < folds:
             raise InputError(
-                f"{folds} folds want at least {folds} rows of each class, and there are {sum(counts)} {name} ones; "
-                "give fewer --folds",
+                f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} "
+                "ones; give fewer --folds",
                 everywhere=True,
             )
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
@@ -248,7 +249,7 @@ def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
     if lacking := _lacking(block, labels, folds + 1, comm):
         number, name = lacking
         raise InputError(
-            f"{folds} folds by time want {folds + 1} blocks of rows with both classes, and number {number + 1} has no "
+            f"{folds} folds by time need {folds + 1} blocks of rows with both classes, but block {number + 1} has no "
             f"{name} row; give fewer --folds",
             everywhere=True,
         )
@@ -292,10 +293,10 @@ def deal_groups(
     )
     if n_groups < folds:
         raise InputError(
-            f"{folds} folds by {by} want at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
+            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
             everywhere=True,
         )
-    # Each composition as one number, which fits 64 bits: n_pos n_neg is below 2^62 up to 4e9 rows.
+    # Encode each composition as one number. It fits 64 bits: up to 4e9 rows, n_pos n_neg is below 2^62.
     code = groups.positive * (n_neg + 1) + groups.negative
     own, of_group, counts = np.unique(code, return_inverse=True, return_counts=True)
     lengths = comm.allgather(len(own))
@@ -310,7 +311,7 @@ def deal_groups(
     place[order] = np.arange(len(code)) - np.repeat(np.cumsum(counts) - counts, counts)
     place += before[kind]
     left = totals % folds
-    even = totals[kind] - left[kind]  # as many groups of this composition are dealt out evenly
+    even = totals[kind] - left[kind]  # this many groups of the composition are assigned evenly
     fold = place % folds
     rest = place >= even
     leftover = _leftovers(np.stack(np.divmod(codes, n_neg + 1)) / [[max(n_pos, 1)], [max(n_neg, 1)]], left, folds, seed)
@@ -336,8 +337,8 @@ def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: 
     by, fold_keys, labels
         As for `make_folds`, with all rows on this rank.
     parts : int
-        One of this many parts is held out, by time the latest one. There are fewer parts where that many are not
-        possible, or a part would lack a class.
+        The rows are divided into so many parts, and one part is held out (by time, the latest one). There are fewer
+        parts if so many are not possible, or if a part would lack a class.
 
     Returns
     -------

@@ -2,8 +2,9 @@
 
 The setting of a fold is the one with the best mean measure on the *other* folds, so that no fold is evaluated by a
 setting that it helped to choose. In the same way the other folds choose which of the other linear methods is the best
-one on a fold. The measure of a method is the mean over the folds. Its interval is that of the method, trained on new
-rows, on new rows (see `distsms.metrics.confidence`). Differences are paired by row.
+one on a fold. The measure of a method is the mean over the folds. Its interval says how the method would do if it were
+trained on new rows and evaluated on other new rows (see `distsms.metrics.confidence`). A difference of two methods
+compares their scores of the same rows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from distsms.utils.schema import Fields, is_number
 from distsms.utils.typing import Floats
 
 REPLICATES = 1000
-"""Of the bootstrap for PRBEP."""
+"""The number of bootstrap replicates for the intervals of PRBEP."""
 BEST = "best other linear"
 """The name, in tables, of the method that is chosen for each fold by the other folds among the other linear ones."""
 
@@ -42,7 +43,7 @@ class MethodResult(NamedTuple):
     seconds: float  # of all its fits
     notes: str  # remarks on its fits; for `BEST`, which methods were chosen on how many folds
     intervals: dict[str, Interval]  # of "rocarea" and "prbep"
-    differences: dict[str, Interval]  # distsms less this method, likewise; empty for distsms
+    differences: dict[str, Interval]  # distsms minus this method, with the same keys; empty for distsms
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry of this method in baseline.json."""
@@ -56,7 +57,7 @@ class MethodResult(NamedTuple):
         """Read an entry of baseline.json, the file `source`. Raises InputError if it is damaged."""
         if why := schema.find_fault(entry, METHOD_RESULT):
             raise InputError(
-                f"{source}: is damaged: {why}. The same command line of distsms baseline again writes it anew"
+                f"{source}: is damaged: {why}. Give the same command line of distsms baseline again to rewrite it"
             )
         undefined, fields = dict.fromkeys(("standard_error", "low", "high"), np.nan), dict(entry)
         for key, name in _JSON_NAMES.items():
@@ -70,7 +71,7 @@ class MethodResult(NamedTuple):
 
 
 _JSON_NAMES = {"sure": "intervals", "less": "differences"}
-"""Fields of baseline.json -> those of `MethodResult`."""
+"""Maps the names of fields in baseline.json to those of `MethodResult`."""
 
 METHOD_RESULT: Fields = {
     "method": lambda value: isinstance(value, str),
@@ -105,7 +106,7 @@ def evaluate_methods(
     folds, by = int(rows.fold.max()), select or measure
 
     def value(fit: Fit) -> float:
-        """Return the measure that chooses, of a fit on its fold."""
+        """Return the measure that chooses the settings, for a fit on its fold."""
         if by in RANKING:
             return float(getattr(fit, by))
         return chooser_value(by, store.scores(fit), rows.y[rows.folds.judged(fit.fold)], np.nan, ALONE)
@@ -142,7 +143,8 @@ def evaluate_methods(
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
     """Return the fits of a method by (setting, fold), of those settings that have a fit on every fold.
 
-    They are in falling order. For a method with a search, only the setting of the most trials is taken.
+    They are in descending order of the settings. For a method with a search, only the fits with the most trials are
+    taken.
     """
     own = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     whole = {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
@@ -171,10 +173,10 @@ def _counts(texts: Iterable[str]) -> list[tuple[str, int]]:
 
 
 class _FoldScores:
-    """The scores of a method on all folds, as what intervals are computed from.
+    """What is computed from the scores of a method on all folds, for its intervals.
 
-    These are the placements and the shares (`ranking.top_k_shares`) of the rows of each fold, and bootstrap replicates
-    of the mean PRBEP.
+    This is the placements (`ranking.placements`) and the shares (`ranking.top_k_shares`) of the rows of each fold, and
+    bootstrap replicates of the mean PRBEP.
     """
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
@@ -198,7 +200,7 @@ class _FoldScores:
         }
 
     def differences(self, ours: _FoldScores | None) -> dict[str, Interval]:
-        """Return the measures of `ours` less these, with their intervals; empty where these are ours."""
+        """Return the measures of `ours` minus those of this method, with intervals; empty if `ours` is this method."""
         if ours is None or ours is self:
             return {}
         placements = [a - b for a, b in zip(ours._placements, self._placements, strict=True)]

@@ -1,9 +1,9 @@
 """Train models for a path of lambdas, on all rows and on the training rows of each fold.
 
-Fold 0 stands for all rows. The models of fold f are trained on the rows that fold f does not hold out: those outside of
-the fold or, for folds in time, those before it. The data are held once; weights of 0 and 1 say which rows a fold trains
-on. For each fold the lambdas are solved from the largest to the smallest, and each training starts from the model of
-the lambda before. The trainings of all folds advance together and share their passes over the data
+Fold 0 stands for all rows. The models of fold f are trained on the rows outside of the fold or, for folds by time, on
+the rows before it. There is one copy of the data; weights of 0 and 1 say on which rows a fold trains. For each fold,
+models are trained from the largest lambda to the smallest, and each training starts from the model of the lambda
+before. The trainings of all folds advance together and share their passes over the data
 (`distsms.optim.batching`). A finished point is written to disk at once, whether its gap was proved or not.
 """
 
@@ -36,11 +36,11 @@ from distsms.utils.typing import Floats, Labels
 RULES = ("best", "one-se")
 ALONE = Communicator()
 SMALL = 2**21
-"""Up to so many rows and entries, messages between ranks cost more than evaluations."""
+"""If rows and entries together are at most so many, messages between ranks cost more than evaluations."""
 
 
 class Point(NamedTuple):
-    """The outcome of one training, at one lambda for one fold. Measures are by name, as in `headline_measures`."""
+    """The outcome of one training, at one lambda for one fold. Mappings of measures have the names as keys."""
 
     lam: float
     fold: int  # 0: trained on all rows
@@ -65,10 +65,10 @@ class Problem:
     """What all trainings of a path have in common."""
 
     measure: str
-    lambdas: Sequence[float]  # falling
-    folds: int  # 0: all rows alone
+    lambdas: Sequence[float]  # from the largest to the smallest
+    folds: int  # 0: only models of all rows
     seed: int
-    settings: Settings  # of each point, but for lambda
+    settings: Settings  # of each training, except for lambda
     ordering: str = "auto"
     step: str = "root"
     at_once: int = 2**30  # how many trainings share a pass
@@ -82,7 +82,7 @@ class Run(NamedTuple):
 
     points: list[Point]  # those that this call computed
     stopped: bool
-    passes: int  # over the data that evaluations took
+    passes: int  # how many passes over the data the evaluations took
     evaluations: int
 
 
@@ -126,9 +126,9 @@ def run(
         Called on the root with the points of this call when all lambdas so far are solved; returns another lambda to
         solve, or None to end.
     share_folds : bool
-        The ranks share the folds and not the rows: every rank has all rows in `block`, and trains the models of some
-        folds alone. `keep` and `start` are called on that rank then. For small data, where messages cost more than
-        evaluations.
+        If true, the ranks share the folds and not the rows: every rank has all rows in `block`, and trains the models
+        of some folds alone. `keep` and `start` are then called on the rank that trains the fold. This is for small
+        data, for which messages cost more than evaluations.
 
     Returns
     -------
@@ -171,12 +171,12 @@ def run(
 
 
 def shares_folds(n: int, nnz: int, comm: Communicator) -> bool:
-    """Return whether `run` shall share the folds of so many rows and entries, and not the rows. Local."""
+    """Return whether the ranks should share the folds rather than the rows, for n rows and nnz entries. Local."""
     return comm.size > 1 and n + nnz <= SMALL
 
 
 class FoldsObjective(Objective):
-    """The objective of the trainings of all folds; it also measures the models.
+    """The objective of the trainings of all folds, which also computes the measures of their models.
 
     Attributes
     ----------

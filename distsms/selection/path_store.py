@@ -2,8 +2,8 @@
 
 It contains
 
-path.json                  the problem: data, measure, folds, target; once the path is finished, also all points and
-                           the choice. A folder without this file is not a path
+path.json                  the problem: data, measure, folds, target; when the path is finished, also all points and
+                           the choice. A folder without this file is not the folder of a path
 points/LAMBDA_all.json     the result of training on all rows at a lambda: how it ended, and its measures
 points/LAMBDA_foldF.json   the same for the training rows of fold F. A point without its file is solved again
 points/LAMBDA_all.h5       the model of all rows at each lambda
@@ -57,7 +57,7 @@ class PathStore(ResumableStore):
         return sorted(points, key=lambda point: (-point.lam, point.fold))
 
     def keep(self, point: Point, trained: Model) -> None:
-        """Write a point and its model. Of a fold, only the models of the largest and of the newest lambda stay."""
+        """Write a point and its model. For each fold, only the models of the largest and the newest lambda are kept."""
         newest = self._file(point.lam, point.fold, "h5")
         model.save(newest, trained)
         self.write(self._file(point.lam, point.fold, "json"), point.as_json())
@@ -105,8 +105,8 @@ class PathStore(ResumableStore):
 def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
     """Return whether a point need not be made again.
 
-    It must be that no limit ended it, or that these settings have no larger limit of evaluations; and that the measure
-    `select` of its held-out rows is known, if one is given.
+    It need not if the limit of evaluations did not end its training, or if this limit is not larger in `settings`; and
+    if the measure `select` of its held-out rows is known, in case it is given.
     """
     cut_short = point.result["status"] == Status.LIMIT.name.lower()
     measured = select is None or point.held_out is None or select in point.held_out

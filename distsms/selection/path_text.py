@@ -24,8 +24,9 @@ def line(point: Point, measure: str) -> str:
 def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table with a row for each lambda.
 
-    A row has J, gap, evaluations (after a plus sign those of the folds' models) and training measure of the model of
-    all rows; the mean and standard error of the measure on the held-out folds; and a remark.
+    For the model of all rows, a row has J, gap, the number of evaluations (and, after a plus sign, the number for the
+    models of the folds) and the measure on the training rows. The mean and standard error of the measure on the
+    held-out folds, and a remark, follow.
     """
     name, curve, rows = display_name(measure), {mean.lam: mean for mean in means(points, measure)}, []
     unusable = faults(points)
@@ -88,7 +89,9 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
         lam = found.instead_of.lam
         text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}"
     if chosen.lam in unusable:
-        text += f"\n  warning   {unusable[chosen.lam]}: at this lambda the training finds next to nothing in these data"
+        text += (
+            f"\n  warning   {unusable[chosen.lam]}: at this lambda the training learns almost nothing from these data"
+        )
         text += "; no other lambda that was tried can be used either"
     elif end := ends_at(curve, best):
         other = end.replace("est", "er")

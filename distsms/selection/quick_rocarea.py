@@ -26,10 +26,10 @@ class Comparison(NamedTuple):
     lam : float
         The lambda that the folds choose for the ROCArea models.
     ours, theirs : float
-        The means of the measure over the folds: of the path, and of the ROCArea models. Each fold is measured at the
-        lambda that the other folds choose.
+        The means of the measure over the folds: of the path's models, and of the ROCArea models. The model of each fold
+        is that of the lambda that the other folds choose.
     gain : Interval
-        Theirs less ours, from the spread of the folds.
+        `theirs` minus `ours`, with an interval from the spread of the folds.
     """
 
     lam: float
@@ -42,7 +42,7 @@ class Comparison(NamedTuple):
         return self._asdict() | {"gain": self.gain.as_json()}
 
     def warning(self, measure: str, chance: bool) -> str:
-        """Return a sentence where the ROCArea models are clearly better, or the path's are of no use; else "".
+        """Return a warning if the ROCArea models are clearly better, or the path's models are of no use; otherwise "".
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ def compare_on_folds(
     Returns
     -------
     Comparison or None
-        On the root; None on the others, and where there is none.
+        The comparison on the root. None on the other ranks, and if it was stopped or has no folds to compare.
     """
     by = problem.select or problem.measure
     quick = replace(

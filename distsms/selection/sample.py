@@ -33,7 +33,7 @@ class Sample(NamedTuple):
     Attributes
     ----------
     block : DataBlock
-        The rows, normalized as in training. Its rows number from `first_row` as those of a data set of its own.
+        The rows, normalized as in training. They are numbered as if the sample were a data set of its own.
     rows : ndarray of int64, shape (n_local,)
         The number of each row in the whole data set.
     """

@@ -1,9 +1,10 @@
 """Tune and train XGBoost's trees by random search, to see what a model that is not linear can reach on the same data.
 
-Each setting has a number. Number 0 is a depth of 6 with the defaults of the library. Each other one is drawn at random,
-the same in every run, so that a larger budget adds settings to those of a smaller one. A setting is tried on training
-rows only: four fifths of them train, and the other fifth stops the rounds early where the measure is best on it. That
-best value is the value of the setting. The best setting is then trained on all training rows, for as many rounds.
+Each setting has a number. Setting 0 has a depth of 6, a learning rate (eta) of 0.1, and the defaults of the library.
+Every other setting is drawn at random, but in the same way in every run, so that a larger budget adds settings to those
+of a smaller one. A setting is tried on training rows only: trees are trained on four fifths of them, and the number of
+rounds is the one at which the measure on the other fifth is best. This best measure is the value of the setting. With
+the best setting, trees are then trained on all training rows for the same number of rounds.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def attempt(X: Any, y: NDArray[np.int8], held_out: NDArray[np.bool_] | None, mea
     y : ndarray of int8, shape (n,)
         +1 or -1.
     held_out : ndarray of bool, shape (n,), or None
-        The rows that do not train, but stop the rounds and evaluate the setting. Without any, nothing is tried: the
-        value is NaN, and the rounds are a fixed number.
+        The rows that are not used for training, but to stop it and to evaluate the setting. If it is None, nothing is
+        tried: the value of the result is NaN, and its number of rounds is a constant.
     measure : {"rocarea", "prbep"}
         The measure that stops the rounds and is returned.
     number : int

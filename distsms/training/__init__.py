@@ -1,1 +1,1 @@
-"""From data to a model: the plan of memory, the fit, checkpoints, the trace."""
+"""Training, from data to a model: plan the memory, fit the model, and write checkpoints and the trace."""

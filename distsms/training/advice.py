@@ -1,4 +1,4 @@
-"""What a training says of a model that is of little use, and what to use instead: whole sentences for people."""
+"""Write the warnings of a training: why its model is of little use, and what to use instead."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from distsms.optim.settings import Settings
 from distsms.training.quick_check import Contest, QuickCheck
 
 CLEARLY_WORSE = 0.02
-"""By how much ROCArea differs if one model ranks clearly worse; the interval must exclude 0 besides."""
+"""A model ranks clearly worse if its ROCArea is lower by at least so much, and the interval excludes 0."""
 
 
 def largest_lambda(settings: Settings, result: Result) -> float:
-    """Return a lambda from which on w = 0 is within the gap that was asked for, as a run proved. Local.
+    """Return a lambda such that, for this and every larger lambda, J(0) is within the wanted gap of min J. Local.
 
-    It is 0 if that is so at every lambda, but for rounding.
+    The lower bound that the run proved implies this. The result is 0 if it holds at every lambda, up to rounding.
 
     Notes
     -----
-    Let f(lambda) be J(0) - min J. For convex R, lambda f(lambda) does not fall as lambda grows: where w is best at
-    lambda' < lambda, (lambda' / lambda) w gains at least the share lambda' / lambda of f(lambda') at lambda. So
-    f(lambda') <= (lambda / lambda') f(lambda), and f(lambda) is at most J(0) less the lower bound.
+    Let f(lambda) be J(0) - min J, and let lambda' < lambda. If w minimizes J at lambda', then the vector
+    (lambda' / lambda) w has at lambda a J that is lower than J(0) by at least (lambda' / lambda) f(lambda'), because R
+    is convex. So f(lambda') <= (lambda / lambda') f(lambda). And f(lambda) is at most J(0) minus the lower bound.
     """
     gain = result.J_at_zero - result.lower_bound
-    if not gain > 1e-8 * result.J_at_zero:  # what rounding may leave of nothing
+    if not gain > 1e-8 * result.J_at_zero:  # a gain this small may come from rounding alone
         return 0.0
     return settings.lam * min(1.0, gain / settings.target(result.J_at_zero))
 
@@ -31,7 +31,7 @@ def largest_lambda(settings: Settings, result: Result) -> float:
 def describe_chance(
     why: str, measure: Measure, settings: Settings, bias: float | None, result: Result, n_pos: int
 ) -> str:
-    """Say that a model ranks no better than chance, and what follows from the run itself. Local.
+    """Return sentences that say that a model ranks no better than chance, and what to do according to the run. Local.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ def describe_chance(
     said = [f"This model ranks no better than chance: {why}."]
     below = largest_lambda(settings, result)
     if result.status is not Status.PROVED:
-        said.append("The run ended before its proof: allow it more, or take a larger lambda.")
+        said.append("The run ended without a proof: allow it more evaluations or time, or take a larger lambda.")
     elif measure.k not in (None, n_pos):
         said.append(
-            f"K is not the number of positive rows, {n_pos}, so a shift of all scores lowers this risk whatever their "
-            "order is."
+            f"K is not the number of positive rows, {n_pos}, so a shift of all scores lowers the risk without any "
+            "change of their order."
         )
     elif not below:
         said.append("By the proof, w = 0 has the smallest risk at every lambda.")
@@ -60,19 +60,21 @@ def describe_chance(
     elif result.idle:
         said.append(f"By the proof, w = 0 is within the gap asked for at every lambda above {below:.1g}.")
     if measure.family in ("error-rate", "f-beta") and not bias:
-        said.append("Without a bias, a row is called positive from the score 0 on.")
+        said.append("Without a bias, a row is called positive if its score is at least 0.")
     return " ".join(said)
 
 
 def describe_idleness(result: Result) -> str:
-    """Say that a run that is not proved has hardly begun, if that is so; else an empty string. Local."""
+    """Return a sentence if a run ended without proof and with a model that is no better than w = 0; else "". Local."""
     if result.status is Status.PROVED or not result.idle:
         return ""
-    return "This model is no better than w = 0 yet: it wants more evaluations or, to need fewer, a larger lambda."
+    return (
+        "This model is not yet better than w = 0: allow more evaluations, or take a larger lambda, which needs fewer."
+    )
 
 
 def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
-    """Say what a quick ROCArea model does better, if that is clear, or what else may help. Local.
+    """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help. Local.
 
     Parameters
     ----------

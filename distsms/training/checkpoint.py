@@ -38,7 +38,7 @@ INFO = "info.json"
 
 
 class Rows(NamedTuple):
-    """An array that is written row by row, so that it need not be in memory as a whole: its shape, and an iterator."""
+    """The shape of an array, and an iterator over its rows, so that it can be written without being held as a whole."""
 
     shape: tuple[int, ...]
     rows: Iterable[Floats]
@@ -59,7 +59,7 @@ class Checkpoint:
     shapes: dict[str, tuple[int, ...]]
 
     def rows(self, name: str) -> Iterator[Floats]:
-        """Yield the rows of an array (k, p), each (p,); of an array (k,), the array itself."""
+        """Yield the rows of a stored array: of shape (k, p) each row (p,), of shape (k,) the whole array."""
         shape = self.shapes[name]
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
             _read_header(member)
@@ -80,7 +80,7 @@ def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], a
     Raises
     ------
     InputError
-        If that fails; the folder is then as it was.
+        If the checkpoint cannot be written. The folder then keeps the checkpoints that it had.
     """
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
@@ -107,7 +107,7 @@ def _write(member: IO[bytes], array: Rows) -> None:
 
 
 def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest undamaged checkpoint, None if there is none; and messages about damaged ones. Local.
+    """Return the newest undamaged checkpoint (None if the folder holds none), and messages on damaged files. Local.
 
     Raises
     ------
@@ -130,12 +130,12 @@ def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, l
         ]
         if differences:
             raise InputError(
-                f"{found.path}: the checkpoint of another problem: {'; '.join(differences)}. Ask for the same again, "
-                "or name another folder"
+                f"{found.path}: is the checkpoint of another problem: {'; '.join(differences)}. Give the same data and "
+                "options as before, or name another folder"
             )
         return found, words
     if words:
-        raise InputError(f"{'; '.join(words)}. There is none to go on from: remove the folder to start anew")
+        raise InputError(f"{'; '.join(words)}. No other checkpoint is there. Remove the folder to start anew")
     return None, []
 
 
@@ -174,7 +174,7 @@ def _read_header(member: IO[bytes]) -> tuple[int, ...]:
     np.lib.format.read_magic(member)
     shape, by_columns, kind = np.lib.format.read_array_header_1_0(member)
     if by_columns or kind != np.float64:
-        raise ValueError("numbers of another kind")
+        raise ValueError("its numbers are not float64 in row-major order")
     return tuple(shape)
 
 

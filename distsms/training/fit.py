@@ -46,29 +46,30 @@ from distsms.utils.typing import Floats, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
 UNFINISHED = (Status.STOPPED, Status.TIME, Status.NONFINITE)
-"""After these endings a model is not compared with others: time is short, or there is no model."""
+"""After a run that ended so, its model is not compared with others: time is short, or there is no model."""
 
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What is trained; the same on every rank but for rows in memory.
+    """The data, the measure and the settings of a training. All ranks have the same, except for rows in memory.
 
     Parameters
     ----------
     data : Manifest or DataBlock
-        A data set, of which each rank loads its share, or this rank's rows.
+        A data set, of which each rank loads its share (a manifest), or this rank's rows (a block).
     measure : Measure
         What to optimize.
     settings : Settings
         lambda, the solver, when to stop.
     bias : float, optional
-        The value of a constant feature; None is without.
+        The value of a constant feature; with None there is no such feature.
     start : Model, optional
         A model whose coefficients the run begins from; it may have fewer columns than the data.
     start_name : str
         What error messages call it.
     ordering, step : str
-        How the margins are brought into order and where the solver's vectors live; ``"auto"`` takes what costs less.
+        How the scores of all rows are sorted, and on which ranks the solver's vectors are kept; see `distsms train
+        --help`. ``"auto"`` takes what costs less.
     fingerprint : str, optional
         Identifies rows in memory, for checkpoints; a data set has its own.
     """
@@ -138,21 +139,21 @@ class TrainingTask:
 
 
 class TrainingObserver:
-    """What `fit` reports on the way; a subclass does something with it. Every method is called on every rank."""
+    """Receives what `fit` reports during a run. Override its methods, which are called on every rank."""
 
     def planned(self, plan: Plan, notes: list[str]) -> None:
-        """Before a data set is loaded. `notes`, on the root, are lines on the checkpoint that the run goes on from."""
+        """Called before a data set is loaded. On the root, `notes` are lines on the checkpoint that the run resumes."""
 
     def loaded(self, block: DataBlock, vectors: Vectors) -> None:
-        """When the rows are in memory and the solver's vectors are laid out. May be collective."""
+        """Called when the rows are loaded and the places of the solver's vectors are chosen. May be collective."""
 
     def evaluated(self, state: State, w: Floats) -> None:
-        """After each evaluation, on each rank that runs the solver; w is its slice of the best coefficients so far."""
+        """Called after each evaluation, on ranks that run the solver; w is the rank's slice of the best w so far."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is conducted and kept; it does not change the result.
+    """Options of a run that do not change its result: memory, files, when to stop, and what to measure at the end.
 
     Parameters
     ----------
@@ -171,7 +172,7 @@ class RunOptions:
     check : bool
         Whether to compare a model for another measure with a ROCArea model (`distsms.training.quick_check`).
     hold_out : bool
-        Whether this holds out training rows; otherwise the caller compares the models on test rows.
+        Whether that comparison holds out training rows. If not, the caller compares the models on test rows.
     """
 
     memory: float | None = None
@@ -186,7 +187,7 @@ class RunOptions:
 
 @dataclass
 class TrainedModel:
-    """What `fit` returns; the same on every rank but for `clock` and `reading`.
+    """A trained model and the findings of its run. All ranks have the same, except for `clock` and `reading`.
 
     Attributes
     ----------
@@ -197,19 +198,19 @@ class TrainedModel:
     result : Result
         How the run ended, and what it proved.
     chance : str
-        Why the model ranks no better than chance; an empty string if it ranks better. Without
-        `RunOptions.measure_rows` only equal scores count.
+        Why the model ranks no better than chance; an empty string if it ranks better. If `RunOptions.measure_rows` is
+        false, the only reason that is looked for is that all scores are equal.
     check : QuickCheck or None
-        The comparison with a quick ROCArea model. A caller that compares them on test rows replaces it.
+        The comparison with a quick ROCArea model. `compare` replaces it if the caller has test rows.
     training : dict or None
         The measures on the training rows, by name.
     data : dict or None
         What is known of the training rows, as `describe_data_set` or `describe_rows` returned it; None without
         `RunOptions.measure_rows`.
     vectors : Vectors
-        How the solver's vectors travelled.
+        The places of the solver's vectors, which also say what was sent between ranks.
     clock, reading : Clock, ReadCounter
-        This rank's seconds by phase and bytes read; a caller may go on with them.
+        This rank's seconds by phase, and its bytes read. A caller may use them for its own phases, too.
     evaluations : int
         The evaluations of this start of the run.
     """
@@ -241,7 +242,7 @@ class TrainedModel:
         return self.result.status.exit_code or (EXIT_VACUOUS if self.vacuous else EXIT_OK)
 
     def warnings(self) -> list[str]:
-        """Return what people must know before they use the model, in whole sentences; mostly nothing."""
+        """Return the warnings that users must read before they use the model; usually there are none."""
         task, result = self.task, self.result
         advice = advise(self.check, task.measure, self.vacuous)
         if not self.vacuous:
@@ -251,19 +252,22 @@ class TrainedModel:
         return [f"{said} {advice}".rstrip()]
 
     def findings(self) -> dict[str, Any]:
-        """Return what a model file says of whether the model is of use."""
+        """Return the entries of the model file that say whether the model is of use."""
         found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
         return found | ({"rocarea_check": self.check.as_json()} if self.check else {})
 
     def rocarea_model(self, own: Model) -> Model | None:
-        """Return the quick ROCArea model of the check, for rows as `own`, this run's model, has them; or None."""
+        """Return the quick ROCArea model with the columns and labels of `own`, the model of this run; or None."""
         if self.check is None or self.check.why:
             return None
         info = {name: own.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
         return model.from_training(self.check.w, info, self.task.manifest)
 
     def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
-        """Compare both models on test rows, which they have scored: this one first. **Collective.**"""
+        """Compare this model with the ROCArea model on test rows. **Collective.**
+
+        `scored` has the scores of this model first, and then those of the ROCArea model.
+        """
         assert self.check is not None
         (own, labels), (other, _) = scored.counted_scores(0), scored.counted_scores(1)
         numbers = scored.first_row + np.flatnonzero(scored.counted)
@@ -275,11 +279,11 @@ class TrainedModel:
         return comm.allgather(resource_usage(self.clock, comm.bytes_moved(), self.reading.bytes, self.evaluations))
 
     def usage_info(self, usage: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return what a model file says of the ranks' usage."""
+        """Return the entries of the model file on what the run took."""
         return maximum_usage(usage) | {"outward": self.vectors.outward, "inward": self.vectors.inward}
 
     def to_model(self, comm: Communicator) -> Model:
-        """Return the model, with all that its file says: the same on every rank. **Collective.**"""
+        """Return the model with all information that its file gets. Every rank gets the same. **Collective.**"""
         task, trace, usage = self.task, self.options.trace, self.usage(comm)
         assert self.data is not None
         info = model_info(
@@ -321,13 +325,12 @@ def fit(
     ------
     InputError
         On all ranks, if the data cannot be read, a class is missing, the memory does not suffice, or settings, bias,
-        start, checkpoint or trace cannot be used. All that can be refused without the rows is refused before these
-        are read.
+        start, checkpoint or trace cannot be used. All checks that need no rows are made before the rows are read.
 
     Notes
     -----
-    Memory beyond the rows: see `distsms.training.plan`. Cost beyond the solver's evaluations: one pass over the rows
-    for their scores, and with `measure_rows` a distributed sort of these.
+    `distsms.training.plan` says which memory a run takes besides the rows. Besides the solver's evaluations, a run
+    makes one pass over the rows for their scores, and with `measure_rows` sorts these over all ranks.
     """
     clock, reading, manifest, settings = Clock(comm.bytes_moved), ReadCounter(), task.manifest, task.settings
     node_ranks, ordering, step, plan = comm.node_ranks(), task.ordering, task.step, None
@@ -339,7 +342,9 @@ def fit(
             plan = make_plan(manifest, task.measure, settings, comm.size, node_ranks, *asked)
             ordering, step = plan.ordering, plan.step
         elif options.memory is not None:
-            raise InputError("a limit of memory is for data sets, which can be streamed; these rows are in memory")
+            raise InputError(
+                "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
+            )
     checked = options.check and task.measure.family != "rocarea"
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
@@ -365,9 +370,9 @@ def fit(
         with reading if plan is not None and block.features.source else contextlib.nullcontext():
             result = recorder.minimize(objective, start, observer.evaluated)
     calls_positive, evaluations = loss.calls_positive, objective.evaluations
-    del objective, loss  # their arrays would lie beside those of the measures
+    del objective, loss  # free their arrays before the measures need memory
     if options.measure_rows:
-        gc.collect()  # a run and its solver refer to each other
+        gc.collect()  # a run and its solver refer to each other, so only the collector frees them
     with clock.phase("threshold"):
         scores, labels = block.counted_scores(features.margins(result.w))
         threshold, training, data = decision_threshold(calls_positive, scores, labels, comm), None, None

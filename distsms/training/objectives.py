@@ -1,4 +1,4 @@
-"""The losses of this rank's rows: one for training, or one for each fold of a cross-validation."""
+"""Make the losses of this rank's rows: one for a training, or one for each fold of a cross-validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_losses(
     comm: Communicator,
     subsets: Sequence[NDArray[np.bool_] | None] = (None,),
 ) -> tuple[str, list[Loss]]:
-    """Return the ordering of the margins that is used, and one loss for each subset of the rows. **Collective.**
+    """Return how the scores are sorted (the ordering), and one loss for each subset of the rows. **Collective.**
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def make_losses(
     ordering : str
         ``"gather"``, ``"exchange"`` or ``"auto"``, which takes what costs less for these numbers of rows.
     subsets : sequence of ndarray of shape (n_local,) or None
-        The rows that a loss is made of; None is all of them. Rows of weight 0 are in none.
+        The rows of each loss; None means all rows. Rows of weight 0 are in no loss.
 
     Raises
     ------

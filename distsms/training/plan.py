@@ -1,4 +1,4 @@
-"""The plan of a run before its rows are loaded: ordering, step, and the memory of each rank, if the node has it."""
+"""Plan a run before its rows are loaded: choose ordering and step, and check that the node has enough memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from distsms.parallel.vector_placement import SHARED_FROM, choose_step
 from distsms.utils.formatting import format_bytes
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
-"""Python with its libraries on every rank, and PETSc on ranks that run the solver; see docs/theory/costs.md."""
+"""Bytes of Python with its libraries on every rank, and of PETSc on ranks with the solver; see docs/theory/costs.md."""
 EXPANDING = 8 * 2**20
-"""What reading compressed shards adds: their library, and a piece both as stored and expanded; measured."""
+"""Bytes that reading compressed shards adds: the library, and a piece both compressed and expanded (measured)."""
 ROW_BYTES = 40
-"""For each row besides its entries: label, classes, scores, coefficients, and the buffers of a loss."""
+"""Bytes for each row besides its entries: label, classes, scores, coefficients, and the buffers of a loss."""
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 """The files in which control groups of version 2 and 1 have their limit of memory."""
 
@@ -38,13 +38,13 @@ class Needs:
     Parameters
     ----------
     data : int
-        Shared out among the ranks: entries and rows.
+        The bytes of all entries and rows, which are divided among the ranks.
     each, root, node : int
-        On every rank; more on the root; and shared by the ranks of a node, once for each node.
+        The bytes on every rank; what the root takes in addition; and what the ranks of a node share.
     rows, row : int
-        The part of `data` that is not entries; and that of one row.
+        The part of `data` that is for rows and not for entries, and the part of a single row.
     buffers : int
-        What a rank takes to stream entries that it does not hold.
+        The bytes that a rank needs to stream entries that it does not hold.
     """
 
     data: int
@@ -56,7 +56,7 @@ class Needs:
     buffers: int = 0
 
     def of_rank(self, ranks: int) -> int:
-        """Return the bytes of a rank among so many; the root takes `root` more."""
+        """Return the bytes that a rank takes if there are `ranks` of them; the root takes `root` more."""
         return self.data // ranks + self.each
 
     def besides_rows(self, root: bool) -> int:
@@ -64,16 +64,19 @@ class Needs:
         return self.each + self.node + self.root * root
 
     def least(self, ranks: int, root: bool) -> int:
-        """Return what a rank takes at least: if it streams all its entries, unless they are less than the buffers."""
+        """Return the bytes that a rank needs at least.
+
+        It then streams all its entries, or holds them if they take less than the buffers for streaming.
+        """
         entries = (self.data - self.rows) // ranks
         return self.besides_rows(root) + self.rows // ranks + min(self.buffers, entries)
 
     def of_node(self, here: int, ranks: int) -> int:
-        """Return the bytes of a node with the root, and with `here` of all ranks."""
+        """Return the bytes of a node that has the root and, with it, `here` of all ranks."""
         return here * self.of_rank(ranks) + self.node + self.root
 
     def ranks_that_fit(self, here: int, there: int) -> tuple[int, int] | None:
-        """Return how many ranks would fit, and how many on each node of `there` bytes (at most `here`); or None."""
+        """Return how many ranks a run needs in all, and on each node of `there` bytes (at most `here`); or None."""
         for on_node in range(here, 0, -1):
             room = there - self.root - self.node - on_node * self.each
             if room > 0:
@@ -81,7 +84,7 @@ class Needs:
         return None
 
     def in_words(self, ranks: int, here: int) -> str:
-        """Describe the needs for people, with `here` of so many ranks on a node."""
+        """Return a text on the needs, for `ranks` ranks of which `here` are on a node."""
         words = [f"{format_bytes(self.of_rank(ranks))} on each rank"]
         words += [f"{format_bytes(self.node)} more on each node"] if self.node and here > 1 else []
         words += [f"{format_bytes(self.root)} more on the root"] if self.root else []
@@ -89,7 +92,7 @@ class Needs:
 
 
 class Layout(NamedTuple):
-    """Where the solver's vectors live, with how many ranks in all and on this node.
+    """Where the solver's vectors are kept (step), and how many ranks there are in all (size) and on this node (here).
 
     See `distsms.parallel.vector_placement`.
     """
@@ -99,7 +102,7 @@ class Layout(NamedTuple):
     here: int = 1
 
     def longest(self, p: int) -> int:
-        """Return the most numbers of a vector of length p that a rank holds."""
+        """Return how many numbers of a vector of length p a rank holds at most."""
         return p if self.step == "root" else -(-p // self.size)
 
 
@@ -134,9 +137,10 @@ def needs(
 
     Notes
     -----
-    Each rank holds w, once for a node whose ranks share it; X'c, once more for every thread but the first; and what
-    MPI takes to sum X'c, at most twice that. The description of columns takes no more than that. A constant feature
-    takes a copy of X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
+    Each rank holds w, unless the ranks of a node share it. It holds the product X'c of the transposed rows with a
+    coefficient for each row, with a further copy for every thread but the first. MPI needs at most twice as much to sum
+    X'c over the ranks; a description of the columns takes no more than this. A constant feature takes one more copy of
+    X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
     """
     kind = manifest.normalization.kind
     row = ROW_BYTES * losses + 8 * (1 + solves) * (kind == "l2")
@@ -182,48 +186,50 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     if max(least) > allowed:
         raise InputError(
             f"--memory {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
-            f"{'the root' if 0 in here else 'a rank'} for vectors, labels, scores and buffers, all entries being "
-            "streamed; more ranks need less each of what belongs to rows"
+            f"{'the root' if 0 in here else 'a rank'} for vectors, labels, scores and buffers, even if all entries are "
+            "streamed. Allow more memory, or start more ranks: then each has fewer rows"
         )
     wanted = sum(min(need, allowed) for need in own) + needed.node * (max(own) <= allowed)
     if wanted <= there:
         return
     text = (
-        f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(wanted)}, and {format_bytes(there)} are "
-        f"there ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
+        f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(wanted)}, but only {format_bytes(there)} are "
+        f"available ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
     )
     share = math.floor(there / len(here) / 2**26) * 2**26
-    stream = f"; or --memory {share // 2**20}MiB, by which what does not fit is read from the shards on each pass"
+    stream = f"; or give --memory {share // 2**20}MiB: rows that do not fit are then read from the shards on each pass"
     stream = stream if share >= max(least) else ""
     fitting = needed.ranks_that_fit(len(here), there)
     if fitting is None:
         raise InputError(
-            text + "More ranks cannot help, since what one holds of the vectors does not shrink: lower --history, "
+            text + "More ranks do not help, since the vectors on a rank take as much with more ranks: lower --history, "
             "--planes or --vector-memory, spread them (--step spread), leave out columns, or take a larger node"
             + stream
         )
-    raise InputError(text + f"{fitting[0]} ranks, {fitting[1]} on each node of this memory, would fit" + stream)
+    raise InputError(
+        text + f"It would fit with {fitting[0]} ranks, {fitting[1]} on each node with this memory" + stream
+    )
 
 
 def room(needed: Needs, allowed: float, root: bool) -> MemoryBudget:
-    """Return what the root, or another rank, has left for its rows, of what it may take in all. Local."""
+    """Return the memory that the root, or another rank, has left for its rows if it may take `allowed` bytes. Local."""
     return MemoryBudget(int(allowed) - needed.besides_rows(root), needed.row)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a data set is trained on, decided before its rows are read; made by `make_plan`.
+    """Decisions on a training that are made before its rows are read. `make_plan` makes a plan.
 
     Attributes
     ----------
     ordering, step : str
-        How the margins are brought into order, and where the solver's vectors live.
+        How the scores of all rows are sorted, and where the solver's vectors are kept.
     reasons : tuple of str
         Why these two were chosen.
     needs : Needs
         The memory that the run takes.
     vector_bytes : int
-        The part of it that the solver's vectors take, on each rank that holds some.
+        The bytes that the solver's vectors take, on each rank that holds some. `needs` includes them.
     available : int
         Bytes of memory that this rank's node has.
     allowed : float or None
@@ -247,9 +253,9 @@ class Plan:
         return None if self.allowed is None else room(self.needs, self.allowed, root)
 
     def describe(self, whole: bool) -> list[str]:
-        """Return lines for people: a warning if threads share cores, and ordering, step and memory.
+        """Return lines for users: a warning if threads share cores, and then ordering, step and memory.
 
-        These are in one line; if `whole`, each has its own, with the reasons.
+        Ordering, step and memory are in one line. If `whole`, each has a line of its own, with the reasons.
         """
         threads, cores = thread_count(), len(os.sched_getaffinity(0))
         lines = []
@@ -275,7 +281,7 @@ class Plan:
         ]
         if self.allowed is not None:
             lines.append(
-                f"          at most {format_bytes(self.allowed)} on each rank, by --memory: entries beyond are streamed"
+                f"          at most {format_bytes(self.allowed)} on each rank (--memory); other entries are streamed"
             )
         return lines
 
@@ -306,7 +312,7 @@ def make_plan(
     ordering, step : str
         What the user asked for, or ``"auto"``.
     memory : float, optional
-        The most bytes that each rank may take; what does not fit is streamed. None: all rows are held.
+        The most bytes that each rank may take; rows that do not fit are streamed. With None all rows are held.
     bias : bool
         Whether there is a constant feature.
     losses, solves : int
@@ -331,7 +337,7 @@ def make_plan(
 
 
 def available(root: Path = Path("/")) -> int:
-    """Return the bytes that this machine can give to processes, or that our control groups allow, if less. Local.
+    """Return the bytes that this machine has available, or the limit of a control group if that is less. Local.
 
     Parameters
     ----------
@@ -348,7 +354,7 @@ def available(root: Path = Path("/")) -> int:
         for place in (inner, *inner.parents):
             if place.is_relative_to(at):
                 limits = [text for name in _LIMITS for text in _lines(place / name)]
-                found += [int(text) for text in limits if text.isdecimal()]  # "max" is none
+                found += [int(text) for text in limits if text.isdecimal()]  # "max" means that there is no limit
     return min(found)
 
 

@@ -1,4 +1,4 @@
-"""Where a model comes from: the versions of all libraries, the host, the command, the data; and what its file says."""
+"""Collect what a model file says: versions of libraries, host, command, data, settings and results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
 
 
 class Distribution(NamedTuple):
-    """How a run was distributed: the ordering of margins, the place of the solver's vectors, the number of ranks."""
+    """How a run was distributed: how scores were sorted, where the solver's vectors were, and on how many ranks."""
 
     ordering: str
     step: str
@@ -42,7 +42,8 @@ def versions(load_mpi: bool = False) -> dict[str, str]:
     ----------
     load_mpi : bool
         Whether to load mpi4py for its version. If it is not loaded here or before, the versions of mpi4py and petsc4py
-        are given as "not loaded": once loaded without being started, MPI cannot be used by the caller's own program.
+        are given as "not loaded". This function would load MPI without starting it, and the caller's own program could
+        then not use MPI any more.
     """
     known = {
         "distsms": __version__,
@@ -74,7 +75,7 @@ def describe_data_set(manifest: Manifest, directory: object) -> dict[str, Any]:
 
 
 def describe_rows(block: DataBlock, fingerprint: str | None, comm: Communicator) -> dict[str, Any]:
-    """Return the same of rows that were given in memory. **Collective.**"""
+    """Return what a model file says of training rows that were given in memory. **Collective.**"""
     labels = block.labels
     counts = [len(labels), block.features.nnz, np.sum(labels > 0), np.sum(labels < 0)]
     n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
@@ -99,7 +100,7 @@ def model_info(
     Parameters
     ----------
     measure, settings, result, distribution
-        What was trained for, how, what came of it, and on how many ranks.
+        The measure, the settings, the result, and the distribution of the run.
     bias, threshold : float
         The constant that is added to each score, and the score from which on a row is called positive.
     training : mapping or None

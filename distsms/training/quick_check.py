@@ -1,16 +1,17 @@
 """Compare what a run trained with a quick ROCArea model of the same rows, after the run.
 
-A proof says that a measure's convex risk is small. It does not say that the model is better at this measure than
-another one. So after a training for another measure, a ROCArea model is trained on a sample of the rows, at a lambda
-that is chosen on rows of the sample, and both are compared on rows that trained neither:
+A proof says that the convex risk of a measure is near its minimum. It does not say that the model has a better value of
+this measure than another model. So after a training for a measure other than ROCArea, a ROCArea model is trained on a
+sample of the rows; its lambda is chosen on rows of the sample. Both models are then compared on rows on which neither
+was trained:
 
 - If there are test rows, the run's own model and the ROCArea model are compared on them.
-- Else a third of the sample is held out. As the run's own model was trained on all rows, its measure is trained once
-  more, like ROCArea on the other rows of the sample. If that does not end in time, the run's own model is compared
-  after all: that it has seen the rows can only help it.
+- If not, a third of the sample is held out. Since the run's own model was trained on these rows, too, a second model
+  for its measure is trained on the rest of the sample, like the ROCArea model. If this does not end in time, the run's
+  own model is compared instead: it has an advantage, since it was trained on the held-out rows.
 
-A check takes at most a tenth of the run's seconds, but at least `LEAST_SECONDS`. A hash of the rows' numbers draws the
-sample and its parts, so that they do not depend on how rows are shared out; each rank keeps its rows of the sample.
+A check may take a tenth of the run's seconds, but always at least `LEAST_SECONDS`. A hash of the row numbers draws the
+sample and its parts, so that they do not depend on which rank holds which rows. Each rank keeps its rows of the sample.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ from distsms.utils.typing import Floats, Labels
 
 SHARE, LEAST_SECONDS = 0.1, 1.0
 LEAST_ROWS, MOST_ROWS = 2000, 10**6
-"""How many rows of the data a sample has, on average; at least so many even where time is short."""
+"""The smallest and the largest expected number of rows of a sample. The smallest holds even if time is short."""
 LEAST_BYTES = 2**26
-"""The bytes that a sample may take on a rank, however few all rows take."""
+"""A sample may always take so many bytes on a rank; without a memory limit it may take a tenth of all rows' bytes."""
 LIBRARIES = 16 * 2**20
-"""What a check takes besides its sample, measured: compiled code, SciPy's L-BFGS."""
+"""Bytes that a check takes besides its sample, for compiled code and SciPy's L-BFGS (measured)."""
 EVALUATIONS = 100
-"""About how many evaluations the ROCArea models of a check take, for choosing the size of the sample."""
+"""The estimated number of evaluations of the ROCArea models, from which the size of the sample follows."""
 TENTHS, PATIENCE = 10, 2
-"""How many lambdas are tried at the most, each a tenth of the one before it. The search ends after as many in a row
-that are not better as PATIENCE says.
+"""At most TENTHS lambdas are tried, each a tenth of the lambda before it. The search ends earlier if PATIENCE of them
+in a row are not better than the best one.
 """
 ROCAREA = Measure.parse("rocarea")
 _DRAW, _DIVIDE = 1, 2
 """The seeds of the hashes that draw the sample, and divide it."""
 HELD_OUT, CHOOSING = 2, 2
-"""Of six parts of a sample, the numbers below HELD_OUT are held out, and number CHOOSING chooses lambda."""
+"""A sample has six parts. Those with numbers below HELD_OUT are held out; part CHOOSING chooses lambda."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,13 @@ class Contest:
     Attributes
     ----------
     on : str
-        Which rows these are, for people.
+        A text for users that says which rows these are.
     measure : str
-        The measure that the run was asked for; on a part of the rows with a smaller K.
+        The measure of the run. If it has a K and these are a part of the rows, K is smaller in proportion.
     ours, theirs : dict
         ROCArea and that measure of the run's model and of the ROCArea model; keys are "rocarea" and "measure".
     gains : dict of Interval
-        How much better the ROCArea model is at both.
+        By how much the ROCArea model is better, with the same keys.
     useful : bool
         Whether the ROCArea model ranks these rows better than chance.
     """
@@ -114,7 +115,7 @@ class QuickCheck:
     seconds : float
         What the check took.
     contest : Contest or None
-        The comparison; None if there is none, for now or for the reason in `why`.
+        The comparison. It is None until the caller compares the models on test rows, or for the reason in `why`.
     why : str
         Why there is no ROCArea model, or no comparison.
     """
@@ -158,9 +159,9 @@ def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> 
 
 
 def reserve(memory: float, least: float) -> float | None:
-    """Return the bytes to keep for a check of those that a rank may take, or None if they do not suffice. Local.
+    """Return how many of the `memory` bytes of a rank to keep for a check, or None if there are too few. Local.
 
-    `least` is what a rank takes without a check, at the least.
+    `least` is the smallest number of bytes with which the rank can train.
     """
     wanted = LIBRARIES + memory / 20
     return wanted if least + wanted <= memory else None
@@ -180,13 +181,13 @@ class Checker:
     measure : Measure
         What the run was asked for, not ROCArea.
     settings : Settings
-        Of the run.
+        The settings of the run.
     bias : float or None
-        The constant feature of the run.
+        The value of the constant feature of the run.
     seconds, evaluations : float, int
-        Of the run.
-    w : ndarray of shape (p,)
-        What the run found, with a bias (p + 1,).
+        How long the run took.
+    w : ndarray of shape (p,), or with a bias (p + 1,)
+        The coefficients that the run found.
     comm : Communicator
         The ranks.
     memory : float, optional
@@ -263,10 +264,10 @@ class Checker:
         return replace(found, contest=judge(f"{n_out:,} rows that {on}", self._at(n_out), judged, comm))
 
     def _choose_lambda(self, fitting: NDArray[np.bool_], choosing: NDArray[np.bool_]) -> tuple[float, Floats]:
-        """Return the lambda of the best ROCArea on the choosing rows, with its w. **Collective.**
+        """Return the lambda with the best ROCArea on the rows `choosing`, and the w trained at it. **Collective.**
 
-        The largest lambda is about the mean squared length of the rows: the risk's minimum is at 1 - D^2 / (2 lambda)
-        or above it, where D is the distance of the classes' means.
+        The largest lambda is about the mean squared length of the rows. Larger ones would not help: min J is at least
+        1 - D^2 / (2 lambda), where D is the distance between the means of the classes, so J hardly falls below J(0).
         """
         features, labels, comm = self._block.features, self._block.labels, self._comm
         squares, rows = comm.sum(np.array([features.columns().squares.sum(), len(labels)]))
@@ -288,7 +289,7 @@ class Checker:
         return chosen
 
     def _retrained(self, training: NDArray[np.bool_]) -> Floats | None:
-        """Train the measure asked for on these rows; None if that is not proved in time. **Collective.**"""
+        """Return the w of a training for the run's measure on these rows; None if no proof in time. **Collective.**"""
         n = self._count(training)
         try:
             found = self._solve(self._at(n), self._settings, training, None)
@@ -336,9 +337,9 @@ class Checker:
         order = np.argsort(-scores, kind="stable")
         scores, positive = scores[order], labels[order] > 0
         tp, called = np.cumsum(positive), np.arange(1, len(scores) + 1)
-        errors, n_pos = called - 2 * tp, tp[-1]  # the errors, less n_pos
+        errors, n_pos = called - 2 * tp, tp[-1]  # the number of errors minus n_pos
         beta = self._measure.beta
         merit = -errors if beta is None else tp / (called + beta**2 * n_pos)
-        last = np.append(scores[1:] < scores[:-1], True)  # of the rows that tie
+        last = np.append(scores[1:] < scores[:-1], True)  # True for the last row of each run of equal scores
         at = int(np.argmax(np.where(last, merit, -np.inf)))
         return float(scores[at] if at + 1 == len(scores) else scores[at] / 2 + scores[at + 1] / 2)

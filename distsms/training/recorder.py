@@ -1,4 +1,4 @@
-"""The files of a run: its checkpoint folder, from which it may go on, and its trace."""
+"""Keep the files of a run: the checkpoint folder, from which it can be resumed, and the trace."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ def recording(
     resume: bool = False,
     identity: Mapping[str, Any] | None = None,
 ) -> Iterator[RunRecorder]:
-    """Open the files of a run for as long as it lasts. **Collective.**
+    """Open the files of a run, and close them when the run ends. **Collective.**
 
     Parameters
     ----------
     settings : Settings
-        Of the run; `checkpoint_every` says how often its state is written.
+        The settings of the run; `checkpoint_every` says how often its state is written.
     trace : path, optional
-        A file that gets one JSON line for each evaluation. That of a run which goes on is continued.
+        A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
     checkpoint : path, optional
-        A folder for the state of the run. Other jobs cannot use it meanwhile.
+        A folder for the state of the run. It is locked, so that no other job uses it at the same time.
     resume : bool
         Whether to go on from the newest checkpoint in the folder. If there is none, the run starts anew.
     identity : mapping

@@ -1,4 +1,4 @@
-"""Snapshots of a run to and from its checkpoint folder. The root writes and reads; vectors travel one at a time."""
+"""Write and read snapshots of a run in its checkpoint folder. Only the root has files; it sends vectors singly."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ class CheckpointWriter:
     vectors: Vectors
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Write a snapshot. If that fails, warn; the older checkpoints are still there then.
+        """Write a snapshot. If this fails, print a warning; the older checkpoints are kept, and the run goes on.
 
-        **Collective** among the ranks that run the solver. If vectors are spread, the root holds one more, whole.
+        **Collective** among the ranks that run the solver. If vectors are spread over the ranks, the root needs memory
+        for one whole vector.
         """
         arrays = {f"table.{name}": Rows.of(table) for name, table in snapshot.tables.items()}
         for name, slices in snapshot.vectors.items():
@@ -65,7 +66,7 @@ class CheckpointWriter:
 def opened(
     folder: Path, problem: Mapping[str, Any], resume: bool, held: contextlib.ExitStack
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Lock the checkpoint folder, and return the checkpoint to go on from, if any, and lines on it. On the root.
+    """Lock the checkpoint folder, and return the checkpoint to resume (or None) and lines for the user. On the root.
 
     Parameters
     ----------
@@ -81,8 +82,8 @@ def opened(
     Raises
     ------
     InputError
-        If another job has locked the folder, if nothing can be written there, or if it has a checkpoint of another
-        problem, or one that a run which starts anew would replace.
+        If another job has locked the folder, if nothing can be written there, if it has a checkpoint of another
+        problem, or if it has any checkpoint and `resume` is false, since the run would replace it.
     """
     held.enter_context(files.exclusive(folder))
     files.remove_partial(folder)
@@ -90,12 +91,14 @@ def opened(
         files.require_regular(folder / name)
     if not resume:
         if checkpoint.exists(folder):
-            raise InputError(f"{folder}: holds a checkpoint; --resume goes on from it, or remove the folder")
+            raise InputError(f"{folder}: holds a checkpoint; give --resume to continue its run, or remove the folder")
         return None, []
     found, words = checkpoint.load(folder, problem)
     if found is None:
         return None, [f"resume    {folder} holds no checkpoint: the run starts anew"]
-    if words:  # make the good one the newest, so that the next checkpoint does not replace it by a damaged one
+    if (
+        words
+    ):  # move the undamaged checkpoint to the newest place, so that the next one does not replace it by the damaged one
         os.replace(found.path, newest := folder / checkpoint.NEWEST)
         found = replace(found, path=newest)
     numbers = found.numbers

@@ -13,17 +13,17 @@ from distsms.parallel.communicator import Communicator
 def choose_solver(
     requested: str | None, measure: str | Measure, comm: Communicator, usual: str = "lmvm", lmvm_only: str = ""
 ) -> tuple[str, str]:
-    """Return the solver to use and, where it is not the usual one, the reason. **Collective**; reads no data.
+    """Return the solver to use, and the reason if it is not the usual one. **Collective**; no data are read.
 
     Parameters
     ----------
     requested : str or None
-        The solver that the user named. None takes the usual one; ``bmrm`` for a measure whose risk is not smoothed;
-        and ``lbfgs`` in place of ``lmvm`` if any rank cannot load petsc4py.
+        The solver that the user named. If it is None, the solver is the usual one, with two exceptions: ``bmrm`` for a
+        measure that has no smoothed risk, and ``lbfgs`` instead of ``lmvm`` if any rank cannot load petsc4py.
     measure : str or Measure
         What is trained for.
     usual : str
-        The solver to use where nothing speaks against it.
+        The solver to use unless there is a reason for another one.
     lmvm_only : str
         The options that the user gave and that only ``lmvm`` has, as they shall be named in an error message.
 
@@ -48,7 +48,7 @@ def choose_solver(
     if not reason:
         return name, ""
     if needs := "lmvm" if requested else lmvm_only:
-        remedy = "install it, or leave that out: lbfgs is taken then, with the same objective and proof"
+        remedy = "install it, or leave out that option: then lbfgs is used, with the same objective and proof"
         raise InputError(f"{needs} needs PETSc's Python package: {reason}; {remedy}", everywhere=True)
     return "lbfgs", f"in lmvm's place, since {reason}; the objective and the proof are the same"
 

@@ -28,7 +28,8 @@ class Trace:
     solver : str
         Named in every line.
     after : int
-        The evaluation that a run goes on from. Lines of an old file up to it are kept, later ones are removed.
+        The evaluation after which a resumed run continues; 0 for a new run. Lines of an old file up to this evaluation
+        are kept, and later lines are removed.
 
     Raises
     ------
@@ -65,7 +66,7 @@ class Trace:
 
 
 def check_trace(path: str) -> None:
-    """Raise InputError if `path` is a file that is not a trace, and would be lost. Local."""
+    """Raise InputError if `path` is a file that is not a trace: writing one would destroy it. Local."""
     try:
         if not Path(path).is_file():
             return
@@ -94,5 +95,5 @@ def _length_up_to(path: str, evaluation: int) -> int:
 
 
 def read_trace(path: Path, remedy: str = "Give the file that `distsms train --trace` wrote") -> dict[str, Floats]:
-    """Return the columns of a trace file, by name; none if it has no lines. Raises InputError if it is damaged."""
+    """Return the columns of a trace file by name; an empty dict if it has no lines. Raises InputError if damaged."""
     return to_columns(read_objects(path, TRACED, remedy, lines=True), TRACED)

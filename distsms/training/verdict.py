@@ -1,7 +1,7 @@
 """Whether a trained model ranks better than chance.
 
-A small gap does not say that a model is of use: where the convex risk is smallest at w = 0, the best model gives all
-rows one score. So the training rows decide. A model ranks no better than chance if all scores are equal, or if its
+A small gap does not say that a model is of use: if the minimum of J is at w = 0, the best model gives all rows the same
+score. So the scores of the training rows decide. A model ranks no better than chance if all scores are equal, or if its
 ROCArea on these rows is not more than two standard errors above 0.5.
 """
 
@@ -17,33 +17,33 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
 ERRORS = 2.0
-"""How many standard errors above 0.5 the ROCArea of a useful model is."""
+"""The ROCArea of a useful model is more than so many standard errors above 0.5."""
 ALL_TIED = "all scores are equal"
 
 
 def scores_tie(scores: Floats, comm: Communicator) -> bool:
-    """Return whether all scores of all ranks are equal, but for rounding. **Collective**, two numbers."""
+    """Return whether all scores of all ranks are equal, up to rounding. **Collective**: two numbers are exchanged."""
     ends = np.array([np.max(scores, initial=-np.inf), np.max(-scores, initial=-np.inf)])
     high, low = comm.maximum(ends) * (1, -1)
     return bool(high - low <= 1e-14 * max(abs(high), abs(low)))
 
 
 def why_chance(scores: Floats, labels: Labels, rocarea: float, comm: Communicator) -> str:
-    """Say why scores rank no better than chance; an empty string if they rank better. **Collective.**
+    """Return why scores rank no better than chance, or an empty string if they rank better. **Collective.**
 
     Parameters
     ----------
     scores, labels : ndarray of shape (n_local,)
         This rank's rows that count.
     rocarea : float
-        Their ROCArea over all ranks; NaN where it is not defined, and then only ties count.
+        Their ROCArea over all ranks. If it is NaN, the only reason that is looked for is that all scores are equal.
     comm : Communicator
         The ranks.
 
     Notes
     -----
-    The standard error is DeLong's. It is computed only where ROCArea is close to 0.5, as its square is at most
-    A (1 - A) / min(n+, n-) for an area A.
+    The standard error is DeLong's. Its square is at most A (1 - A) / min(n+, n-) for an area A and n+ positive and n-
+    negative rows. If this bound already shows that the model is useful, the standard error is not computed.
     """
     if scores_tie(scores, comm):
         return ALL_TIED

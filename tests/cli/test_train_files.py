@@ -123,7 +123,7 @@ def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
     for words, message in (
         (["--label", "nosuch", *drop], "has no column 'nosuch'"),
         ([*QUICK, *drop, "--checkpoint", shared_dir / "c"], "--shards FOLDER"),
-        ([*QUICK, *drop, "--split", "0.5,0.3,0.2"], "as in 0.8,0.2"),
+        ([*QUICK, *drop, "--split", "0.5,0.3,0.2"], "such as 0.8,0.2"),
         ([*QUICK, *drop, "--report", table], "would overwrite"),
         ([*QUICK, *drop, "--split", "0.999,0.001"], "no model can be judged|there is no row"),
     ):
@@ -143,7 +143,7 @@ def test_options_for_files_beside_a_data_set(comm, shared_dir, table):
     args = cli.parse(["shard", str(table), str(shared_dir / "d"), "--label", "isFraud", "--drop", "day", "--quiet"])
     args.run(args, comm)
     for words in (["--label", "isFraud"], ["--split", "0.8,0.2"], ["--shards", "x"]):
-        with pytest.raises(InputError, match=rf"{words[0]} is for files, .*d is none"):
+        with pytest.raises(InputError, match=rf"{words[0]} is for files, .*d is a data set"):
             train(comm, shared_dir / "d", *words)
     with pytest.raises(InputError, match="one data set, or files"):
         train(comm, shared_dir / "d", table, "--label", "isFraud", "--output", shared_dir / "m.h5")

@@ -394,7 +394,7 @@ def test_the_program(tmp_path):
     program.run("path", tmp_path / "data", "--lambdas", 1e-1, 1e-2, "--folds", 3, "--output", tmp_path / "path")
     those = (*words, "--path", tmp_path / "path", "--methods", "distsms", "logistic")
     out = program.run(*those, "--time-limit", "1e-6s", ranks=2, code=75)
-    assert "same line again goes on" in out
+    assert "give the same command line again" in out
     out = program.run(*those, ranks=2)
     assert "Direct optimization" in out
     whole = json.loads((tmp_path / "out" / "baseline.json").read_text())

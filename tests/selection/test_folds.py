@@ -53,7 +53,7 @@ def test_a_class_too_small_for_the_folds_is_refused(comm):
     mine = share(comm, 40)
     counted = np.ones(40, bool)
     assert len(np.unique(deal_rows(labels, counted, 4, 0, Communicator())[labels > 0])) == 4
-    with pytest.raises(InputError, match="at least 5 rows of each class, and there are 4 positive ones"):
+    with pytest.raises(InputError, match="at least 5 rows of each class, and there are only 4 positive ones"):
         deal_rows(labels[mine], counted[mine], 5, 0, comm)
     counted[:] = labels < 0
     with pytest.raises(InputError, match="0 positive"):
@@ -175,16 +175,16 @@ def test_what_a_training_holds_out_for_itself():
 @pytest.mark.parametrize(
     "kind, marks, labels, message",
     [
-        ("groups", [1, 1, 2, 2], [1, -1, 1, -1], "3 folds by groups want at least 3 groups, and there are 2"),
+        ("groups", [1, 1, 2, 2], [1, -1, 1, -1], "3 folds by groups need at least 3 groups, and there are 2"),
         ("doubles", [1, 1, 2, 2], [1, -1, 1, -1], "at least 3 different rows, and there are 2"),
         ("groups", [1, 2, 3, 4, 5], [1, 1, -1, -1, -1], "the positive rows are in too few groups"),
         (
             "time",
             [1, 2, 3, 4, 5, 5, 6, 7],
             [1, -1, 1, -1, 1, 1, 1, -1],
-            "want 4 blocks .* number 3 has no negative row",
+            "need 4 blocks .* block 3 has no negative row",
         ),
-        ("time", [1.0] * 8, [1, -1] * 4, "want 4 blocks"),
+        ("time", [1.0] * 8, [1, -1] * 4, "need 4 blocks"),
     ],
 )
 def test_what_cannot_be_dealt_is_refused(comm, kind, marks, labels, message):

@@ -210,7 +210,9 @@ def test_what_one_solve_raises_ends_all():
 def test_too_few_rows_for_the_folds_are_refused_everywhere(comm):
     X, y = data(n=40)
     y[:] = np.where(np.arange(40) < 2, 1, -1)
-    with pytest.raises(InputError, match="3 folds want at least 3 rows of each class, and there are 2 positive ones"):
+    with pytest.raises(
+        InputError, match="3 folds need at least 3 rows of each class, and there are only 2 positive ones"
+    ):
         solved(comm, PROBLEM, X, y)
 
 

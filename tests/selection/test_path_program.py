@@ -136,5 +136,5 @@ def test_a_signal_and_the_time_limit_end_in_order(words, tmp_path):
     process.send_signal(signal.SIGTERM)
     code, out, err = finish(process)
     assert code == 75, out + err
-    assert "the same line again goes on" in out
+    assert "give the same command line again" in out
     run(*words[:-1], tmp_path / "short", *endless, "--time-limit", "1s", code=75, ranks=2)

@@ -178,7 +178,7 @@ def test_a_folder_is_held_and_not_overwritten_unasked(tmp_path):
             opened(folder, PROBLEM, True, held)
     first(folder, settings(), 3, *data(n=100, p=5), Communicator())
     (folder / ".checkpoint.npz.0.partial").touch()
-    with contextlib.ExitStack() as held, pytest.raises(InputError, match="--resume goes on from it"):
+    with contextlib.ExitStack() as held, pytest.raises(InputError, match="give --resume to continue"):
         opened(folder, PROBLEM, False, held)
     with contextlib.ExitStack() as held:
         found, words = opened(folder, PROBLEM, True, held)

@@ -78,7 +78,7 @@ RESULT = Result(np.zeros(1), Status.PROVED, "", 1.0, 1.0, 1.0 - 1e-7, 1e-7, 1.0,
         ("rocarea", {"lower_bound": 0.999}, "Take a lambda below 0.0001, or"),
         ("recall@7", {}, "K is not the number of positive rows, 30"),
         ("f1", {}, "Without a bias"),
-        ("prbep", {"status": Status.LIMIT}, "ended before its proof"),
+        ("prbep", {"status": Status.LIMIT}, "ended without a proof"),
     ],
 )
 def test_the_advice_follows_from_the_run(measure, changes, said):
@@ -90,5 +90,5 @@ def test_the_advice_follows_from_the_run(measure, changes, said):
 
 def test_a_run_that_has_hardly_begun_says_so():
     assert not describe_idleness(RESULT)
-    assert "wants more evaluations" in describe_idleness(replace(RESULT, status=Status.LIMIT))
+    assert "allow more evaluations" in describe_idleness(replace(RESULT, status=Status.LIMIT))
     assert not describe_idleness(replace(RESULT, status=Status.LIMIT, J=0.5))

@@ -1,4 +1,4 @@
-"""CSV and Parquet files, read by pyarrow in batches of whole rows, and rows in memory as if they were a file.
+"""Read CSV and Parquet files with pyarrow, in batches of whole rows; and read tables in memory in the same way.
 
 CSV: the first line of each file names its columns. It also shows what separates the fields: tabs in .tsv, else commas,
 or semicolons, tabs or bars if it has no comma. Fields may be quoted. A row is a line, so that ranks can begin at any
@@ -29,7 +29,7 @@ import pyarrow.parquet as arrow_parquet  # isort: skip
 BATCH_ROWS = 2**14
 """Rows of a Parquet file that are read at a time."""
 WIDE = 1000
-"""A CSV file with at least so many columns is parsed as one column of all fields, since each column costs time."""
+"""If a CSV file has at least so many columns, all fields are parsed as one column, since each column costs time."""
 SEPARATORS = ",;\t|"
 
 
@@ -125,7 +125,8 @@ class CsvFiles:
         delimiter = self._separators[position.path]
         if len(header) >= WIDE and (wide := self._parse_wide(text, position, delimiter)):
             return wide
-        # A row of empty fields goes after the last one. A quote that is still open there would swallow it.
+        # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
+        # field.
         guard = delimiter.join(['""'] * len(header)).encode() + b"\n"
         text += b"" if text.endswith(b"\n") else b"\n"
 
@@ -218,7 +219,7 @@ class ParquetFiles:
                 found = [file.metadata.row_group(group).num_rows for group in groups]
                 if sum(found) != n or min(found, default=0) < 0:
                     raise InputError(
-                        f"{path}: is damaged: it claims {n} rows, its row groups {sum(found)}; copy it again"
+                        f"{path}: is damaged: it claims {n} rows, but its row groups have {sum(found)}; copy it again"
                     )
                 self.counts.append((path, n))
                 self.headers[path] = _distinct(file.schema_arrow.names, path)

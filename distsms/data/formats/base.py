@@ -27,7 +27,7 @@ class ReadOptions:
     label, id : str or None
         The column of the labels, and that of the row ids.
     positive : float, str or None
-        The label of the positive class. None: `distsms.data.labels.interpret` finds it out.
+        The label of the positive class. If it is None, `distsms.data.labels.interpret` decides which one it is.
     drop : tuple of str
         Columns that are left out.
     group, time : str or None
@@ -44,8 +44,8 @@ class ReadOptions:
     labelled : bool
         Whether labels are wanted. If not, all labels come back as 0.
     ignore_new : bool or None
-        Whether to leave out columns that the training data did not have. None: nobody chose, and such columns are
-        refused.
+        Whether to leave out columns that the training data did not have. With None there is no such option, and such
+        columns are refused.
     """
 
     zero_based: bool = False

@@ -1,4 +1,4 @@
-"""What a column is taken for, from its survey and what was asked for, and what people are told about it."""
+"""Decide how a column is used, from its survey and the options, and write the report on it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from distsms.errors import InputError
 
 ID_LIKE, TEXT = "id-like", "text"
 FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 100, 1000, 10_000
-"""Numbers of rows from which on strings that all differ, strings most of which occur once, and whole numbers that all
-differ name rows rather than describe them.
+"""From so many rows on, a column is taken for names of rows (ids): from FEW_ROWS on if it has strings that all differ,
+from MANY_ROWS on if most of its strings occur once, from VERY_MANY_ROWS on if it has whole numbers that all differ.
 """
 TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
-"""A column holds text if its strings have so many words on average, and so many different values, also as a share of
-the rows.
+"""A column holds text if its strings have at least TEXT_WORDS words on average, and if it has at least TEXT_VALUES
+different values, which must also be at least the share TEXT_SHARE of its rows with strings.
 """
 MOSTLY_NUMBERS = 0.9
 _ID_NAME = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|num|number|index|ref|reference)$", re.IGNORECASE)
@@ -32,10 +32,10 @@ _CODE_NAME = re.compile(
 def decide(
     name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool = False
 ) -> tuple[Column | None, ColumnReport]:
-    """Return how a column is encoded, None if it is left out, and what to tell about it.
+    """Return the encoding of a column (None if it is left out), and the report on it.
 
-    Raises InputError, which says what to do, if it cannot be what it was asked to be, or is something that only its
-    owner knows.
+    Raises InputError, which says what to do, if the column does not fit the options, or if only the user can know what
+    it means.
     """
     place, text = survey.place[name], survey.texts.get(name)
     count, missing = survey.numbers.counts[place].tolist()
@@ -124,7 +124,7 @@ def _words(
     count = text.rows_with_strings + text.rows_with_numbers
     many_numbers = text.numbers is None or len(text.numbers) > MAX_NUMBERS
     if many_numbers and text.rows_with_numbers >= MOSTLY_NUMBERS * count:
-        problem = f"is no number, where the column has more than {MAX_NUMBERS} different ones; mend it"
+        problem = f"is not a number, but the column has more than {MAX_NUMBERS} different numbers; correct it"
         _fail(name, text.first, files, f"{problem}, or leave the column out with --drop {name}")
     advice = f"--hash {name} keeps it"
     all_differ = report.values >= 0.9 * count and text.sample.repeated(0) <= 0.1
@@ -151,7 +151,7 @@ def _is_text(text: TextSurvey, report: ColumnReport) -> bool:
 def _category(
     name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any
 ) -> tuple[Column, ColumnReport]:
-    """Return the encoding by categories, and say what is odd about them."""
+    """Return the encoding by categories, and note in the report what may be wrong with them."""
     report.taken_for = CATEGORY
     if text.strings is None or text.numbers is None or len(text.strings) + len(text.numbers) > MAX_CATEGORIES:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What is asked for of the columns of a table, and what people are told about each column."""
+"""The options for the columns of a table, and the reports on the columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """What is asked for of the columns of a table.
+    """What the user says about the columns of a table.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class ColumnOptions:
     hashed : mapping
         Columns whose words or values are hashed, each with the logarithm of the number of features.
     min_count : int
-        A category with fewer rows has no feature of its own: such categories have one together.
+        Categories with fewer rows have no features of their own, but one feature together.
     """
 
     categorical: tuple[str, ...] = ()

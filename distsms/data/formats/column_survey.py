@@ -1,6 +1,6 @@
-"""What the columns of a table hold, found out in one pass over the rows, in memory that does not grow with the rows.
+"""Find out what the columns of a table hold, in one pass over the rows, with memory that does not grow with the rows.
 
-The result does not depend on how the rows are shared out. `distsms.data.formats.column_kinds` says what follows.
+The result does not depend on which rank has which rows. `distsms.data.formats.column_kinds` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distsms.data.formats import arrow, columns, survey_kernels
 MAX_CATEGORIES = 100_000
 """The largest number of different strings that are kept."""
 MAX_NUMBERS = 1000
-"""A column with more different numbers than this is one of numbers: a few values that are none are a mistake."""
+"""A column with more different numbers than this holds numbers: then a few other values in it are mistakes."""
 SAMPLE, SAMPLES = 1024, 2**21
 """The most values in the sample of a column, and in those of all columns together."""
 YEAR = 365.25 * 86400e6

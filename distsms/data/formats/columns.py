@@ -1,4 +1,4 @@
-"""What is done with the columns of a batch of a table, by pyarrow: strings to numbers, dates and categories.
+"""Convert the columns of a batch of a table with pyarrow: strings to numbers, dates and categories.
 
 A column of a batch is a pyarrow array: of strings (with nulls for missing values), of numbers, or of timestamps in
 microseconds (UTC).

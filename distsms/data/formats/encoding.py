@@ -1,4 +1,4 @@
-"""From the columns of a table to features: one function, for every format, in training and in prediction."""
+"""Compute features from the columns of a table: `encode` does it for every format, in training and in prediction."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ DAMAGED = (
 )
 """What NumPy and zipfile raise if an archive, or the header of an array, is damaged."""
 MAX_EXPANSION = 1100
-"""The most bytes that one byte of a compressed file may stand for: deflate reaches 1032."""
+"""One byte of a compressed file may become at most so many bytes; the largest ratio of deflate is 1032."""
 
 
 class ArrayReader(RowRangeReader):

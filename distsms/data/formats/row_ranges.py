@@ -1,4 +1,4 @@
-"""What readers of files with numbered rows (arrays, AnnData) share: they read ranges of rows, a block at a time."""
+"""The base class of readers of files with numbered rows (arrays, AnnData), which read ranges of rows in blocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class MatrixSize(NamedTuple):
 
 
 class RowRangeReader(ABC):
-    """Base class of these readers; see `distsms.data.formats.base.Reader`. Labels and ids are columns besides X."""
+    """Base class of readers that read ranges of rows; see `distsms.data.formats.base.Reader`.
+
+    Labels and ids are columns beside the matrix X.
+    """
 
     table: Table | None = None
     reports = None

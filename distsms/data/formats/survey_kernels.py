@@ -1,8 +1,8 @@
 """Loops of the survey of tables: sums, extremes and a sample of the different values, and MurmurHash3 of strings.
 
 The sample of a column is a bottom-k sketch: the k different values with the smallest hashes, each with the number of
-rows that have it. It does not depend on the order of the rows, and two of them merge into that of all rows. With fewer
-than k different values it is all of them.
+rows that have it. The sample does not depend on the order of the rows, and the samples of two sets of rows can be
+merged into the sample of all these rows. If there are fewer than k different values, the sample has all of them.
 """
 
 from __future__ import annotations

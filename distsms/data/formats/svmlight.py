@@ -1,4 +1,4 @@
-"""Svmlight text to CSR by byte range, so that every rank reads its own share of the files. Errors name file:line.
+"""Read svmlight text into CSR form by byte ranges, so that each rank reads its own share. Errors name file:line.
 
 A line is `label index:value index:value ... # comment`. Fields are separated by spaces or tabs; indices are whole
 numbers in ascending order, counted from 1, or from 0 on request; values are decimal numbers. Blank lines and comments

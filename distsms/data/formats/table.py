@@ -1,4 +1,4 @@
-"""Tables to rows: a first pass of all ranks finds out what the columns hold, then every row becomes features.
+"""Read tables. In a first pass all ranks find out what the columns hold; then every row is turned into features.
 
 `column_survey` counts what is there, `column_kinds` decides what each column is, `table_schema` is the encoding that
 follows, and `encoding` computes the features. They are the same for CSV, Parquet, and tables in memory.

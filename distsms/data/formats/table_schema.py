@@ -1,4 +1,4 @@
-"""The encoding of a table: which columns become features, and how. A value, kept in the manifest and in the model.
+"""The encoding of a table: which columns become features, and how. The manifest and the model contain it.
 
 A column is taken for one of these kinds (`Column.kind`); a missing value is marked by one more feature, `COLUMN is
 missing`, if the training rows had missing values in the column.
@@ -6,7 +6,7 @@ missing`, if the training rows had missing values in the column.
 number      one feature, the number; a missing value counts as `fill`, the mean of the training rows
 category    a feature of 0 and 1 for each category, and if rare ones were put together, `COLUMN: other` for all others
 date        the time as a number, years since 2000, and features of 0 and 1 for month, weekday, and hour; all in UTC
-hash        2^bits features; each token (or the whole value) adds 1 or -1 to the one that its hash says
+hash        2^bits features; each token (or the whole value) adds 1 or -1 to the feature that its hash selects
 
 `distsms.data.formats.encoding` computes the features. `VERSION` is that of the record as JSON: records of version 1
 have numbers (with a fill of 0) and categories only, as they were written.
@@ -48,9 +48,9 @@ class Column:
     missing : bool
         Whether there is a feature that marks missing values.
     kind : str
-        One of `KINDS`; empty: a category if there are categories, else a number.
+        One of `KINDS`. If it is empty, the kind is "category" if there are categories, and "number" otherwise.
     fill : float
-        What a missing number, or date (as years since 2000), counts as.
+        The value that replaces a missing number, or a missing date (as years since 2000).
     other : bool
         Whether all values that are none of the categories have a feature together.
     numeric : bool

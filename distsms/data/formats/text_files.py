@@ -1,6 +1,6 @@
-"""Text files that ranks share out by byte range. Plain files are cut at any byte; compressed files stay whole.
+"""Divide text files among ranks by byte ranges. Plain files are cut at any byte; compressed files stay whole.
 
-The text of a share comes in blocks of whole lines. The offset of a block leads back to line numbers, for messages.
+The text of a share is read in blocks of whole lines. From the offset of a block, messages compute line numbers.
 """
 
 from __future__ import annotations

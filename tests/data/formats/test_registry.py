@@ -92,12 +92,12 @@ def claim(path, honest, lie):
 @pytest.mark.parametrize(
     "lies, message",
     [
-        ({300: 356}, "it claims 356 rows, its row groups 300"),
-        ({300: 244}, "it claims 244 rows, its row groups 300"),
-        ({300: 0}, "it claims 0 rows, its row groups 300"),
-        ({100: 156}, "it claims 300 rows, its row groups 356"),
-        ({100: 64}, "it claims 300 rows, its row groups 264"),
-        ({100: -2, 300: 198}, "it claims 198 rows, its row groups 198"),
+        ({300: 356}, "it claims 356 rows, but its row groups have 300"),
+        ({300: 244}, "it claims 244 rows, but its row groups have 300"),
+        ({300: 0}, "it claims 0 rows, but its row groups have 300"),
+        ({100: 156}, "it claims 300 rows, but its row groups have 356"),
+        ({100: 64}, "it claims 300 rows, but its row groups have 264"),
+        ({100: -2, 300: 198}, "it claims 198 rows, but its row groups have 198"),
         ({100: 156, 300: 356}, "56 rows are missing in group 1"),
     ],
 )

@@ -144,7 +144,7 @@ BAD_TABLES = [
     (
         "x,y\n" + "".join(f"{k},{'ab'[k % 2]}\n" for k in range(1500)) + "12o,a\n",
         {},
-        r"a\.csv:1502: column 'x': found '12o': is no number",
+        r"a\.csv:1502: column 'x': found '12o': is not a number",
     ),
     ("y\na\nb\n", {}, "no columns but those of labels and ids"),
     (
