@@ -6,6 +6,7 @@ import argparse
 import gc
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distsms.cli import train_files
@@ -95,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=lambda_or_auto,
         help="The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it before the training, by a quick"
         " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet;"
-        " 1e-4 for others, and with --resume).",
+        " 1e-4 for others; with --resume that of the checkpoint, or 1e-4).",
     )
     parser.add_argument(
         "--bias",
@@ -219,6 +220,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     say = speaker(comm.is_root and not args.quiet)
     held.callback(say.close)
     solver = solver_for(args, args.solver, args.measure, comm, say)
+    stored = None
+    if args.resume and args.lam in (None, "auto"):
+        stored = comm.bcast(_lambda_of_checkpoint(Path(args.checkpoint)) if comm.is_root else None)
+        args.lam = stored or args.lam
     hint = args.lam is None
     with comm.fail_together():  # all checks that can be made before the data are read; `fit` makes the others
         task = _task(args, solver)
@@ -228,6 +233,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     if args.lam == "auto":
         chosen = choose_lambda_for(task, args.memory, comm, signals.wanted, say)
         task = replace(task, settings=replace(task.settings, lam=chosen.lam))
+    elif stored:
+        say(f"lambda    {stored:g}, that of the run that is resumed")
     elif hint:
         say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
     checked = {"check": not args.no_check, "hold_out": not args.test}
@@ -294,6 +301,19 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
         inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
     layout = {"ordering": args.ordering, "step": args.step}
     return TrainingTask(manifest, args.measure, settings, args.bias, start, args.init, **layout)
+
+
+def _lambda_of_checkpoint(folder: Path) -> float | None:
+    """Return the lambda of the run that is to be resumed; None if the folder has no readable checkpoint. Local."""
+    from distsms.errors import InputError
+    from distsms.training import checkpoint
+
+    for name in (checkpoint.NEWEST, checkpoint.OLDER):
+        try:
+            return float(checkpoint.read(folder / name).problem["lambda"])
+        except (FileNotFoundError, InputError, KeyError):
+            continue
+    return None
 
 
 def made_from_table(manifest: Manifest) -> bool:

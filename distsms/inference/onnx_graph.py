@@ -206,6 +206,9 @@ def _encoder(graph: _Graph, column: Column, name: str, first: int, missing: Sequ
         code = graph.add("ArgMax", graph.add("Concat", marks, half, axis=1), axis=1, keepdims=1)
         return graph.add("Add", code, graph.constant(np.int64(first)))
     codes = {category: first + k for k, category in enumerate(categories)}
+    if {category.lower() for category in categories} <= {"true", "false"}:  # as in `columns.codes`
+        spellings = (str.lower, str.capitalize, str.upper)
+        codes = {spell(category): code for spell in spellings for category, code in codes.items()} | codes
     codes |= {text: first + len(categories) for text in missing if text not in codes}
     about: dict[str, Any] = {"keys_strings": list(codes), "values_int64s": list(codes.values())}
     return graph.add("LabelEncoder", name, domain=ML, default_int64=first + len(categories) + 1, **about)

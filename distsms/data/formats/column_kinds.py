@@ -51,6 +51,9 @@ def decide(
         return _done(Column(name, None, missing > 0), report)
     if values == 1:
         report.notes.append("constant: every value is the same")
+        if text is None and not missing and not keep and name not in options.numeric and count >= FEW_ROWS:
+            report.notes[-1] += f"; left out: --numeric {name} keeps it"
+            return None, report
     if missing >= (count + missing) / 2:
         report.notes.append(f"missing in {missing / (count + missing):.0%} of the rows")
     if name in options.numeric or (text is None and name not in options.hashed):
