@@ -51,12 +51,14 @@ class Comparison(NamedTuple):
         chance : bool
             Whether the path's model ranks no better than chance.
         """
-        if not (self.gain.low > 0 or (chance and self.theirs > self.ours)):
+        clear = self.gain.low > 0
+        if not clear and not chance:
             return ""
+        advice = f"Use the measure rocarea with lambda {self.lam:g} instead" if clear else "So they do not help, either"
         return (
             f"Quick ROCArea models have {display_name(measure)} {self.theirs:.3f} on the same folds instead of "
-            f"{self.ours:.3f} ({self.gain.low:+.3f} to {self.gain.high:+.3f}, with {100 * LEVEL:g} % confidence). Use "
-            f"the measure rocarea with lambda {self.lam:g} instead"
+            f"{self.ours:.3f} ({self.gain.low:+.3f} to {self.gain.high:+.3f}, with {100 * LEVEL:g} % "
+            f"confidence). {advice}"
         )
 
 

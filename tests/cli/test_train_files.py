@@ -17,7 +17,7 @@ from distsms import cli
 from distsms.data import frames
 from distsms.data.shards.dataset import read_ids, read_manifest
 from distsms.data.shards.manifest import MANIFEST
-from distsms.errors import InputError
+from distsms.errors import EXIT_LIMIT, InputError
 from distsms.inference import model
 from distsms.utils.files import temporary_folder
 from tests.support.files import on_root
@@ -94,6 +94,19 @@ def test_by_time_the_latest_rows_are_held_out_and_shards_are_kept(comm, shared_d
     assert train(comm, shared_dir / "kept/train", *QUICK[:4], "--output", shared_dir / "again.h5", "--quiet") == 0
     again, first = (model.load(shared_dir / name) for name in ("again.h5", "model.h5"))
     np.testing.assert_allclose(again.info["J"], first.info["J"], atol=2e-3)
+
+
+def test_a_run_that_is_resumed_keeps_its_automatic_lambda(comm, shared_dir, table, own_temporary, capsys):
+    line = [table, "--label", "isFraud", "--id", "number", "--drop", "user", "--drop", "day", "--solver", "lbfgs"]
+    line += ["--shards", shared_dir / "kept", "--checkpoint", shared_dir / "ck", "--output", shared_dir / "m.h5"]
+    assert train(comm, *line, "--max-evaluations", 2) == EXIT_LIMIT
+    first = model.load(shared_dir / "m.h5")
+    assert train(comm, *line, "--resume") == 0
+    resumed = model.load(shared_dir / "m.h5")
+    assert resumed.info["lambda"] == first.info["lambda"] == first.info["auto_lambda"]["lam"]
+    assert resumed.info["evaluations"] > first.info["evaluations"]
+    if comm.is_root:
+        assert "that of the run that is resumed" in capsys.readouterr().out
 
 
 def test_files_folders_and_patterns(comm, shared_dir, own_temporary):

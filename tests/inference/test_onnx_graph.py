@@ -95,11 +95,14 @@ def test_a_trained_model(tmp_path, kind):
     rng, n = np.random.default_rng(0), 300
     frame = pd.DataFrame({"amount": rng.lognormal(size=n), "city": rng.choice(["Rome", "Oslo", "Bern"], n)})
     frame["age"] = np.where(rng.random(n) < 0.2, np.nan, rng.integers(18, 90, n))
+    frame["abroad"] = rng.random(n) < 0.4  # written as True and False
     frame["fraud"] = np.where(frame.amount + (frame.city == "Rome") + rng.normal(size=n) > 2.5, "yes", "no")
     frame.to_csv(tmp_path / "a.csv", index=False)
     convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="fraud", positive="yes", normalize=kind)
     one = api.train(tmp_path / "d", lam=1e-2, solver="lbfgs")
     new = pd.read_csv(tmp_path / "a.csv", dtype=str, keep_default_na=False).drop(columns="fraud")
+    agrees(one, new, tmp_path)
+    new["abroad"] = new["abroad"].str.upper()
     agrees(one, new, tmp_path)
     new.loc[:20, "city"], new.loc[10:30, "city"], new.loc[5:40, "age"] = "Lima", "", ""
     agrees(one, new, tmp_path)

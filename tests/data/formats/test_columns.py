@@ -283,3 +283,15 @@ def test_wide_tables_take_time_in_proportion_to_their_columns(tmp_path):
         seconds.append(time.perf_counter() - start)
     np.testing.assert_array_equal(content(tmp_path / "d")[0], X)
     assert min(seconds[1::2]) < 20 * min(seconds[::2])
+
+
+@pytest.mark.serial
+def test_a_constant_column_of_numbers_is_left_out(tmp_path):
+    """Dividing by its standard deviation would make it as large as rounding can tell, and hide the other columns."""
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"a": rng.normal(size=200), "k": 10**14, "y": rng.integers(0, 2, 200)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    made = convert([tmp_path / "t.csv"], tmp_path / "d", ALONE, label="y")
+    assert made.table.feature_names == ["a"]
+    kept = convert([tmp_path / "t.csv"], tmp_path / "e", ALONE, label="y", columns=ColumnOptions(numeric=("k",)))
+    assert kept.table.feature_names == ["a", "k"]
