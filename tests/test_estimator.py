@@ -66,7 +66,7 @@ def test_it_starts_no_mpi():
 
 def test_it_needs_neither_mpi4py_nor_petsc4py():
     loaded("sys.modules['mpi4py'] = sys.modules['petsc4py'] = None" + FIT)
-    told = "try: SMSClassifier(solver='lmvm').fit(X, y)\nexcept ValueError as e: assert 'lbfgs is taken then' in str(e)"
+    told = "try: SMSClassifier(solver='lmvm').fit(X, y)\nexcept ValueError as e: assert 'then lbfgs is used' in str(e)"
     loaded("sys.modules['mpi4py'] = sys.modules['petsc4py'] = None" + FIT + told + "\nelse: raise AssertionError")
 
 

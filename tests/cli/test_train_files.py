@@ -143,7 +143,7 @@ def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
         with pytest.raises(InputError, match=message):
             train(comm, table, *words)
         comm.barrier()
-    on_root(comm, lambda: (shared_dir / "report.html").write_text("my own"))
+    on_root(comm, lambda: (shared_dir / "m.html").write_text("my own"))
     with pytest.raises(InputError, match="is not a report"):
         train(comm, table, *QUICK, *drop)
     assert not list(own_temporary.iterdir()) and not (shared_dir / "m.h5").exists()

@@ -257,7 +257,8 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
         drawn.append(bootstrap.prbep_replicates(scores, y, at, 1000, 0, ALONE))
         shares.append(confidence.prbep_estimate(ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
     interval, replicates = ours.intervals["prbep"], np.mean(drawn, axis=0)
-    far = [interval.value + math.sqrt(2.5) * (np.quantile(replicates, q) - interval.value) for q in (0.025, 0.975)]
+    ends = [np.quantile(replicates, q, method=method) for q, method in ((0.025, "lower"), (0.975, "higher"))]
+    far = [interval.value + math.sqrt(2.5) * (end - interval.value) for end in ends]
     low, high = confidence.limits(confidence.pool_folds(shares), 0.95)
     assert (interval.low, interval.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
     assert interval.of == confidence.METHOD
