@@ -1,9 +1,9 @@
 """How much better one model is than another at any measure, on the same rows, with a paired interval.
 
-ROCArea and PRBEP are compared as `distsms evaluate` compares them (`distsms.metrics.confidence`). Precision@K and
-recall@K are means over the positives of a row's share among the K highest scores; the interval is that of the mean of
-the differences of these shares. The error rate and F-beta depend only on how many rows of each class both models, one
-of them or none call positive. In a bootstrap replicate over rows these eight numbers are independent Poisson numbers.
+ROCArea and PRBEP are compared as `distsms evaluate` compares them (`distsms.metrics.confidence`), precision@K and
+recall@K by the bootstrap replicates of both models, which use the same draws. The error rate and F-beta depend only on
+how many rows of each class both models, one of them or none call positive. In a bootstrap replicate over rows these
+eight numbers are independent Poisson numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from distsms.measures import Measure
 from distsms.metrics import confidence
-from distsms.metrics.bootstrap import prbep_replicates
+from distsms.metrics.bootstrap import prbep_replicates, top_k_replicates
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.ranking import measure_value, placements, top_k_shares
 from distsms.parallel.communicator import Communicator
@@ -60,18 +59,18 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         return confidence.rocarea_difference_interval(
             confidence.rocarea_estimate(placed[0] - placed[1], labels, comm), LEVEL
         )
-    if measure.family == "prbep" or measure.k:
-        shares = [top_k_shares(scores, measure.k or n_pos, comm) for scores in both]
+    if measure.family == "prbep":
+        shares = [top_k_shares(scores, n_pos, comm) for scores in both]
         less = confidence.prbep_estimate(shares[0] - shares[1], labels, comm)
-        if not measure.k:
-            drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm) for scores in both]
-            return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
-        scale = n_pos / measure.k if measure.family == "precision@k" else 1.0
-        half = -float(special.ndtri(0.5 - LEVEL / 2)) * less.error
-        found = less.value, less.error, less.value - half, less.value + half
-        return _interval("paired shares", *(scale * value for value in found), counts=(n_pos, n_neg))
+        drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm) for scores in both]
+        return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
     values = [measure_value(measure, *at, comm) for at in _models(judged)]
-    replicates = _replicates(measure, judged, comm)
+    if measure.k:
+        at_k = [top_k_replicates(scores, labels, judged.rows, measure.k, REPLICATES, 0, comm) for scores in both]
+        which = 0 if measure.family == "precision@k" else 1
+        replicates = at_k[0][which] - at_k[1][which]
+    else:
+        replicates = _replicates(measure, judged, comm)
     replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])
     low, high = np.quantile(replicates, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)).tolist()
     value = (values[0] - values[1]) * (-1 if measure.family == "error-rate" else 1)

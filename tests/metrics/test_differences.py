@@ -57,3 +57,15 @@ def test_equal_models_are_not_distinguished_and_few_rows_give_no_verdict(name):
     assert found.value == 0 and not found.low > 0 and not found.high < 0
     few = judged(n=30)
     assert difference(Measure.parse(name.replace("40", "4").replace("80", "8")), few, ALONE).why
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", ["precision@17", "recall@17"])
+def test_an_interval_at_k_is_never_of_no_width(name):
+    """One model has all ten positives among its 17 highest scores, and the other gives all rows the same score."""
+    labels = np.where(np.arange(1500) < 10, 1, -1).astype(np.int8)
+    judged = JudgedRows(
+        labels, np.arange(1500), (1.0 * (labels > 0) + 1e-3 * np.arange(1500) / 1500, np.zeros(1500)), (0, 0)
+    )
+    found = difference(Measure.parse(name), judged, Communicator())
+    assert found.low < found.value < found.high or found.why
