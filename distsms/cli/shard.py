@@ -233,6 +233,10 @@ def _print_summary(manifest: Manifest, positive_named: bool, say: Speaker) -> No
     say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
     if manifest.table is not None:
         say(f"  columns   {manifest.table.describe()}")
+        features = {column.name for column in manifest.table.columns}
+        others = [about["column"] for about in (manifest.group, manifest.time) if about]
+        if unused := ", ".join(name for name in others if name not in features):
+            say(f"  apart     {unused}: no feature, unless you give --keep")
     if manifest.normalization.kind != "none":
         which = "" if manifest.columns is None else ", but for features of 0 and 1"
         say(f"  training  normalized ({manifest.normalization.kind}){which}; the files hold the rows as they were")

@@ -151,19 +151,11 @@ def group_statistics(
 def describe(manifest: Manifest) -> dict[str, str]:
     """Return lines for people about the groups, times and equal rows of a data set, as far as they are known."""
     lines, n = {}, manifest.n
-    features = set() if manifest.table is None else {column.name for column in manifest.table.columns}
-
-    def unused(column: str) -> str:
-        return "" if manifest.table is None or column in features else f" (no feature; --keep {column} makes it one)"
-
     if group := manifest.group:
-        lines["group"] = (
-            f"{group['column']}{unused(group['column'])}: {group['groups']} groups, the largest of {group['largest']} "
-            "rows"
-        )
+        lines["group"] = f"{group['column']}: {group['groups']} groups, the largest of {group['largest']} rows"
     if time := manifest.time:
         first, last = (format_time(time[end], time["kind"]) for end in ("first", "last"))
-        lines["time"] = f"{time['column']}{unused(time['column'])}: {first} to {last}"
+        lines["time"] = f"{time['column']}: {first} to {last}"
     if manifest.doubles:
         lines["doubles"] = duplicates.describe(manifest.doubles, n)
         lines |= {"warning": found} if (found := duplicates.warning(manifest.doubles, n)) else {}

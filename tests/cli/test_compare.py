@@ -64,7 +64,7 @@ def test_a_signal_ends_in_order(words, tmp_path):
     process.send_signal(signal.SIGTERM)
     code, out, err = finish(process)
     assert code == 75, out + err
-    assert "begins this run anew" in out
+    assert "Give the same command line again: it repeats this run" in out
     assert results(tmp_path / "out") == {}
     assert "0 of the 1 runs asked for last are finished" in (tmp_path / "out" / "table.md").read_text()
 

@@ -400,7 +400,7 @@ def test_the_program(tmp_path):
     assert "Direct optimization" in out
     whole = json.loads((tmp_path / "out" / "baseline.json").read_text())
     assert [one["method"] for one in whole["methods"]] == ["distsms", "logistic", BEST]
-    assert "12, of which 12 are there" in program.run(*those)
+    assert "12; 12 of them are kept from an earlier start" in program.run(*those)
     alone = (*words[:-1], tmp_path / "alone", *those[4:], "--solver", "lbfgs")
     assert "Direct optimization" in program.run(*alone, program=("-c", WITHOUT_PETSC))
     again = json.loads((tmp_path / "out" / "baseline.json").read_text())

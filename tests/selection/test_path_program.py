@@ -117,7 +117,7 @@ def test_too_few_positives_for_the_folds(words, tmp_path):
     run("shard", tmp_path / "few.svm", tmp_path / "few")
     for ranks in (None, 2):
         err = run("path", tmp_path / "few", "--output", tmp_path / "none", code=1, ranks=ranks)
-        assert "there are 1 positive ones; give fewer --folds" in err
+        assert "there are only 1 positive ones; give fewer --folds" in err
     # Nothing was solved there, so that the folder can be used for another problem.
     out = run("path", tmp_path / "few", "--output", tmp_path / "none", "--folds", 0, "--lambdas", 0.1)
     assert "models: 1 proved" in out
