@@ -67,9 +67,9 @@ class WithBias:
 
         Notes
         -----
-        Let S = sum_j |x_ij w_j| over the wrapped columns, and B the constant's term. Rounding B and adding it to X w
-        costs at most eps/2 (S + 2 B), to first order, and S is at most half of (entries + 2) S, which the wrapped
-        features return.
+        Let S = sum_j |x_ij w_j| over the wrapped columns, and B the absolute value of the constant's term. The wrapped
+        features return a bound of (entries + 2) S, which is at least 2 S. Rounding B and adding it to X w adds at most
+        eps/2 (S + 2 B) to the error, to first order.
         """
         return 1.5 * self._features.largest_terms(w[:-1]) + 3.0 * self._value * abs(float(w[-1]))
 

@@ -49,7 +49,8 @@ class Part(NamedTuple):
     first, last : int
         The part holds the local rows first <= i < last.
     start, stop : int
-        The same range in the arrays: of entries where rows are sparse, of array rows where they are dense.
+        The arrays hold these rows at start <= k < stop, where k counts entries if rows are sparse, and rows if they are
+        dense.
     run : int
         The index of the part's first run of equally long sparse rows; see `distsms.matrix.kernels.Runs`.
     """
@@ -73,7 +74,7 @@ class EntrySource(Protocol):
         """Bytes of memory that this source occupies."""
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread's run with arrays that hold it.
+        """Yield each part of a thread, in order, with arrays that hold it.
 
         The arrays are valid until the next part is requested.
         """
@@ -153,7 +154,7 @@ class LocalRows(ABC):
             self.row_factors = inverse(self.lengths())
 
     def _normalized(self, taken: Rows, rows: NDArray[np.bool_]) -> Rows:
-        """Give the same factors to rows that were taken from these, (n_local,) bool."""
+        """Give `taken` the factors of the rows from which it was taken, those that `rows` (n_local,) marks."""
         taken.column_factors = self.column_factors
         taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
         return taken
@@ -251,7 +252,7 @@ class LocalRows(ABC):
     def _length(self, part: Part, entries: Entries, out: Floats) -> None: ...
 
     def _passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread's run with the arrays that hold it."""
+        """Yield each part of a thread, in order, with the arrays that hold it."""
         if self.source is not None:
             return self.source.passing(thread, backward)
         return ((part, self._entries) for part in self.runs[thread])

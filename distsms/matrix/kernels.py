@@ -263,7 +263,7 @@ def describe_columns(
             while k < stop:
                 j = columns[k]
                 counts[j] += 1.0
-                if ones:  # nothing has to wait for a sum but the count
+                if ones:  # the squares equal the counts, so there is only one sum to wait for
                     largest[j], squares[j] = 1.0, counts[j]
                 else:
                     size = abs(_value(values, k)) * factor

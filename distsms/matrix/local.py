@@ -70,7 +70,8 @@ class SparseRows(LocalRows):
     threads : int, optional
         The number of threads; by default `thread_count()`.
     sort : bool, optional
-        Sort the rows of each block by length, inside the arrays given: the caller must not use these any more.
+        Sort the rows of each block by length. The given arrays may be overwritten: the caller must not use them any
+        more.
     source : EntrySource, optional
         Supplies the entries, brought into order by `arrange`. Values and indices are empty then.
 
@@ -82,7 +83,8 @@ class SparseRows(LocalRows):
     Notes
     -----
     Memory: for each entry 2 bytes (p <= 65,536), 4 (p <= 2^32) or 8 for its column, and 4 or 8 for its value, if it has
-    one; for each row 1, if rows differ in length; for each run 2 (if no row has more than 255 entries), 3, 5 or 9.
+    one; for each row 1 with `sort`; for each run 1, and 1 (if no row has more than 255 entries), 2, 4 or 8 for the
+    length of its rows.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class SparseRows(LocalRows):
         kernel.arrange_rows(given, values, self._runs, part, begin, columns, held)
 
     def take(self, rows: NDArray[np.bool_]) -> SparseRows:
-        """Return a copy of those rows, normalized in the same way; see `DenseRows.take`."""
+        """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
         lengths, counts, order, block = self._runs
         lengths = np.repeat(lengths, counts.astype(np.intp) + 1)  # of the rows as they are stored
         place = np.arange(len(rows))
@@ -188,9 +190,9 @@ class SparseRows(LocalRows):
     def _skips(self, c: Floats) -> bool:
         """Decide whether skipping rows with c_i = 0 is worth a branch.
 
-        It is if reading a row is expensive, or if few c_i are not 0.
+        It is if reading a row is expensive (column indices of more than 2 bytes), or if only a few c_i are not 0.
 
-        With short rows in the cache, a mispredicted branch costs more than the row.
+        It never is for short rows: in the cache, a mispredicted branch costs more than such a row.
         """
         if self.nnz < _SHORT * len(c):
             return False
@@ -249,7 +251,7 @@ class DenseRows(LocalRows):
         return self.shape[0] * self.shape[1]
 
     def take(self, rows: NDArray[np.bool_]) -> DenseRows:
-        """Return a copy of those rows, normalized in the same way. Local, one pass over the entries.
+        """Return a copy of the rows that `rows` marks, normalized in the same way. Local, one pass over the entries.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Normalization of rows to a common size, by column (standard, maxabs) or by row (l2), which keeps zeros zero.
+"""Normalization of rows to a common size, by column (standard, maxabs) or by row (l2). Zeros stay zero.
 
     standard    x_ij / s_j       s_j the standard deviation of column j, with the zeros counted
     maxabs      x_ij / m_j       m_j = max_i |x_ij|
@@ -31,8 +31,8 @@ KINDS = ("none", *BY_COLUMN, "l2")
 CONSTANT = 8 * float(np.finfo(float).eps)
 """A column counts as constant if its standard deviation is at most this share of its largest absolute entry."""
 _BITS = 26
-"""Numbers are rounded to two whole numbers of this many bits before they are added. So sums are exact and do not depend
-on how the rows are distributed.
+"""Before numbers are added, each is rounded and split into two whole numbers of this many bits (`_whole`). So sums are
+exact and do not depend on how the rows are distributed.
 """
 
 
@@ -135,8 +135,9 @@ def fit(
     comm : Communicator
         The ranks.
     measured : (m,) bool with m <= p, optional
-        Which columns hold numbers that were measured. Others keep the factor 1, and so do columns whose numbers are 0
-        and 1: their sizes say how frequent something is, and dividing by them would make the rare large. None: all.
+        Which columns hold numbers that were measured. The other columns keep the factor 1, and so do columns that hold
+        no other numbers than 0 and 1: the size of such a column says how frequent something is, and dividing by it
+        would make what is rare large. With None, all columns are normalized.
     """
     if kind not in BY_COLUMN:
         return Normalization(kind)  # needs no vector of length p

@@ -8,16 +8,17 @@ number. For each row the random generator SplitMix64 (Steele, Lea & Flood 2014) 
 b-th number is converted to a Poisson number by the inverse of the distribution function. So no rank needs to know the
 draws of others, and the replicates of two models on the same rows use the same draws: they are paired.
 
-PRBEP of a replicate depends on the row at its n+-th place, where n+ is the number of positives of the replicate. This
-row is within about sqrt(n+) places of the n+-th place of the data. Precision at K depends on the row at the K-th place,
-which is within about sqrt(K) places. So a window of places around that place is chosen. For each replicate, one pass
-over the rows adds up how often these are drawn: all rows above the window, all positives below the window, and the rows
-at each different score in the window. Negatives below the window need not be drawn. One Allreduce for each block of
-replicates adds the ranks' tables. If the place of a replicate is outside the window, the replicate is computed again
-with a wider one.
+Places are counted from the highest score. PRBEP of a replicate depends on the row at place n+ of the replicate, where
+n+ is the number of its positives. In the data, this row is within about sqrt(n+) places of place n+. Precision at K
+depends on the row at place K of the replicate, which is within about sqrt(K) places of place K of the data. So a window
+around that place of the data is chosen. For each replicate, one pass over the rows adds up how often the following are
+drawn: all rows above the window, all positives below the window, and the rows at each different score in the window.
+Negatives below the window need not be drawn. One Allreduce for each block of replicates adds the ranks' tables. If the
+place of a replicate is outside the window, the replicate is computed again with a wider one.
 
-Cost for B replicates: B draws of about 5 ns for each positive and for each negative in the window or above it. In total
-16 B U bytes by Allreduce, with U <= 41 + 17 sqrt(n+) different scores in the window. `BLOCK` numbers of memory.
+Cost for B replicates: B draws of about 5 ns for each positive, and for each negative in the window or above it. The
+Allreduces move 16 B U bytes in total, where U <= 41 + 17 sqrt(n+) is the number of different scores in the window. The
+tables take the memory of `BLOCK` numbers, or of one replicate if that is more.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def top_k_replicates(
 ) -> tuple[Floats, Floats]:
     """Compute replicates of precision@k and of recall@k, the same on every rank. **Collective.**
 
-    The parameters are those of `prbep_replicates`; K counts the rows of a replicate. Recall is NaN where no positive
-    row was drawn, and both are NaN if there are fewer than k rows.
+    The parameters are those of `prbep_replicates`. A row that a replicate draws several times takes as many of the k
+    places. Recall is NaN where no positive row was drawn, and both are NaN if the data have fewer than k rows.
     """
     tp, n_pos = _replicates(scores, labels, rows, k, replicates, seed, comm)
     with np.errstate(invalid="ignore"):
@@ -130,9 +131,9 @@ def _replicates(
 class _Window(NamedTuple):
     """This rank's rows that are drawn, each with a key and a column of the table.
 
-    The random generator of a row starts at its key, and its draws are counted in its column. There are two columns, for
-    negatives and positives, for the rows above the window, then two for each different score in the window, from the
-    highest to the lowest, and one for the positives below the window.
+    The random generator of a row starts at its key, and its draws are counted in its column. The first two columns are
+    for the negatives and the positives above the window. Two columns for each different score in the window follow,
+    from the highest score to the lowest. The last column is for the positives below the window.
     """
 
     keys: NDArray[np.uint64]
@@ -166,7 +167,8 @@ def _of_tables(table: NDArray[np.int64], k: int | None, whole: bool) -> tuple[Fl
     """Return the true positives at the place of each replicate, and its positive rows, from the tables (B, columns).
 
     The true positives are infinite if the place is outside the window, and NaN if there is no positive row. `whole`
-    says whether the window reaches down to the last row: then all rows are among the k highest, if there are fewer.
+    says whether the window reaches down to the last row. Then a replicate with fewer than k rows has all of them among
+    its k highest.
     """
     n_pos = table[:, 1::2].sum(axis=1) + table[:, -1]
     all_rows, positive = table[:, 0:-1:2] + table[:, 1::2], table[:, 1::2]

@@ -13,24 +13,24 @@ Clarke-Pearson 1988):
 PRBEP is a mean over positives: a positive counts 1 if it is among the n+ highest scores, and 0 if not. The threshold,
 the n+-th highest score, is different for each sample of rows. Because of this, PRBEP usually varies less than its
 binomial variance PRBEP (1 - PRBEP) / n+ says; it varies more if rows at the threshold are positive more often than
-those above it. Bootstrap replicates (`distsms.metrics.bootstrap`) take account of this. The result is the wider of the
-binomial and the bootstrap interval.
+those above it. Bootstrap replicates (`distsms.metrics.bootstrap`) take account of this. The result is the smallest
+interval that contains both the binomial and the bootstrap interval.
 
 The limits of a single mean (`limits`) are quantiles of Beta distributions. The mean and variance of the distribution
-are those of the rows and one more row in each class, whose value is assumed: the worst possible value for the lower
-limit, and the best possible value for the upper limit. If all values are 0 or 1, these are the limits of Clopper &
-Pearson (1934). The bound of Learned-Miller & Thomas (2019) is of the same kind. Such limits also exist if there are few
-rows, or if the measure is 0 or 1.
+are computed from the rows and from one additional row in each class. The additional rows have the worst possible value
+for the lower limit, and the best possible value for the upper limit. If all values are 0 or 1, these are the limits of
+Clopper & Pearson (1934). The bound of Learned-Miller & Thomas (2019) is of the same kind. Such limits also exist if
+there are few rows, or if the measure is 0 or 1.
 
-Differences are between two results on the same rows, and they are paired: the difference is taken in each row before
-its square is. ROCArea uses Student's t distribution; the degrees of freedom are the number of rows of the rarer class,
-less one. PRBEP uses percentiles of the replicates' differences.
+A difference is one between two results on the same rows, and it is paired: the two results are subtracted row by row,
+and the variance is that of these differences. ROCArea uses Student's t distribution; the degrees of freedom are the
+number of rows of the rarer class, less one. PRBEP uses percentiles of the replicates' differences.
 
-In cross-validation, the rows of all k folds are treated as one sample, each as a deviation from the mean of all. But
-the models of the folds share training rows, and other training rows would give other models. So the variance is
-enlarged as by Nadeau & Bengio (2003): 1/k is replaced by 1/k + n_test / n_train, where n_test / n_train = 1 / (k - 1).
-They estimate the variance of a fold from the spread of k values. Here it is estimated from the rows, of which there are
-many more.
+In cross-validation, the rows of all k folds are treated as one sample, and the deviation of each row is that from the
+mean of all. But the models of the folds share training rows, and other training rows would give other models. So the
+variance is enlarged as by Nadeau & Bengio (2003): 1/k is replaced by 1/k + n_test / n_train, where n_test / n_train = 1
+/ (k - 1). They estimate the variance of a fold from the spread of k values. Here it is estimated from the rows, of
+which there are many more.
 
 A p-value is two-sided, for the hypothesis "both are equally good". The program
 `scripts/experiments/coverage.py` simulates how reliable all of this is.
@@ -330,10 +330,11 @@ def _enlarged(found: MeanEstimate, replicates: Floats) -> Floats:
 
 
 def _quantile(drawn: Floats, level: float, side: int) -> float:
-    """Return the lower (0) or upper (1) end of the interval: always a value that was drawn, the outer of two.
+    """Return the lower (0) or upper (1) end of the interval. It is always one of the replicates.
 
-    So an interval excludes 0 just if the p-value is below 1 - level. PRBEP has few different values, and a value
-    between two of them would exclude 0 earlier.
+    If the quantile is between two replicates, the outer one is returned. So an interval excludes 0 if the p-value is
+    below 1 - level, and otherwise only if the p-value exceeds this by less than 2 / (1 + B). PRBEP has few different
+    values, and an end between two of them would exclude 0 earlier.
     """
     if side == 0:
         return float(np.quantile(drawn, 0.5 - level / 2, method="lower"))

@@ -1,9 +1,10 @@
 """ROC and precision-recall curves over all ranks, thinned out for drawing, and histograms of scores.
 
 A curve consists of the counts (tp, fp) at descending thresholds. The counts are exact, but there are only as many
-thresholds as a picture needs. For each class, each rank proposes every s-th of its sorted scores, and its 1st, 2nd,
-4th, 8th, ... highest score. One Allreduce counts all rows at the thresholds that the ranks propose. A point is left out
-if both its rates differ by less than 1/`STEPS` from those of the point before. No rank sends anything of size n.
+thresholds as a picture needs. For each class, each rank proposes every s-th of its sorted scores (`_offer` chooses s),
+and its 1st, 2nd, 4th, 8th, ... highest score. One Allreduce counts all rows at the thresholds that the ranks propose.
+Beyond the first few points, a point is left out if both its rates differ by less than 1/`STEPS` from those of the last
+point that was kept. No rank sends anything of size n.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class Curve:
         return np.concatenate([[np.nan], self.tp[1:] / (self.tp[1:] + self.fp[1:])])
 
     def precision_recall(self) -> tuple[Floats, Floats]:
-        """Return recall and precision for drawing: of these points, and of more where two are far apart.
+        """Return recall and precision for drawing: at these points, and between them where two are far apart.
 
         Between two points precision is what a random order of the rows between them is expected to give. That is not a
-        straight line: with ties, a measure of the K highest scores lies on this curve, and beside a straight line.
+        straight line: if scores tie, precision and recall at K lie on this curve, and not on a straight line.
 
         References
         ----------
@@ -89,8 +90,9 @@ def curve(scores: Floats, labels: NDArray[np.int8], comm: Communicator, also: Se
 
     Notes
     -----
-    Between two neighbouring points there is at most about 3/`STEPS` of each class, unless many rows have the same
-    score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log n_local) time.
+    Between two neighbouring points there are at most about 3/`STEPS` of the rows of each class, unless many rows have
+    the same score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log
+    n_local) time.
     """
     classes = [np.sort(scores[labels > 0]), np.sort(scores[labels < 0])]
     n = comm.sum(np.array([len(ordered) for ordered in classes]))

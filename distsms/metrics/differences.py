@@ -1,9 +1,9 @@
 """How much better one model is than another at any measure, on the same rows, with a paired interval.
 
-ROCArea and PRBEP are compared as `distsms evaluate` compares them (`distsms.metrics.confidence`), precision@K and
-recall@K by the bootstrap replicates of both models, which use the same draws. The error rate and F-beta depend only on
-how many rows of each class both models, one of them or none call positive. In a bootstrap replicate over rows these
-eight numbers are independent Poisson numbers.
+ROCArea and PRBEP are compared as `distsms evaluate` compares them (`distsms.metrics.confidence`). Precision@K and
+recall@K are compared by the bootstrap replicates of both models, which use the same draws. The error rate and F-beta
+depend only on eight numbers: how many rows of each class are called positive by both models, by the first alone, by the
+other alone, and by neither. In a bootstrap replicate over rows these eight are independent Poisson numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class JudgedRows(NamedTuple):
     scores : pair of ndarray, shape (n_local,)
         Those of the first and of the other model.
     thresholds : pair of float
-        From which score on each model calls a row positive.
+        The score from which on each model calls a row positive.
     """
 
     labels: Labels
@@ -50,7 +50,7 @@ class JudgedRows(NamedTuple):
 def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Interval:
     """Return how much better the first model is, with its interval of level `LEVEL`. **Collective.**
 
-    For the error rate, of which less is better, it is how much smaller it is.
+    For the error rate, where smaller is better, this is the other model's error rate minus the first one's.
     """
     labels, both = judged.labels, judged.scores
     n_pos, n_neg = map(int, comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
@@ -78,7 +78,7 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
 
 
 def _interval(method: str, *found: float, counts: tuple[int, int]) -> Interval:
-    """Return an interval, or with too few rows the reason for none; `found` are value, error, low and high."""
+    """Return an interval of value, error, low and high; with too few rows, the reason instead of limits."""
     value, error, low, high = found
     if why := confidence.too_few(counts):
         low = high = math.nan

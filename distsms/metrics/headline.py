@@ -18,8 +18,8 @@ def decision_threshold(calls_positive: int | None, scores: Floats, labels: Label
     Parameters
     ----------
     calls_positive : int or None
-        How many rows the measure calls positive (see `distsms.losses.base.Loss`). None if it calls the rows positive
-        whose score is at least 0.
+        How many rows the measure calls positive (see `distsms.losses.base.Loss`). None if it calls a row positive
+        whenever its score is at least 0.
     scores, labels : (n_local,)
         This rank's scores, and labels +1 or -1, without rows that are left out of the training.
     comm : Communicator
@@ -57,8 +57,8 @@ def chooser_value(name: str, scores: Floats, labels: Labels, threshold: float, c
     Parameters
     ----------
     name : str
-        As `check_chooser` accepts it. K of precision@K and recall@K counts these rows; where there are fewer, all of
-        them are taken.
+        As `check_chooser` accepts it. In precision@K and recall@K, K counts the rows given here; if there are fewer
+        than K, all of them are taken.
     scores, labels : ndarray of shape (n_local,)
         This rank's rows that count.
     threshold : float

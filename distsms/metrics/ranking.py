@@ -91,7 +91,7 @@ def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ran
 
 
 class TopK(NamedTuple):
-    """Measures of the k highest scores. Over rows that tie at the k-th place, they are means over all orders.
+    """Measures of the k highest scores. If rows tie at the k-th place, they are means over all orders of these rows.
 
     Attributes
     ----------
@@ -99,8 +99,8 @@ class TopK(NamedTuple):
         Precision@k and recall@k. Both are NaN if there are fewer than k rows or a score is not finite. Recall is also
         NaN if no row is positive.
     threshold : float
-        The mean of the k-th and the next lower score, so that about k rows are called positive. If rows tie at the k-th
-        place, it is the k-th score. NaN where precision is.
+        The mean of the k-th and the next lower score, so that about k rows are called positive. It is the k-th score
+        itself if the next place has the same score, or if no score is lower. NaN where precision is.
     """
 
     precision: float
@@ -154,8 +154,8 @@ def top_k_shares(scores: Floats, k: int, comm: Communicator) -> Floats:
     Returns
     -------
     (n_local,) float64
-        1 above the k-th score and 0 below it. The rows tied there share the remaining places equally. All 0 if there
-        are fewer than k rows.
+        1 above the k-th score and 0 below it. The rows with exactly the k-th score share the remaining places equally.
+        All 0 if there are fewer than k rows.
     """
     n = int(comm.sum(np.array([len(scores)]))[0])
     at = select(scores, k, comm) if 1 <= k <= n else np.nan
@@ -237,7 +237,7 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
 
     Notes
     -----
-    The cost is that of `rocarea`, and one more Allreduce as long as the piece, for each piece.
+    The cost is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows.
     """
     low, high, lengths = _classes(scores, labels, comm)
     found = np.zeros(len(scores), np.int64)
@@ -339,14 +339,14 @@ def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicat
     n_pos, undefined, *different = map(int, comm.sum(np.array(sizes)))
     if undefined or not n_pos:
         return float("nan")
-    # Each score in the sample stands for `step` scores, or fewer for the last one of a rank and class. So the ranks of
+    # Each score in the sample stands for `step` scores, or fewer for the last one of a rank and class. So the places of
     # the sample's quantiles among all scores are wrong by at most 2 P steps.
     step = -(-sum(different) // (SAMPLE * comm.size))
     own = np.concatenate([values[::step] for values, _ in classes])
     sample = np.sort(comm.allgather_rows(own, comm.allgather(len(own))))
     splitters = sample[len(sample) * np.arange(1, comm.size) // comm.size]
     ranges = [_own_range(values, counts, splitters, comm) for values, counts in classes]
-    # For each positive, how many rows of either class have at least its score.
+    # For each positive, how many positives and how many negatives have at least its score.
     positive, counts, _ = ranges[0]
     tp, fp = (reach[np.searchsorted(values, positive)] for values, _, reach in ranges)
     return float(comm.sum(np.array([np.sum(counts * (tp / (tp + fp)))]))[0] / n_pos)
@@ -355,11 +355,12 @@ def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicat
 def _own_range(
     values: Floats, counts: NDArray[np.int64], splitters: Floats, comm: Communicator
 ) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-    """Return this rank's range of a class.
+    """Return the scores of a class that are in this rank's range.
 
     Collective. The parameters are this rank's different scores, sorted, and the number of rows that have them. The
-    results are: the m sorted scores in this rank's range, (m,); how many rows of all ranks have them, (m,), in parts
-    that the ranks sent; and (m + 1,), for each place in this order, how many rows of all ranks are at or after it.
+    results are: the m sorted scores in this rank's range, (m,), where a score occurs once for each rank that sent it;
+    how many rows of that rank have it, (m,); and for each place in this order, and for its end, how many rows of all
+    ranks are at or after it, (m + 1,).
     """
     to = np.bincount(np.searchsorted(splitters, values, "right"), minlength=comm.size)
     values, counts = (comm.alltoall_rows(array, to)[0] for array in (values, counts))

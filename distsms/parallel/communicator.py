@@ -235,7 +235,8 @@ class Communicator:
 
 def self_communicator() -> Any:
     """Return mpi4py's communicator of this process alone, for libraries that need one; None without mpi4py."""
-    # A process that no launcher started needs no daemon of Open MPI beside it. Launched ones do not read this.
+    # Without this variable, Open MPI starts a daemon beside a process that no launcher started. Launched processes do
+    # not read it.
     os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
     try:
         from mpi4py import MPI

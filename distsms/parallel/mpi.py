@@ -24,7 +24,7 @@ from distsms.parallel.shared_memory import Replica
 LAUNCHER = re.compile(
     "(OMPI_COMM|PMI|PMIX(?!_MCA)|MPI|MPIRUN|HYDRA?|MV2|MPISPAWN|SLURM|PALS|ALPS|FLUX|JSM|PBS|LSB|PRTE(?!_MCA)|MPIEXEC)_"
 )
-"""Names of variables that launchers of MPI, and schedulers that start ranks, give to their processes."""
+"""Matches environment variables that MPI launchers, and schedulers that start ranks, set for their processes."""
 
 
 class MPICommunicator(Communicator):
@@ -203,7 +203,7 @@ def launched_size() -> int:
 
 
 def _launched() -> bool:
-    """Return whether anything in the environment may come from a launcher of ranks, whichever it is."""
+    """Return whether any environment variable may come from some launcher of ranks."""
     return any(LAUNCHER.match(name) for name in os.environ)
 
 

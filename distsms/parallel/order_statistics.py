@@ -1,25 +1,26 @@
 """Find the k-th largest score over all ranks, and roots of sums of ramps, with a few small Allreduces.
 
-The row i of any rank has a position z_i and a ramp. A ramp is a function of tau that is 0 at first, rises linearly to
-1, and stays 1. It starts or ends to rise at z_i; its head is where it starts, its tail is where it ends, and both are
-called kinks. G(tau) is the sum of the ramps of all rows. A root is a tau at which G(tau) equals a given target. If the
-width of the ramps is 0, they are steps, and the root is the target-th smallest position. This module replaces
-Algorithms 2 and 3 of JMLR.
+Each row i of any rank has a position z_i and a ramp. A ramp is a function of tau that is 0 at first, rises linearly to
+1, and stays 1. The ramp of a positive row starts to rise at z_i, and that of a negative row reaches 1 there. A ramp
+starts to rise at its head and reaches 1 at its tail; both are called kinks. G(tau) is the sum of the ramps of all rows.
+A root is a tau at which G(tau) equals a given target. If the width of the ramps is 0, they are steps, and the root is
+the target-th smallest position. This module replaces Algorithms 2 and 3 of JMLR.
 
 The search begins with an interval that contains the root, called the bracket, which is divided into K buckets. One pass
 over the rows computes how G changes in each bucket, and one Allreduce adds the tables of the ranks. Then G is known at
 the edges of all buckets. The bucket in which G reaches the target is divided into K buckets again, and so on. K and the
-scale are powers of two, and positions in the bracket are rounded to a grid. So the division has no rounding errors, and
-a kink is in the same bucket in every round. No summand is negative, so no digits are lost by cancellation, however
-narrow the ramps are. If the grid is too coarse (because of ties, or because the ramps are narrower than the grid), the
-last bucket becomes a new bracket with a finer grid.
+factor by which positions are scaled are powers of two, and positions in the bracket are rounded to a grid. So the
+division has no rounding errors, and a kink is in the same bucket in every round. No summand is negative, so no digits
+are lost by cancellation, however narrow the ramps are. If the grid is too coarse (because of ties, or because the ramps
+are narrower than the grid), the last bucket becomes a new bracket with a finer grid.
 
-Cost of a search: one pass over the local rows and an Allreduce of 8 (4 K + 3) bytes, or of 8 (3 K + 3) for steps, which
-is 16 and 12 KiB. Then, with m kinks in the first bracket, there are about log_K m more Allreduces, each with a pass
-over the rows of these kinks, or over all rows if these do not fit into the buffer. If the root is not in the first
-bracket, one more pass and two or three more Allreduces are needed; about a hundred, if some scores are as large as
-1e300. In a bracket there are never more than LEVELS (1 + REFINEMENTS) rounds. Memory: 2 n_local bytes and 32 KiB,
-allocated once. All ranks take the same decisions, because an Allreduce gives identical numbers to all of them.
+Cost of a search: it begins with one pass over the local rows and an Allreduce of 8 (4 K + 3) bytes (16 KiB), or for
+steps of 8 (3 K + 3) bytes (12 KiB). If there are m kinks in the first bracket, about log_K m more Allreduces follow.
+With each of them goes a pass over the rows that have these kinks, or over all rows if those do not fit into the buffer.
+If the root is not in the first bracket, one more pass and two or three more Allreduces are needed, or about a hundred
+Allreduces if some scores are as large as 1e300. No bracket needs more than LEVELS (1 + REFINEMENTS) rounds, those of
+its refinements included. Memory: 2 n_local bytes and 32 KiB, allocated once. All ranks take the same decisions, because
+an Allreduce gives identical numbers to all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from distsms.utils.typing import Floats
 LEVELS = 3  # how often a bracket is divided before its last bucket becomes a new bracket
 # The largest number of new brackets. Each is narrower by 27 bits, so 80 lead from the largest float to the smallest.
 REFINEMENTS = 80
-ENOUGH = 3  # the largest number of new brackets after the bucket has become as narrow as one float
+ENOUGH = 3  # the largest number of new brackets if the bucket is as narrow as the distance between two floats
 GRID = 42  # positions are rounded to multiples of 2^-42 buckets
 MOVES_WIDE = (
     8.0  # the first bracket extends to both sides of the last root by this many times the last change of the root,

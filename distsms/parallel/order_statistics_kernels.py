@@ -15,7 +15,7 @@ BLOCK = 512  # number of rows that are processed together
 LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
 
 
-@njit(fastmath=False)  # given, since Numba would otherwise inline this function with the fastmath of its caller
+@njit(fastmath=False)  # explicit, since Numba would otherwise inline this function with its caller's fastmath
 def _kinks(score, kind, shift, width, scale, lift, origin):  # type: ignore[no-untyped-def]
     """Return the positions of a row's head and tail on the grid, where all ramps have exactly the same length."""
     place = (score + (shift if kind == NEGATIVE else 0.0)) * scale * lift - origin
@@ -87,7 +87,7 @@ def collect(scores, kinds, shift, width, scale, lift, origin, left, right, start
 
 @njit()
 def tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
-    """Add rows to a table with the change of G in each bucket, without the ramps that rise throughout the bucket.
+    """Add rows to a table of how G changes in each bucket, apart from ramps that rise throughout the bucket.
 
     For ramps the table is (K, 4). Column 0 is the number of rows with both kinks in the bucket. The other columns are
     for the rows with one kink in the bucket: the summed lengths of the parts of their ramps inside the bucket, in units

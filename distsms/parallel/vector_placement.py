@@ -23,7 +23,7 @@ SPREAD_FROM = 2**20
 over ranks.
 """
 SHARED_FROM = 2**17
-"""Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB."""
+"""Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB or more."""
 PIECE = 2**17
 """Number of elements in a piece, where a reduction proceeds in pieces."""
 STEPS = ("root", "spread")
@@ -77,7 +77,7 @@ class RootVectors(Vectors):
         return self._room_for_copies(k).broadcast(slices)
 
     def buffer(self, k: int) -> Floats:
-        # On the root the result is a view of this buffer, which the caller keeps: so it is a new one each time.
+        # On the root, `sum_buffer` returns a view of this buffer, and the caller keeps it. So the root needs a new one.
         return np.empty(k * self.p + 1) if self.runs_solver else super().buffer(k)
 
     def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:

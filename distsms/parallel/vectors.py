@@ -1,4 +1,4 @@
-"""The solver's vectors of length p, and the operations on them: what all places where they may be held have in common.
+"""The solver's vectors of length p, and the operations on them, wherever the vectors are held.
 
 A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions. So
 they decide only by numbers that are identical on all of them: sums over ranks, since an Allreduce gives the same number
@@ -75,7 +75,7 @@ class Vectors(ABC):
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         """Return the ways to sum an array over ranks, by name.
 
-        Each takes a rank's summand and returns what the rank is to hold.
+        Each takes this rank's summand and returns this rank's part of the sum.
         """
 
     @abstractmethod
@@ -229,7 +229,8 @@ class Vectors(ABC):
         Returns
         -------
         (k,) float64
-            The error of each is at most `longest_sum` times the unit roundoff times the product of the two norms.
+            The inner products. The error of each is at most `longest_sum` times the unit roundoff times the product of
+            the two norms.
         """
         starts = range(0, max(len(b), 1), SUMMED)  # matmul, since np.dot would copy slices that are not contiguous
         return self.sum_values(
@@ -258,8 +259,8 @@ class Vectors(ABC):
 
         Notes
         -----
-        Computed by QR. Its rounding errors are relative to the vectors' own norms, while inner products would square
-        them. Cost: 2 length k^2.
+        The computation is by QR, whose rounding errors are relative to the norms of the vectors. Those of inner
+        products would be relative to the squares of the norms. Cost: 2 length k^2.
         """
         found = np.empty((0, len(A)))
         for start in range(0, A.shape[1], SUMMED):

@@ -35,7 +35,7 @@ class Watchdog:
     Parameters
     ----------
     timeout : float
-        The job ends if a rank is idle or not heard from for this many seconds. With 0, and without /proc, there is no
+        The job ends if a rank is idle or not heard from for this many seconds. With 0, or without /proc, there is no
         watcher.
     """
 

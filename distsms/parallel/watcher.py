@@ -7,9 +7,9 @@ on a disk, does neither: it is idle.
 
 The watchers of a job report by UDP to the root's watcher how long their ranks have been idle, and the root's watcher
 answers. If a rank has been idle for too long, or its watcher has been silent for too long, the root's watcher prints
-this and makes every watcher kill its rank.
-A watcher that no longer hears from the root's watcher kills its own rank. If the launcher does not end after that, it
-is killed, too: mpirun may wait for a host that is no longer reachable. A launcher that is stopped ends the job as well.
+which rank it is and makes every watcher kill its rank. A watcher that no longer hears from the root's watcher kills its
+own rank. If the launcher does not end after that, it is killed, too: mpirun may wait for a host that is no longer
+reachable. The job ends as well if the launcher is stopped (suspended) for too long.
 
 A watcher that was never heard from (because of a firewall, say) is ignored. A watcher that notices that it has itself
 been asleep, because the whole job was suspended, allows the others the same time.
@@ -97,7 +97,7 @@ class Message(NamedTuple):
 
     kind: str  # one of KINDS
     rank: int  # the sender's
-    number: int  # larger than that of the sender's message before
+    number: int  # larger than in the sender's previous message
     idle: float  # seconds for which the sender's rank has been idle
     about: str  # where the sender's rank runs and what state it is in, for people
 
@@ -143,7 +143,7 @@ class Watcher:
         self.sockets = sockets
         for sock in sockets:
             sock.setblocking(False)
-        self.number, self.heard = 0, dict.fromkeys(self.others, 0)  # of the messages sent, and of each rank's last one
+        self.number, self.heard = 0, dict.fromkeys(self.others, 0)  # of the last message sent, and of each rank's last
         self.parent = os.getppid()
         self.launcher = _parent(self.parent)
         self.activity = Activity(self.parent, BUSY_SHARE * self.timeout)
@@ -302,7 +302,7 @@ def _rank_of(pid: int) -> str:
 
 
 def _connected(address: str, port: int) -> socket.socket:
-    """Return a UDP socket at the address of this host from which the root is reached, open to the root alone."""
+    """Return a UDP socket that is connected to this address of the root, and so receives from there alone."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with contextlib.suppress(OSError):  # there is no way from here to this address of the root
         sock.connect((address, port))

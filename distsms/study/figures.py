@@ -153,7 +153,7 @@ def _objective(
 def _excess(axes: Any, runs: Sequence[CompletedRun], reference: Reference, styles: dict[str, dict[str, Any]]) -> None:
     """Draw the best J minus the least J known.
 
-    Since the axis is logarithmic, values below a tenth of the uncertainty of the least J are drawn there.
+    Since the axis is logarithmic, values below a tenth of the uncertainty of the least J are drawn at this tenth.
     """
     floor = reference.uncertainty / 10
     axes.set_yscale("log")
@@ -171,7 +171,8 @@ def _tested(axes: Any, runs: Sequence[CompletedRun], reference: Reference, style
     lowest = []
     for run in (run for run in runs if run.test):
         values = 100 * run.test[run.spec.measure]
-        # At w = 0, the first evaluation, all scores tie. Test rows of one class have no measure (NaN).
+        # The first evaluation is left out, since all scores tie at w = 0, and so is NaN, the measure if all test rows
+        # are of one class.
         shown = (run.test["evaluation"] > 1) & np.isfinite(values)
         if shown.any():
             values = values[shown]

@@ -176,7 +176,7 @@ class Runner:
 
 
 class SavedIterates:
-    """Saves the best w so far after some of the evaluations, which become rarer during the run.
+    """Saves the best w so far after some of the evaluations, at intervals that grow during the run.
 
     The vectors are in a file without a name, which disappears with the process. Each takes 8 p bytes. A run of 1000
     evaluations saves about 50 of them.

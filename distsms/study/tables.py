@@ -78,7 +78,7 @@ def time_to(run: CompletedRun, least: float, share: float) -> TimeToTarget:
 
 
 def best_lambda(runs: Sequence[CompletedRun], measure: str) -> float | None:
-    """Return the lambda whose run of least J has the best test measure, or None without test rows.
+    """Return the lambda with the best test measure, that of its run with the least J; None without test rows.
 
     Measures are compared in per cent with two decimals, as the paper prints them. If several are equal, the largest
     lambda is chosen.
@@ -164,8 +164,8 @@ def table2(runs: Sequence[CompletedRun], every_lambda: bool = False) -> tuple[li
     """Return the header and the rows of the paper's table 2.
 
     There is a row for each measure, at the lambda of the best test measure, or with `every_lambda` a row for each
-    measure and lambda. A row has the test measure; the least J known, and the largest share of it by which the minimum
-    can be smaller; and the seconds and evaluations that each method needed to come within 1 % of the least J known.
+    measure and lambda. A row has the test measure; the least J known, and by which share of it the minimum can at most
+    be smaller; and the seconds and evaluations that each method needed to come within 1 % of the least J known.
     """
     methods = list(dict.fromkeys(run.spec.method for run in runs))
     lines = []

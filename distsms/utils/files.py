@@ -62,14 +62,14 @@ trap '' HUP INT TERM USR1 USR2
 cat
 for attempt in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done
 """
-"""Removes a folder as soon as nobody has the other end of its input any more."""
+"""A shell script that removes a folder once its input is closed, which the end of this process also does."""
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Yield a new folder, which is removed at the end, even if this process is killed meanwhile.
 
-    A process of its own waits for the end of this one, and removes the folder.
+    A second process waits for the end of this one, and removes the folder.
     """
     folder = Path(tempfile.mkdtemp(prefix="distsms-shards-"))
     remover = subprocess.Popen(  # noqa: S603 - these are our own words

@@ -33,8 +33,8 @@ def terminal_width() -> int:
 def wrap(text: str, width: int) -> str:
     """Break lines that are wider than `width` at spaces.
 
-    A line with a label, such as "data      train.svm: ...", goes on below what follows the label. Words are never cut,
-    so that names of files can be copied.
+    The continuation of a line with a label, such as "data      train.svm: ...", is indented to begin below the text
+    after the label. Words are never cut, so that names of files can be copied.
     """
     lines = []
     for line in text.split("\n"):
@@ -61,9 +61,9 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]], width: in
     rows : sequence of sequences
         Cells are strings, or numbers, which are printed with four significant digits.
     width : int, optional
-        The most characters in a line; by default those of the terminal. Where the table is wider, headers and then
-        long texts are folded. If that does not suffice, the columns are printed in several tables, one below the
-        other, each of which begins with the first column.
+        The maximum number of characters in a line; by default the width of the terminal. If the table is wider, first
+        headers and then long texts are folded. If that does not suffice, the columns are printed in several tables, one
+        below the other, each of which begins with the first column.
     """
     width = width or terminal_width()
     cells = [list(header), *[[cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in rows]]
@@ -115,7 +115,7 @@ def _write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> str:
     written = []
     for number, row in enumerate(zip(*columns, strict=True)):
         if number and len(columns) > 1 and not any(text for lines in row[1:] for text in lines):
-            continue  # nothing is said of this row here
+            continue  # this row has no text in these columns
         for line in zip_longest(*row, fillvalue=""):
             padded = [
                 text.ljust(size) if to_left else text.rjust(size)
@@ -152,5 +152,5 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_objective(value: float) -> str:
-    """Format a value of the objective with eight digits after the point, or as 1.2345679e-12 where these do not do."""
+    """Format a value of the objective with eight digits after the point; very small or large ones as 1.2345679e-12."""
     return f"{value:.8f}" if value == 0 or 1e-4 <= abs(value) < 1e5 else f"{value:.7e}"

@@ -57,10 +57,10 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _without_compiler(load: Callable[..., Any], load_only: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that loads a compiled version without what only compiling needs.
+    """Return a method that loads a compiled version without importing what is needed only to compile.
 
-    Numba imports its implementation of all of Python and NumPy before it looks into the cache: 0.2 s for each process.
-    Compiled code needs none of it but the runtime that counts references.
+    Numba imports its implementation of all of Python and NumPy before it looks into the cache, which takes 0.2 s in
+    each process. Compiled code needs none of it but the runtime that counts references.
     """
 
     def loaded(signature: Any, target: Any) -> Any:

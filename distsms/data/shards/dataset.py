@@ -121,8 +121,8 @@ def load(
         With (k, m), this rank reads the rows that rank k of m ranks would read, and no rows if k = m. By default (rank,
         number of ranks).
     budget : MemoryBudget, optional
-        The memory that this rank may use for its rows. Rows that do not fit are streamed, with the same results. No
-        columns may be left out then. With None, all rows are held in memory.
+        The memory that this rank may use for its rows. Rows that do not fit are streamed, with the same results. With a
+        budget, no columns may be left out. With None, all rows are held in memory.
 
     Returns
     -------

@@ -27,7 +27,7 @@ from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 
 FORMAT = "distsms-shards"
 VERSION = 2
-"""The version of manifests of tables, whose encoding older programs would not understand; others have version 1."""
+"""The version of manifests of data from tables, whose encoding older programs would not know; else it is 1."""
 SHARD_VERSION = 1
 MANIFEST = "manifest.json"
 COMPRESSIONS = ("none", "blosc-lz4")
@@ -85,12 +85,12 @@ class Manifest:
     creator: str
     ids: bool = False  # whether the rows have names
     table: Table | None = None  # the columns and categories of the features; None: columns have numbers only
-    columns: tuple[ColumnReport, ...] | None = None  # what the columns of the table were taken for
+    columns: tuple[ColumnReport, ...] | None = None  # how the columns of the table were interpreted
     normalization: Normalization = NOT_NORMALIZED  # for training; the shards hold the rows as they were
     split: dict[str, Any] | None = None  # for a part of the input; see `Splitter.record`
     compression: str = "none"  # of the arrays in the shards; see `distsms.data.shards.storage`
-    # These three are as `groupby.group_statistics` returns them; None if the rows have no groups or times, and if equal
-    # rows were not counted.
+    # These three are as `groupby.group_statistics` returns them. The first two are None if the rows have no groups or
+    # no times, the third is None if equal rows were not counted.
     group: dict[str, Any] | None = None
     time: dict[str, Any] | None = None
     doubles: dict[str, int] | None = None

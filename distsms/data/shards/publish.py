@@ -1,6 +1,6 @@
 """Prepare a directory for a data set, and publish the finished shards: give them their names, and write the manifest.
 
-The order of the steps ensures that a directory never has a manifest and the shards of another data set.
+The order of the steps ensures that a directory never has the manifest of one data set and the shards of another.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def publish(
     statistics: Mapping[str, Mapping[str, Any]] | None = None,
     columns: Sequence[ColumnReport] | None = None,
 ) -> Manifest:
-    """Make a data set of finished shards. Local: one rank (the root), after all ranks have finished theirs.
+    """Make finished shards a data set. Local: one rank (the root), after all ranks have finished theirs.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def publish(
     statistics : mapping, optional
         What the manifest says about groups, times and equal rows, from `groupby.group_statistics`.
     columns : sequence of ColumnReport, optional
-        What the columns of a table were taken for.
+        How the columns of a table were interpreted.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def publish(
     Notes
     -----
     If the directory held a data set, this function removes it. Its manifest is removed first, so that the directory
-    never has a manifest and the shards of another data set. Its shards are replaced or removed.
+    never has the manifest of one data set and the shards of another. Its shards are replaced or removed.
     """
     directory = Path(directory)
     named = [{**entry, "file": shard_name(number)} for number, entry in enumerate(entries)]
@@ -127,7 +127,7 @@ def publish(
             path.unlink()
     sync(directory)
     with atomic_write(manifest.path) as partial:
-        # Only without an indent it is written fast, which matters where a table has very many columns.
+        # Without an indent JSON is written faster, which matters if a table has very many columns.
         partial.write_bytes(json.dumps(record, indent=1 if len(columns or ()) < WIDE else None).encode())
     return manifest
 

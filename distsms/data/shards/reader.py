@@ -147,7 +147,7 @@ class OpenShard:
         )
 
     def search(self, missing: int) -> tuple[int, int]:
-        """Find the first row of the shard with at least `missing` (>= 1) rows and entries before it.
+        """Find the first row before which the shard has `missing` (>= 1) or more rows and entries, added up.
 
         Returns the row and the number of entries before it.
         """

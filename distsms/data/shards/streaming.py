@@ -52,7 +52,7 @@ class MemoryBudget(NamedTuple):
 
 
 def entry_bytes(manifest: Manifest) -> tuple[int, int]:
-    """Return the number of bytes of an entry in memory, and that in the files (0 for dense rows).
+    """Return the bytes of an entry in memory, and those in the files (0 for dense rows, whose form is the same).
 
     A sparse entry consists of a column index and a value; there is no value if all values are 1.
     """
@@ -174,7 +174,7 @@ class Stream(ABC):
         return sum(array.nbytes for arrays in in_memory for array in arrays if array is not None)
 
     def load(self, rows: Features, available: int) -> None:
-        """Read and check all parts, and keep some in memory, so that parts and buffers take `available` bytes. Local.
+        """Read and check all parts, and keep as many in memory as fit with the buffers into `available` bytes. Local.
 
         Raises InputError if the buffers alone do not fit, or if something is wrong with the files or the rows.
         """
@@ -199,7 +199,7 @@ class Stream(ABC):
                     self.bytes_per_pass += self._n_bytes(part)
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread's run with its entries; see `matrix.blocks.EntrySource`."""
+        """Yield each part of a thread, in order, with its entries; see `matrix.blocks.EntrySource`."""
         run = self._runs[thread]
         buffer_of = {part.first: k % 2 for k, part in enumerate(run)}
         missing = [part for part in (run[::-1] if backward else run) if part.first not in self._kept]
@@ -224,7 +224,7 @@ class Stream(ABC):
                 reading.exception()  # wait until the reading thread no longer writes to a buffer
 
     def _read(self, parts: list[Part], buffer: Buffer, raw: Entries) -> Entries:
-        """Read the first of some parts into a buffer; ask the system to load the others."""
+        """Read the first of `parts` into a buffer; ask the operating system to load the others."""
         part, count = parts[0], parts[0].stop - parts[0].start
         arrays = tuple(None if array is None else array[:count] for array in buffer.arrays)
         if buffer.holds == part.first:

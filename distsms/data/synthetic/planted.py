@@ -9,8 +9,8 @@ before the rows are made:
   sums over the columns.
 - For other sparse rows a pilot sample is drawn, and its scores are corrected by the exact mean and variance.
 
-In tests with noise 0.5, the share of positives differed from the wanted share by at most 3 % of it for shares of 0.01
-or more, and by at most 10 % for 0.001, apart from chance.
+In tests with noise 0.5, the share of positives differed from the wanted share, apart from chance, by at most 3 % of the
+wanted share if that was 0.01 or more, and by at most 10 % of it if that was 0.001.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def write(
 
     Notes
     -----
-    Memory of a rank: a block and its largest shard, of which there are two copies for a moment.
+    Memory of a rank: a block, and the rank's largest shard, which is there twice for a moment.
     """
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
@@ -112,7 +112,7 @@ def write(
 
 
 def rows(source: RowSource, start: int, stop: int) -> LabelledRows:
-    """Return the global rows start..stop (start < stop) of a source.
+    """Return the global rows start..stop - 1 (start < stop) of a source.
 
     Local; blocks at the ends are made whole and then cut.
     """
