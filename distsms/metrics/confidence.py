@@ -28,8 +28,8 @@ number of rows of the rarer class, less one. PRBEP uses percentiles of the repli
 
 In cross-validation, the rows of all k folds are treated as one sample, and the deviation of each row is that from the
 mean of all. But the models of the folds share training rows, and other training rows would give other models. So the
-variance is enlarged as by Nadeau & Bengio (2003): 1/k is replaced by 1/k + n_test / n_train, where n_test / n_train = 1
-/ (k - 1). They estimate the variance of a fold from the spread of k values. Here it is estimated from the rows, of
+variance is enlarged as by Nadeau & Bengio (2003): 1/k is replaced by 1/k + n_test / n_train, where n_test / n_train
+is 1 / (k - 1). They estimate the variance of a fold from the spread of k values. Here it is estimated from the rows, of
 which there are many more.
 
 A p-value is two-sided, for the hypothesis "both are equally good". The program
@@ -106,7 +106,8 @@ class MeanEstimate(NamedTuple):
         The sum of squared deviations from the mean for the positive rows, and that for the negative rows. PRBEP has
         only the first.
     counts : (int, int)
-        The number of positive and of negative rows.
+        The number of positive and of negative rows; for precision@k, of the k rows with the highest scores and of all
+        others.
     folds : int
         The number of folds; 0 if the estimate is about one model.
     """

@@ -91,8 +91,8 @@ def curve(scores: Floats, labels: NDArray[np.int8], comm: Communicator, also: Se
     Notes
     -----
     Between two neighbouring points there are at most about 3/`STEPS` of the rows of each class, unless many rows have
-    the same score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log
-    n_local) time.
+    the same score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced.
+    O(n_local log n_local) time.
     """
     classes = [np.sort(scores[labels > 0]), np.sort(scores[labels < 0])]
     n = comm.sum(np.array([len(ordered) for ordered in classes]))

@@ -100,7 +100,8 @@ class TopK(NamedTuple):
         NaN if no row is positive.
     threshold : float
         The mean of the k-th and the next lower score, so that about k rows are called positive. It is the k-th score
-        itself if the next place has the same score, or if no score is lower. NaN where precision is.
+        itself if the next place has the same score, if no score is lower, or if the mean is rounded to the lower one.
+        NaN where precision is.
     """
 
     precision: float

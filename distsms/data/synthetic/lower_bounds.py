@@ -3,8 +3,8 @@
 e_i is the unit vector of column i, counted from 1 as in the paper; e_1 occurs only in w_0. The paper's formulas were
 derived again and are correct except for one sign: R of section 2.3 must contain <w, x_1 - x_i>, which is also what the
 paper's following formulas for u_i use. The paper does not say what min J is for PRBEP. By convexity and symmetry, it is
-the minimum of 1/2 ||w||^2 + max(0, 1 + <a, w>), where a is the mean of the n - 1 subgradients and ||a||^2 = 1 + 1/(2 (n
-- 1)) > 1. So it is 1/(2 ||a||^2), attained at w* = -a / ||a||^2.
+the minimum of 1/2 ||w||^2 + max(0, 1 + <a, w>), where a is the mean of the n - 1 subgradients and ||a||^2 =
+1 + 1/(2 (n - 1)) > 1. So it is 1/(2 ||a||^2), attained at w* = -a / ||a||^2.
 """
 
 from __future__ import annotations
