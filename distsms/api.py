@@ -120,12 +120,12 @@ def train(
         Asked on every rank at each evaluation; True on any rank ends the run with what it has.
     memory : float, optional
         The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
-        with the same results. None: all rows are held in memory, or refused if the node has too little.
+        with the same results. With None all rows are held in memory, and a run that does not fit is refused.
     checkpoint : path, optional
         A folder for the state of the run, from which it can go on after it was stopped or killed, on any number of
         ranks.
     checkpoint_every : float, optional
-        Seconds between two checkpoints, 300 by default. The end of the run is always kept.
+        Seconds between two checkpoints, 300 by default. One is always written at the end of the run.
     resume : bool
         Go on from the newest checkpoint in the folder; if there is none, start anew. Data, measure, lambda and method
         must be the same.

@@ -142,7 +142,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            For other weights, for settings that contradict each other, and if there are no rows of one class.
+            If weights are not whole numbers of at least 0, if settings contradict each other, or if a class has no
+            rows.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
@@ -183,9 +184,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         )
         features = as_features(X) if weights is None else RepeatedRows(X, weights)
         labels = labels if weights is None else np.repeat(labels, weights)
-        with threadpool_limits(
-            1, "blas"
-        ):  # the vectors and matrices of L-BFGS and the proof are too small for several BLAS threads
+        # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
+        with threadpool_limits(1, "blas"):
             task = TrainingTask.of_rows(features, labels, self.measure, settings, self.bias)
             return fit(task, Communicator(), RunOptions(measure_rows=False))
 

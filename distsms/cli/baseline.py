@@ -198,7 +198,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
 
 
 def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
-    """Return the options that all fits of a table share, the lambdas, and the settings of the fits of distsms.
+    """Return the options that all fits of a baseline share, the lambdas, and the settings of the fits of distsms.
 
     Raises InputError where --path does not fit the data or the options, or there are no folds.
     """
@@ -252,7 +252,7 @@ def _require_memory(manifest: Manifest, here: int) -> None:
 
 
 class FitRecorder:
-    """Keeps the fits of this rank, and shows how many there are and what is being fitted."""
+    """Stores the results of this rank's fits, and shows how many are done and which fit is being made."""
 
     def __init__(self, store: BaselineStore, count: int, progress: Progress) -> None:
         self._store, self._progress = store, progress

@@ -40,7 +40,7 @@ example:
   distsms compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
 """
 
-TITLE_PARTS = 3  # how many parts of the data set's path the titles of figures show; scripts use SET/data/train
+TITLE_PARTS = 3  # titles of figures show this many parts of the data set's path, such as SET/data/train in our scripts
 MEASURES_HELP = "What to optimize: the two measures of the paper (default: both)."
 
 
@@ -133,7 +133,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     held.callback(say.close)
     solvers = args.solvers or [None, *(name for name in SOLVERS if name not in ("lmvm", "lbfgs"))]
     solvers = [solver_for(args, name, args.measures[0], comm, say) for name in solvers]
-    with comm.fail_together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # all checks that can be made before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
         settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
         common = next(iter(settings.values()))
@@ -195,7 +195,7 @@ def _run_cells(settings: dict[RunSpec, Settings], runner: Runner, say: Callable[
 
 
 def _is_done(folder: RunStore, cell: RunSpec, settings: Settings) -> bool:
-    """Return whether a run need not be repeated: it has ended, but not by a limit that is larger now. On the root."""
+    """Return whether a run need not be repeated: it ended, and no limit that ended it is larger now. On the root."""
     found = folder.finished(cell)
     return found is not None and not found.cut_short(settings)
 

@@ -106,7 +106,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def reading(args: argparse.Namespace) -> inputs.InputOptions:
-    """Return what the options of `add_reading` ask for."""
+    """Return how the rows are to be read, from the options of `add_reading`."""
     from distsms.inference import inputs
 
     return inputs.InputOptions(args.ignore_new_features, zero_based=args.zero_based, label=args.label)

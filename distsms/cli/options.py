@@ -31,7 +31,8 @@ USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
     """Surround a long run: remember signals that arrive, and close at the end what the run has opened.
 
-    It yields the signals, which the run asks whether to stop, and a stack on which the run puts what is to be closed.
+    It yields the signals, which tell the run whether it should stop, and a stack to which the run adds what is to be
+    closed at the end.
     """
     from distsms.parallel.signals import StopSignals
 
@@ -40,7 +41,7 @@ def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[Sto
 
 
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
-    """Add the options that end a run: of `train`, `path` and `baseline`, or each run of `compare`."""
+    """Add the options that say when `train`, `path`, `baseline`, or each run of `compare`, ends."""
     stop = parser.add_argument_group("stopping")
     stop.add_argument(
         "--epsilon",
@@ -148,9 +149,10 @@ def add_memory(how: argparse._ArgumentGroup) -> None:
 def solver_for(
     args: argparse.Namespace, asked: str | None, measure: str | Measure, comm: Communicator, say: Callable[[str], None]
 ) -> str:
-    """Return the solver to use if the user named `asked`; print the reason if it is not the usual one. Collective.
+    """Return the solver to use; `asked` is the user's, or None. Print the reason for an unusual one. Collective.
 
-    Raises InputError, on all ranks, if lmvm was named, or options were given that need it, and it cannot run.
+    Raises InputError, on all ranks, if lmvm cannot run although it was named, or although options were given that need
+    it.
     """
     from distsms.training.solver_choice import choose_solver
 
@@ -200,7 +202,7 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
     allowed : float, optional
         The value of `--memory`.
     whole : bool
-        Whether to describe the rows that are held; if not, there are lines on those that are read on each pass only.
+        Whether to describe the rows that are held. If not, the lines describe only the rows that are read on each pass.
     """
     from distsms.utils.formatting import format_bytes
 

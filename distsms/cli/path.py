@@ -56,13 +56,13 @@ examples:
 """
 
 LEAST_CHECK = 2.0
-"""The comparison with quick ROCArea models may take a tenth of the run's seconds, but at least so many seconds."""
+"""The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
 USUAL = "1:1e-5"
 """The lambdas that are tried if the user gives none; `distsms path` adds more at an end where it finds the best one."""
 WIDE = 2**17
-"""From so many columns on, models are trained one after the other.
+"""From this many columns on, models are trained one after the other.
 
-The vectors of several models would push each other out of the processor's caches.
+If they were trained together, their vectors would push each other out of the processor's caches.
 """
 
 
@@ -214,7 +214,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     solver = solver_for(args, args.solver, args.measure, comm, say)
     known: set[tuple[float, int]] = set()
     done: list[Point] = []
-    with comm.fail_together():  # everything that can be refused before the data are read
+    with comm.fail_together():  # all checks that can be made before the data are read
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
         layout = comm.size, neighbours, args.ordering, args.step, args.memory
@@ -317,7 +317,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
 
 
 class PointRecorder:
-    """Writes each point into the folder, and shows how many there are. It is called on the root only."""
+    """Writes each point into the folder, and shows how many points are done. It is called on the root only."""
 
     def __init__(
         self,
@@ -338,11 +338,11 @@ class PointRecorder:
         self._count, self._of = counts  # how many points there are, and how many there will be
 
     def expect(self, points: int) -> None:
-        """Expect so many further points."""
+        """Add `points` to the number of points that will be made."""
         self._of += points
 
     def __call__(self, point: Point, result: Result) -> None:
-        """Keep a point and its model, as `path.run` asks its argument `keep` to do."""
+        """Write a point and its model into the folder. `path.run` calls this as its argument `keep`."""
         from dataclasses import replace
 
         from distsms.inference import model

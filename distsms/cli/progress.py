@@ -141,7 +141,7 @@ class Progress:
 
 
 FEW_RANKS = 6
-"""The table of what a run took has a column for each rank, if there are at most so many ranks."""
+"""The table of what a run took has a column for each rank, if there are at most this many ranks."""
 
 
 def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
@@ -155,7 +155,7 @@ def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
 
 
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a table with a row for the seconds of each phase, and for bytes and peak memory.
+    """Return a table with a row for the seconds of each phase, and with rows for bytes and peak memory.
 
     There is a column for each rank. If there are more than `FEW_RANKS`, there are four columns instead: the root, and
     the least, the median and the most of all ranks.

@@ -144,7 +144,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the kind with their values or defaults. Raises InputError for options of another kind."""
+    """Return the options of this kind of data, with their values or defaults.
+
+    Raises InputError for options of another kind.
+    """
     from distsms.errors import InputError
 
     wanted = OPTIONS[args.kind]

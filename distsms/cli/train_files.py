@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
 COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal"]
 OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
-"""The options of `distsms shard` that `distsms train` has, too, for files; the names are those of argparse's values."""
+"""The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)
 
 
@@ -71,7 +71,7 @@ def check_data_set(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class TrainingFiles:
-    """The files that the user named, which `distsms train` has made data sets of, and the report to write.
+    """The files that the user named, from which data sets have been made, and the report to write.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
     Raises
     ------
     InputError
-        On every rank: as `distsms shard` does; if a folder for the shards is needed and not given; if model or report
-        cannot be written; if the test rows are of one class.
+        On every rank, whenever `distsms shard` raises it; if a folder for the shards is needed and not given; if model
+        or report cannot be written; or if the test rows are of one class.
     """
     from distsms.data import frames
     from distsms.data.file_names import expand
@@ -169,7 +169,7 @@ def _check_folder(args: argparse.Namespace, several: bool) -> None:
 
 
 def _report_beside(path: Path) -> Path:
-    """Return the name of the report of a model, such that models in one folder have reports of their own."""
+    """Return the file name of a model's report, which is different for each model in a folder."""
     return path.with_name("report.html") if path.name == "model.h5" else path.with_suffix(".html")
 
 
@@ -217,9 +217,10 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let the signals that stop a training cleanly end this process at once, while shards are made.
+    """While shards are made, let those signals end this process at once that otherwise stop a training cleanly.
 
-    Before a training these signals are blocked, so that it can remember them. Making shards does not look at them.
+    These signals are blocked until a training begins, which then remembers them. Nothing looks at them while shards are
+    made.
     """
     numbers = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

@@ -52,7 +52,7 @@ def describe_task(name: str, task: TrainingTask, manifest: Manifest, step: str, 
 
 
 class TrainingNarrator(TrainingObserver):
-    """Prints the plan of a run, what the ranks hold of the rows, and the progress of the run.
+    """Prints the plan of a run, how many rows the ranks hold, and the progress of the run.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ SHARD_TEXT_BYTES = 128 * 2**20
 SHARD_BYTES = 2 * SHARD_TEXT_BYTES
 """The most memory that the rows of one shard may take, whatever number of shards is asked for.
 
-Text of SHARD_TEXT_BYTES mostly takes less.
+The rows of SHARD_TEXT_BYTES of text mostly take less.
 """
 
 
@@ -134,8 +134,8 @@ def convert(
 
     Notes
     -----
-    Memory of a rank: twice the rows of one shard, and 9 bytes for each of its rows, 8 more for a group, and 8 for a
-    time.
+    Memory of a rank: twice the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
+    have groups, and 8 more if they have times.
     """
     options = ReadOptions(zero_based=zero_based, positive=positive, **read_options)
     if wrong := set(options.keep) - set(options.metadata_columns):
@@ -286,7 +286,7 @@ def _stage_all(
 
 
 def _part_of(staged: Sequence[_Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:
-    """Return the part of each staged row. They are the rows from number `first` of the input on. Collective."""
+    """Return the part of each staged row. Row number `first` of the input is the first of them. Collective."""
     numbers = np.arange(first, first + sum(block.shard.rows for block in staged))
     keys: NDArray[Any] = numbers
     if split.by == "doubles":

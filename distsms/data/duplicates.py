@@ -1,8 +1,8 @@
 """Rows that are the same in every column: found by a hash of each row, and counted over all ranks.
 
 The hash has 64 bits and covers the columns and values of a row, with zeros left out. So it is the same from sparse and
-dense shards, and from float32 and float64 if the values are equal. Of n different rows, some n^2 / 2^65 pairs would be
-taken for equal: 3e-4 of one pair at 1e8 rows.
+dense shards, and from float32 and float64 if the values are equal. Among n different rows, about n^2 / 2^65 pairs are
+taken for equal on average: for 1e8 rows, these are 3e-4 pairs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint64]:
 
 @njit()
 def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
-    """Hash each row: the sum of a mix of each entry, so that the order of the entries does not matter."""
+    """Hash each row. Each entry is mixed and the results are added, so the order of the entries does not matter."""
     for row in range(len(found)):
         total = np.uint64(0)
         for k in range(indptr[row], indptr[row + 1]):

@@ -59,7 +59,7 @@ class Groups:
         return total
 
     def to_rows(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return (n_local,): each row's entry of `values` (groups,), which belong to the owned groups.
+        """Return the value of each row's group, (n_local,), from the `values` (groups,) of the groups that a rank owns.
 
         **Collective.**
         """

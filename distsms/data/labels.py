@@ -46,13 +46,14 @@ def interpret(found: Iterable[Label], positive: Label | None = None) -> LabelMea
     found : iterable or mapping of float, str or bool
         The labels of all rows; a mapping also says how many rows have each, for messages.
     positive : float, str or bool, optional
-        The positive label; all others are negative. None: the labels must be one of `KNOWN_PAIRS`, in any capital or
-        small letters.
+        The positive label; all others are negative. With None the labels must be one of `KNOWN_PAIRS`; capital and
+        small letters are the same.
 
     Raises
     ------
     InputError
-        If `positive` is not among several labels, or if it is needed and not given. The message shows the labels.
+        If there are several labels and `positive` is none of them, or if it is needed and not given. The message
+        shows the labels.
     """
     counts = found if isinstance(found, Mapping) else None
     values = sorted(set(found))  # type: ignore[type-var]

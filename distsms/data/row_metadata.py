@@ -77,7 +77,7 @@ def read(
 
 
 def groups(strings: Sequence[str], fail: RaiseForRow) -> Hashes:
-    """Return a hash of each string, (n,). Fails for "". A whole number has one hash, written as 17 or 17.0."""
+    """Return a hash of each string, (n,). Fails for "". The hashes of 17 and 17.0 are the same."""
     numbers: dict[str, int] = {}
     which = [numbers.setdefault(text, len(numbers)) for text in strings]
     if "" in numbers:

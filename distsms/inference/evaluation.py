@@ -33,7 +33,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class EvaluatedRows:
-    """The rows of this rank that count, that is whose weight is not 0."""
+    """The rows of this rank that count, which are those whose weight is not 0."""
 
     path: str
     labels: NDArray[np.int8]  # (n_local,)
@@ -103,7 +103,7 @@ def evaluate(
     evaluations : list of ModelEvaluation
         In the order of `paths`.
     comparisons : list of ModelComparison
-        Of every pair of models.
+        One comparison for each pair of models.
 
     Raises
     ------

@@ -36,7 +36,7 @@ class InputOptions:
     zero_based : bool or None
         Whether svmlight text counts columns from 0. With None it counts as the training data of the model did.
     label, id : str or None
-        Columns of tables, if they are not called as in the training data.
+        The names of these columns in tables, if they differ from those in the training data.
     quiet : bool
         Whether to print no warnings about what readers left out.
     """

@@ -159,7 +159,10 @@ def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise InputError if no file can be written at `path`. Called before a run, so that it fails at once."""
+    """Raise InputError if no file can be written at `path`.
+
+    This is called before a run, so that the run fails at its beginning rather than at its end.
+    """
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")

@@ -79,9 +79,8 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: s
     -----
     The root holds one part of every rank.
     """
-    id_name = (
-        "id" if id_name == "score" else id_name
-    )  # the column of ids must not have the name of the column of scores
+    # The column of ids must not have the name of the column of scores.
+    id_name = "id" if id_name == "score" else id_name
     n, make = 0, None if path == "-" else _SINKS.get(_ending(path))
     delimiter = "" if path == "-" else DELIMITERS.get(_ending(path), "")
     with contextlib.ExitStack() as opened:
@@ -149,7 +148,7 @@ class _HDF5:
 
 
 class _Npy:
-    """A .npy file. Its header has the number of rows, so it is rewritten after each part; NumPy leaves room."""
+    """A .npy file. Its header has the number of rows and is rewritten after each part; NumPy pads it for that."""
 
     def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
         self.stream: BinaryIO = opened.enter_context(open(path, "wb"))  # noqa: SIM115 - opened closes it
@@ -203,7 +202,7 @@ def _sink(
 def _gather_lines(
     scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator, delimiter: str, header: list[str] | None
 ) -> Any:
-    """Return the lines of all ranks, on the root. `header` is given on the root at most, for the first part."""
+    """Return the lines of all ranks, on the root. Only the root has a `header`, and only for the first part."""
     lines = io.StringIO()
     written = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
     if header is not None:

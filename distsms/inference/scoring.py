@@ -28,7 +28,7 @@ PART_BYTES = 2**25
 Opening a part and finding its rows takes some 10 ms, so parts are large.
 """
 ENTRY_BYTES = 12
-"""The assumed memory of an entry; a row takes about as much besides."""
+"""The assumed bytes of memory of an entry; each row is assumed to take as many in addition."""
 
 
 class ScoredRows(NamedTuple):
@@ -95,7 +95,7 @@ def score_in_parts(
     options: InputOptions,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Iterator[tuple[Floats, list[str] | None]]:
-    """Yield scores and names (None if there are none) of one part of the rows after the other. **Collective.**
+    """Yield the scores and the names (None if there are none) of the rows, part by part. **Collective.**
 
     In each step every rank yields one part, which may be empty. The rows of these parts are in the order of the ranks.
     All ranks must take all steps.
@@ -191,7 +191,7 @@ class _Pass(NamedTuple):
             print_warnings(self.path, reader.warnings, comm)
 
     def _numbers(self, n_bytes: int, comm: Communicator) -> tuple[range, int]:
-        """Return which parts are this rank's, and how many there are, of about PART_BYTES each."""
+        """Return which parts this rank reads, and how many parts of about PART_BYTES all ranks have."""
         each = max(1, -(-n_bytes // (PART_BYTES * comm.size)))
         n_parts = each * comm.size
         mine = (

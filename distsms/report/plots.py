@@ -46,7 +46,7 @@ def roc(curve: Curve, measured: dict[str, Any], interval: str) -> Drawing:
     curve : Curve
         The points of the curve.
     measured : dict
-        The measures and counts of `distsms.inference.evaluation.measured`.
+        The measures and counts that `distsms.inference.evaluation.compute_measures` returned.
     interval : str
         The interval of ROCArea, as text.
     """
@@ -152,7 +152,7 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
     Parameters
     ----------
     curve : sequence of Mean
-        The means over the folds, of falling lambda.
+        The means over the folds, from the largest lambda on.
     points : sequence of Point
         All points of the path; those whose lambda is not on the curve are left out.
     choice : Choice

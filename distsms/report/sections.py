@@ -208,9 +208,8 @@ def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
 
 def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
     normalization, info, names = data.evaluation.model.normalization, data.info, data.feature_names
-    w = normalization.unfold(
-        data.evaluation.model.w
-    )  # the weights of the normalized columns, whose sizes can be compared
+    # These are the weights of the normalized columns, whose sizes can be compared.
+    w = normalization.unfold(data.evaluation.model.w)
     largest = np.argsort(-np.abs(w), kind="stable")[:WEIGHTS] if len(w) else np.empty(0, int)
     maximum = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
     base = 0 if info["zero_based"] else 1

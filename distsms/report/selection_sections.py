@@ -24,7 +24,7 @@ class PathResult(NamedTuple):
 
     problem: Mapping[str, Any]  # data, measure and folds, as path.json has them
     points: Sequence[Point]
-    rule: str  # by which lambda was chosen, one of `path.RULES`
+    rule: str  # the one of `path.RULES` that chose lambda
     warnings: Sequence[str] = ()
     select: str | None = None  # the measure that chose lambda; None: the one that was trained for
 

@@ -37,7 +37,7 @@ GRID = (1.0, 1e-1, 1e-2, 1e-3)
 MODERATE = 1e-2
 """If the folds show no clear difference between the best lambda and others, the one nearest to this is taken."""
 FOLDS, FOLDS_OF_FEW = 3, 5
-"""The number of folds, and the number of folds for samples of at most FEWEST_ROWS rows."""
+"""The usual number of folds, and the number for samples of at most FEWEST_ROWS rows."""
 MOST_ROWS, FEWEST_ROWS, PART_OF_ROWS = 10**6, 20_000, 8
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
 MOST_ENTRIES = 50_000_000
@@ -56,12 +56,12 @@ class LambdaChoice(NamedTuple):
     lam : float
         The lambda.
     means : list of Mean
-        The lambdas that were tried, falling, each with the mean of the measure on the held-out folds and its standard
-        error. Empty if none could be tried.
+        The lambdas that were tried, from the largest on, each with the mean of the measure on the held-out folds and
+        its standard error. Empty if none could be tried.
     rows : int
         The number of rows of the sample.
     seconds : float
-        What the choice took, with the reading of the sample.
+        The seconds that the choice took, including those for reading the sample.
     reason : str
         One sentence that says why.
     """
@@ -111,7 +111,7 @@ def choose_lambda(
     stop_wanted : callable
         Asked on every rank at each evaluation; True on any rank ends the choice with what is known so far.
     budget : MemoryBudget, optional
-        The memory that this rank may use for its rows. It counts only if the sample has all rows.
+        The memory that this rank may use for its rows. It is used only if the sample has all rows.
 
     Returns
     -------
@@ -203,7 +203,7 @@ def moderate_choice(points: Sequence[Point], measure: str) -> tuple[Mean, Mean]:
     A lambda is about as good if its measure is on average at most one standard error below that of the best lambda,
     where the standard error is that of the differences of the folds. Of these lambdas, the one nearest to `MODERATE` is
     taken. The reasons: with few folds and few rows, the best mean is often at a large lambda by chance; and the best
-    lambda becomes smaller as the rows become more.
+    lambda becomes smaller as the number of rows grows.
     """
     curve, unusable = choice.means(points, measure), choice.faults(points)
     best = choice.choose(curve, "best", unusable).chosen
@@ -232,7 +232,7 @@ def loosened(settings: Settings) -> Settings:
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
-    """Return the share of the rows of each class that the sample of a data set of this size has.
+    """Return which share of each class's rows is in the sample of a data set of this size.
 
     For ROCArea, which does not depend on how frequent the classes are, up to a quarter of the sample is of the rarer
     class. For other measures both classes have the same share.

@@ -22,7 +22,7 @@ CHANCE = "the interval contains 0, so this may be chance"
 
 
 def header(measure: str) -> list[str]:
-    """Return the header of the table, whose rows are `cells`."""
+    """Return the header of the table; `cells` returns its rows."""
     return ["method", *[f"{name} [%]" for name in SHOWN.values()], f"distsms ahead by, {SHOWN[measure]}", "lambda", "s"]
 
 

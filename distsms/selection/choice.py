@@ -14,9 +14,9 @@ from distsms.selection.folds import best_on_other_folds
 from distsms.selection.path import Point
 
 DECADES = 4
-"""At each end, a grid is extended by at most so many powers of ten."""
+"""At each end, a grid is extended by at most this many powers of ten."""
 FLAT = 0.1
-"""A step of the grid makes a difference if it changes the mean by more than so many standard errors."""
+"""A step of the grid makes a difference if it changes the mean by more than this many standard errors."""
 _FURTHEST = 10**DECADES * (1 + 1e-6)
 
 
@@ -38,8 +38,8 @@ class Choice(NamedTuple):
     chosen : Mean
         What the rule chooses.
     low, high : Mean
-        The smallest and the largest lambda of the run around the best one in which all means are within one standard
-        error of the best mean.
+        The smallest and the largest lambda of the unbroken range around the best one whose means are all within one
+        standard error of the best mean.
     instead_of : Mean or None
         What the rule would choose if all lambdas were usable; None if that is `chosen`.
     """

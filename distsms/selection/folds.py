@@ -145,7 +145,7 @@ def make_folds(
     counted : ndarray of bool, shape (n_local,)
         Whether each row is used.
     folds : int
-        The number of folds, at least 2 (1 by time).
+        The number of folds, at least 2, or at least 1 for folds by time.
     seed : int
         The seed of the random assignment. Folds by time do not depend on it.
     comm : Communicator
@@ -337,8 +337,8 @@ def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: 
     by, fold_keys, labels
         As for `make_folds`, with all rows on this rank.
     parts : int
-        The rows are divided into so many parts, and one part is held out (by time, the latest one). There are fewer
-        parts if so many are not possible, or if a part would lack a class.
+        The rows are divided into this many parts, and one part is held out (by time, the latest one). There are fewer
+        parts if this number is not possible, or if a part would lack a class.
 
     Returns
     -------

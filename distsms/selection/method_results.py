@@ -1,10 +1,10 @@
 """Evaluate the fits of a baseline: the measures of each method over the folds, with intervals and differences.
 
 The setting of a fold is the one with the best mean measure on the *other* folds, so that no fold is evaluated by a
-setting that it helped to choose. In the same way the other folds choose which of the other linear methods is the best
-one on a fold. The measure of a method is the mean over the folds. Its interval says how the method would do if it were
-trained on new rows and evaluated on other new rows (see `distsms.metrics.confidence`). A difference of two methods
-compares their scores of the same rows.
+setting that it helped to choose. In the same way, the best of the linear methods besides distsms is chosen for each
+fold by the other folds. The measure of a method is the mean over the folds. Its interval says how the method would do
+if it were trained on new rows and evaluated on other new rows (see `distsms.metrics.confidence`). A difference of two
+methods compares their scores of the same rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from distsms.utils.typing import Floats
 REPLICATES = 1000
 """The number of bootstrap replicates for the intervals of PRBEP."""
 BEST = "best other linear"
-"""The name, in tables, of the method that is chosen for each fold by the other folds among the other linear ones."""
+"""The name, in tables, of the best linear method besides distsms, which is chosen for each fold by the other folds."""
 
 
 class MethodResult(NamedTuple):
@@ -85,7 +85,7 @@ METHOD_RESULT: Fields = {
 def evaluate_methods(
     store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
 ) -> list[MethodResult]:
-    """Evaluate each method that has a setting with fits on all folds, and then the best of the other linear ones.
+    """Evaluate each method that has a setting with fits on all folds, and then `BEST`, the best other linear method.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def evaluate_methods(
 
     Notes
     -----
-    For the root. Memory: the scores of all rows by each method.
+    This is for the root alone. It needs memory for the scores that each method gives all rows.
     """
     folds, by = int(rows.fold.max()), select or measure
 
@@ -175,8 +175,8 @@ def _counts(texts: Iterable[str]) -> list[tuple[str, int]]:
 class _FoldScores:
     """What is computed from the scores of a method on all folds, for its intervals.
 
-    This is the placements (`ranking.placements`) and the shares (`ranking.top_k_shares`) of the rows of each fold, and
-    bootstrap replicates of the mean PRBEP.
+    These are the placements (`ranking.placements`) and the shares (`ranking.top_k_shares`) of the rows of each fold,
+    and bootstrap replicates of the mean PRBEP.
     """
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:

@@ -36,11 +36,11 @@ from distsms.utils.typing import Floats, Labels
 RULES = ("best", "one-se")
 ALONE = Communicator()
 SMALL = 2**21
-"""If rows and entries together are at most so many, messages between ranks cost more than evaluations."""
+"""If rows and entries together are at most this many, messages between ranks cost more than evaluations."""
 
 
 class Point(NamedTuple):
-    """The outcome of one training, at one lambda for one fold. Mappings of measures have the names as keys."""
+    """The outcome of one training, at one lambda for one fold. Mappings of measures have the names of these as keys."""
 
     lam: float
     fold: int  # 0: trained on all rows
@@ -183,7 +183,7 @@ class FoldsObjective(Objective):
     measure : Measure
         The measure that is trained for.
     select : str or None
-        Another measure of the held-out rows that is wanted.
+        Another measure that is computed on the held-out rows.
     labels : ndarray of shape (n_local,)
         The labels of this rank's rows.
     folds : Folds

@@ -105,8 +105,9 @@ class PathStore(ResumableStore):
 def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
     """Return whether a point need not be made again.
 
-    It need not if the limit of evaluations did not end its training, or if this limit is not larger in `settings`; and
-    if the measure `select` of its held-out rows is known, in case it is given.
+    Two conditions must hold. The limit of evaluations did not end the training of the point, or `settings` has no
+    larger limit. And the measure `select` of the held-out rows is known, if `select` is given and the point has such
+    rows.
     """
     cut_short = point.result["status"] == Status.LIMIT.name.lower()
     measured = select is None or point.held_out is None or select in point.held_out

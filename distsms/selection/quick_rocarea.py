@@ -26,8 +26,8 @@ class Comparison(NamedTuple):
     lam : float
         The lambda that the folds choose for the ROCArea models.
     ours, theirs : float
-        The means of the measure over the folds: of the path's models, and of the ROCArea models. The model of each fold
-        is that of the lambda that the other folds choose.
+        The means of the measure over the folds: of the path's models, and of the ROCArea models. For each fold,
+        the lambda is the one that the other folds choose.
     gain : Interval
         `theirs` minus `ours`, with an interval from the spread of the folds.
     """

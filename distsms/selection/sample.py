@@ -74,7 +74,7 @@ def load_sample(
     seed : int
         Another seed draws another sample.
     budget : MemoryBudget, optional
-        See `dataset.load`; it counts only where the sample is all rows.
+        See `dataset.load`; it is used only if the sample has all rows.
 
     Raises
     ------

@@ -21,7 +21,9 @@ from distsms.parallel.communicator import Communicator
 ALONE = Communicator()
 
 MOST_ROUNDS, PATIENCE = 2000, 50
-"""The most rounds of boosting. They stop earlier once the measure on the rows held out has not risen for `PATIENCE`."""
+"""The most rounds of boosting. They end earlier if the measure on the held-out rows has not risen for `PATIENCE`
+rounds.
+"""
 
 
 class TrialResult(NamedTuple):

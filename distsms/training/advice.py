@@ -8,13 +8,16 @@ from distsms.optim.settings import Settings
 from distsms.training.quick_check import Contest, QuickCheck
 
 CLEARLY_WORSE = 0.02
-"""A model ranks clearly worse if its ROCArea is lower by at least so much, and the interval excludes 0."""
+"""A model ranks clearly worse if its ROCArea is lower by at least this much, and the interval of the difference
+excludes 0.
+"""
 
 
 def largest_lambda(settings: Settings, result: Result) -> float:
     """Return a lambda such that, for this and every larger lambda, J(0) is within the wanted gap of min J. Local.
 
-    The lower bound that the run proved implies this. The result is 0 if it holds at every lambda, up to rounding.
+    The lower bound that the run proved implies this. The result is 0 if J(0) equals that bound up to rounding: then
+    this is true of every lambda.
 
     Notes
     -----
@@ -31,7 +34,7 @@ def largest_lambda(settings: Settings, result: Result) -> float:
 def describe_chance(
     why: str, measure: Measure, settings: Settings, bias: float | None, result: Result, n_pos: int
 ) -> str:
-    """Return sentences that say that a model ranks no better than chance, and what to do according to the run. Local.
+    """Return sentences that say that a model ranks no better than chance, and what the run suggests to do. Local.
 
     Parameters
     ----------

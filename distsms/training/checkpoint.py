@@ -59,7 +59,7 @@ class Checkpoint:
     shapes: dict[str, tuple[int, ...]]
 
     def rows(self, name: str) -> Iterator[Floats]:
-        """Yield the rows of a stored array: of shape (k, p) each row (p,), of shape (k,) the whole array."""
+        """Yield the rows of a stored array: each row (p,) if its shape is (k, p), or all of it if that is (k,)."""
         shape = self.shapes[name]
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
             _read_header(member)
@@ -112,7 +112,7 @@ def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, l
     Raises
     ------
     InputError
-        If it is of another problem (the message says what differs), or if all files are damaged.
+        If the checkpoint is of another problem (the message says what differs), or if all files are damaged.
     """
     words = []
     for name in (NEWEST, OLDER):

@@ -46,7 +46,7 @@ from distsms.utils.typing import Floats, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
 UNFINISHED = (Status.STOPPED, Status.TIME, Status.NONFINITE)
-"""After a run that ended so, its model is not compared with others: time is short, or there is no model."""
+"""If a run ended in one of these ways, its model is not compared with others: time is short, or there is no model."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TrainingTask:
     start : Model, optional
         A model whose coefficients the run begins from; it may have fewer columns than the data.
     start_name : str
-        What error messages call it.
+        What error messages call `start`.
     ordering, step : str
         How the scores of all rows are sorted, and on which ranks the solver's vectors are kept; see `distsms train
         --help`. ``"auto"`` takes what costs less.
@@ -101,7 +101,7 @@ class TrainingTask:
         return self.data if isinstance(self.data, Manifest) else None
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be the same in a run that goes on from a checkpoint of this one, ready for JSON."""
+        """Return what a run must have in common with this one to go on from its checkpoint, ready for JSON."""
         settings = self.settings
         return {
             "data": self.manifest.fingerprint if self.manifest else self.fingerprint,
@@ -112,7 +112,7 @@ class TrainingTask:
         }
 
     def check(self) -> None:
-        """Raise InputError if the bias is not what it can be."""
+        """Raise InputError if the bias is neither None nor a finite positive number."""
         if self.bias is not None and not 0 < self.bias < math.inf:
             raise InputError(f"bias is {self.bias}; it must be a positive number, or None")
 
@@ -212,7 +212,7 @@ class TrainedModel:
     clock, reading : Clock, ReadCounter
         This rank's seconds by phase, and its bytes read. A caller may use them for its own phases, too.
     evaluations : int
-        The evaluations of this start of the run.
+        The number of evaluations since the run was started or last resumed.
     """
 
     task: TrainingTask
@@ -399,7 +399,7 @@ def fit(
 def _load(
     data: Manifest, comm: Communicator, plan: Plan | None, reserved: float, clock: Clock, reading: ReadCounter
 ) -> DataBlock:
-    """Load this rank's rows within the plan, less some bytes that are needed later. Collective."""
+    """Load this rank's rows within the memory of the plan, less `reserved` bytes for later use. Collective."""
     assert plan is not None
     room = plan.room(comm.is_root)
     with clock.phase("load"), reading:

@@ -72,11 +72,14 @@ class Needs:
         return self.besides_rows(root) + self.rows // ranks + min(self.buffers, entries)
 
     def of_node(self, here: int, ranks: int) -> int:
-        """Return the bytes of a node that has the root and, with it, `here` of all ranks."""
+        """Return the bytes that a run takes on a node with `here` of its ranks, one of which is the root."""
         return here * self.of_rank(ranks) + self.node + self.root
 
     def ranks_that_fit(self, here: int, there: int) -> tuple[int, int] | None:
-        """Return how many ranks a run needs in all, and on each node of `there` bytes (at most `here`); or None."""
+        """Return a number of ranks with which the run fits on nodes of `there` bytes, and the number on each node.
+
+        There are at most `here` ranks on each node. The result is None if the run fits with no number of ranks.
+        """
         for on_node in range(here, 0, -1):
             room = there - self.root - self.node - on_node * self.each
             if room > 0:
@@ -123,11 +126,11 @@ def needs(
     Parameters
     ----------
     manifest : Manifest
-        Of the data set.
+        The manifest of the data set.
     settings : Settings
-        Of the run.
+        The settings of the run.
     ordering : Cost
-        What the ordering of the margins takes.
+        What sorting the scores takes.
     layout : Layout
         Where the solver's vectors live.
     bias : bool
@@ -166,7 +169,7 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     Parameters
     ----------
     needed : Needs
-        Of the run.
+        What the run needs.
     ranks : int
         The number of all ranks.
     here : list of int
@@ -304,7 +307,7 @@ def make_plan(
     Parameters
     ----------
     manifest : Manifest
-        Of the data set.
+        The manifest of the data set.
     ranks : int
         The number of ranks.
     node_ranks : list of int

@@ -42,8 +42,8 @@ def versions(load_mpi: bool = False) -> dict[str, str]:
     ----------
     load_mpi : bool
         Whether to load mpi4py for its version. If it is not loaded here or before, the versions of mpi4py and petsc4py
-        are given as "not loaded". This function would load MPI without starting it, and the caller's own program could
-        then not use MPI any more.
+        are given as "not loaded". To load it here would load MPI without starting it, and the caller's own
+        program could then not use MPI any more.
     """
     known = {
         "distsms": __version__,

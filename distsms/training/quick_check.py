@@ -1,4 +1,4 @@
-"""Compare what a run trained with a quick ROCArea model of the same rows, after the run.
+"""After a run, compare its model with a quick ROCArea model of the same rows.
 
 A proof says that the convex risk of a measure is near its minimum. It does not say that the model has a better value of
 this measure than another model. So after a training for a measure other than ROCArea, a ROCArea model is trained on a
@@ -48,7 +48,7 @@ SHARE, LEAST_SECONDS = 0.1, 1.0
 LEAST_ROWS, MOST_ROWS = 2000, 10**6
 """The smallest and the largest expected number of rows of a sample. The smallest holds even if time is short."""
 LEAST_BYTES = 2**26
-"""A sample may always take so many bytes on a rank; without a memory limit it may take a tenth of all rows' bytes."""
+"""Without a memory limit, a sample may take a tenth of all rows' bytes, or this many on each rank if that is more."""
 LIBRARIES = 16 * 2**20
 """Bytes that a check takes besides its sample, for compiled code and SciPy's L-BFGS (measured)."""
 EVALUATIONS = 100
@@ -61,7 +61,7 @@ ROCAREA = Measure.parse("rocarea")
 _DRAW, _DIVIDE = 1, 2
 """The seeds of the hashes that draw the sample, and divide it."""
 HELD_OUT, CHOOSING = 2, 2
-"""A sample has six parts. Those with numbers below HELD_OUT are held out; part CHOOSING chooses lambda."""
+"""A sample has six parts. Those with numbers below HELD_OUT are held out; on part CHOOSING lambda is chosen."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Contest:
     on : str
         A text for users that says which rows these are.
     measure : str
-        The measure of the run. If it has a K and these are a part of the rows, K is smaller in proportion.
+        The measure of the run. If it has a K, and these rows are a part of all rows, K is reduced in proportion.
     ours, theirs : dict
         ROCArea and that measure of the run's model and of the ROCArea model; keys are "rocarea" and "measure".
     gains : dict of Interval
@@ -96,7 +96,7 @@ class Contest:
 
 
 def finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with None for numbers that are not finite, as JSON has none. Local."""
+    """Return the values with None in place of numbers that are not finite, which JSON does not have. Local."""
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
@@ -109,7 +109,7 @@ class QuickCheck:
     w : ndarray of shape (p,)
         Its coefficients for rows as training sees them; empty if there is no such model.
     lam, threshold : float
-        Its lambda, and the threshold of its scores that is best for the measure asked for on its training rows.
+        Its lambda, and the threshold that is best for the measure of the run, by the scores of its training rows.
     rows : int
         How many rows of the sample it was trained on.
     seconds : float
@@ -142,7 +142,7 @@ def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> 
     Parameters
     ----------
     on : str
-        Which rows these are, for people.
+        A text for users that says which rows these are.
     measure : Measure
         What the run was asked for, with a K for these rows.
     judged : JudgedRows
@@ -179,7 +179,7 @@ class Checker:
     block : DataBlock
         This rank's training rows.
     measure : Measure
-        What the run was asked for, not ROCArea.
+        The measure of the run, which is not ROCArea.
     settings : Settings
         The settings of the run.
     bias : float or None
@@ -289,7 +289,7 @@ class Checker:
         return chosen
 
     def _retrained(self, training: NDArray[np.bool_]) -> Floats | None:
-        """Return the w of a training for the run's measure on these rows; None if no proof in time. **Collective.**"""
+        """Train for the run's measure on these rows; return w, or None if there is no proof in time. **Collective.**"""
         n = self._count(training)
         try:
             found = self._solve(self._at(n), self._settings, training, None)

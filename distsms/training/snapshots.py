@@ -1,4 +1,4 @@
-"""Write and read snapshots of a run in its checkpoint folder. Only the root has files; it sends vectors singly."""
+"""Write and read snapshots of a run in its checkpoint folder. Only the root uses files; it sends vectors one by one."""
 
 from __future__ import annotations
 
@@ -56,9 +56,8 @@ class CheckpointWriter:
                 checkpoint.save(self.folder, self.problem, {**snapshot.numbers, "about": self.about}, arrays)
             except InputError as error:
                 print(f"warning: no checkpoint: {error}; the run goes on", file=sys.stderr, flush=True)
-        for (
-            array
-        ) in arrays.values():  # the other ranks take part in gathering, and so must the root where writing has failed
+        # The other ranks take part in gathering here, and so must the root if writing has failed.
+        for array in arrays.values():
             for _ in array.rows:
                 pass
 
@@ -96,9 +95,8 @@ def opened(
     found, words = checkpoint.load(folder, problem)
     if found is None:
         return None, [f"resume    {folder} holds no checkpoint: the run starts anew"]
-    if (
-        words
-    ):  # move the undamaged checkpoint to the newest place, so that the next one does not replace it by the damaged one
+    if words:
+        # Move the undamaged checkpoint to the newest place. Otherwise the next one would replace it by the damaged one.
         os.replace(found.path, newest := folder / checkpoint.NEWEST)
         found = replace(found, path=newest)
     numbers = found.numbers

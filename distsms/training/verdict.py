@@ -17,7 +17,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
 ERRORS = 2.0
-"""The ROCArea of a useful model is more than so many standard errors above 0.5."""
+"""The ROCArea of a useful model is more than this many standard errors above 0.5."""
 ALL_TIED = "all scores are equal"
 
 
@@ -34,7 +34,7 @@ def why_chance(scores: Floats, labels: Labels, rocarea: float, comm: Communicato
     Parameters
     ----------
     scores, labels : ndarray of shape (n_local,)
-        This rank's rows that count.
+        The scores and labels of the rows on this rank that count.
     rocarea : float
         Their ROCArea over all ranks. If it is NaN, the only reason that is looked for is that all scores are equal.
     comm : Communicator

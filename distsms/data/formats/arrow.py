@@ -29,7 +29,7 @@ import pyarrow.parquet as arrow_parquet  # isort: skip
 BATCH_ROWS = 2**14
 """Rows of a Parquet file that are read at a time."""
 WIDE = 1000
-"""If a CSV file has at least so many columns, all fields are parsed as one column, since each column costs time."""
+"""If a CSV file has at least this many columns, all fields are parsed as one column, since each column costs time."""
 SEPARATORS = ",;\t|"
 
 
@@ -46,9 +46,8 @@ class Batch(NamedTuple):
     position: BatchPosition
     columns: Mapping[str, Any]  # name -> pyarrow array (n,); see `distsms.data.formats.columns`
     n: int
-    metadata: Mapping[str, list[str]] = MappingProxyType(
-        {}
-    )  # name -> (n,) strings with all digits; see `columns.as_strings`
+    # name -> (n,) strings with all digits; see `columns.as_strings`
+    metadata: Mapping[str, list[str]] = MappingProxyType({})
 
 
 class CsvFiles:
@@ -331,7 +330,7 @@ class FrameFile:
         self.headers = {name: self.names}
 
     def mine(self, comm: Communicator) -> list[rows.RowRange]:
-        """Return the rows: they are all of this rank."""
+        """Return all rows, since they all belong to this rank."""
         return self.plan(1)[0]
 
     def plan(self, n_shares: int) -> list[list[rows.RowRange]]:
@@ -383,7 +382,7 @@ def _distinct(names: list[str], where: str) -> list[str]:
 
 
 def _ending(path: str) -> str:
-    """Return what the file's name ends in, that of a compressed file left out."""
+    """Return the ending of the file's name; for a compressed file, the ending before .gz, .bz2, .xz or .zst."""
     base, ending = os.path.splitext(path)
     return os.path.splitext(base)[1] if ending in text_files.COMPRESSED else ending
 

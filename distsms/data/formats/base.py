@@ -87,7 +87,7 @@ class Reader(Protocol):
 
     @property
     def reports(self) -> list[ColumnReport] | None:
-        """What to tell about each column of a table; None where the reader did not have to find it out."""
+        """The report on each column of a table; None if the reader did not have to survey the columns."""
         ...
 
     @property

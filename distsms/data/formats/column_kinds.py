@@ -13,8 +13,9 @@ from distsms.errors import InputError
 
 ID_LIKE, TEXT = "id-like", "text"
 FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 100, 1000, 10_000
-"""From so many rows on, a column is taken for names of rows (ids): from FEW_ROWS on if it has strings that all differ,
-from MANY_ROWS on if most of its strings occur once, from VERY_MANY_ROWS on if it has whole numbers that all differ.
+"""From this many rows on, a column is taken for names of rows (ids): from FEW_ROWS on if it has strings that all
+differ, from MANY_ROWS on if most of its strings occur once, from VERY_MANY_ROWS on if it has whole numbers that all
+differ.
 """
 TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
 """A column holds text if its strings have at least TEXT_WORDS words on average, and if it has at least TEXT_VALUES
@@ -182,7 +183,7 @@ def _category(
 
 
 def spelled(rows: Counter[str], numeric: bool) -> Counter[str]:
-    """Return the rows of each category, in one spelling: of whole numbers, if all are numbers, and of truth values."""
+    """Return the number of rows of each category, with one spelling for equal numbers (if all are) and truth values."""
     if numeric:
         plain = {value: re.sub(r"^\+?(-?)0*([0-9]+)(?:\.0*)?$", r"\1\2", value) for value in rows}
     elif {value.lower() for value in rows} <= {"true", "false"}:

@@ -31,7 +31,7 @@ class ColumnOptions:
 
     @property
     def as_text(self) -> dict[str, tuple[Any, ...]]:
-        """The columns that are surveyed as text: name -> the form of dates and whether there are any, if asked for."""
+        """The columns that are surveyed as text, each with the arguments of `TextSurvey`: () unless it has dates."""
         found: dict[str, tuple[Any, ...]] = dict.fromkeys([*self.categorical, *self.hashed], ())
         return found | {name: (form, True) for name, form in self.dates.items()}
 
@@ -46,7 +46,7 @@ class ColumnReport:
     """What people are told about a column, kept in the manifest as JSON.
 
     `values` is the number of different values; it is exact up to some 1000, else within a few percent. `features` is
-    0 for columns that were left out. `taken_for` is a kind of `table_schema.KINDS` but "hash", or "id-like" or "text".
+    0 for columns that were left out. `taken_for` is one of `table_schema.KINDS` except "hash", or "id-like", or "text".
     """
 
     name: str

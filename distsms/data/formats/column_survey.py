@@ -64,7 +64,7 @@ class NumberSurvey:
 
     def __init__(self, n_columns: int) -> None:
         self.counts = np.zeros((n_columns, 2), np.int64)  # rows with a number, and rows without
-        self.sums = np.zeros((n_columns, 2))  # unevaluated pairs
+        self.sums = np.zeros((n_columns, 2))  # each the rounded sum and its rounding error
         self.extremes = np.tile([np.inf, -np.inf], (n_columns, 1))
         self.whole = np.ones(n_columns, bool)
         self.sample = Sample(n_columns)

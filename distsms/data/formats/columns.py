@@ -153,9 +153,9 @@ def n_words(column: Any) -> NDArray[np.int64]:
 
 
 def dictionary_encode(column: Any) -> tuple[Any, Any]:
-    """Return the different values of a column as an array, without missing ones, and the number of each row's, (n,).
+    """Return the different values of a column, without missing ones, and the index of each row's value, (n,).
 
-    Missing rows have a number below 0.
+    Rows without a value have an index below 0.
     """
     found = pc.dictionary_encode(column)
     return found.dictionary, pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
@@ -173,7 +173,7 @@ def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
 
 def as_float(column: Any) -> Any:
     """Return a column of numbers, or of strings that are numbers, as (n,) float64; NaN where it is missing."""
-    safe = is_text(column)  # integers may be rounded
+    safe = is_text(column)  # an unsafe cast may round integers
     return pc.cast(column, pa.float64(), safe=safe).to_numpy(zero_copy_only=False)
 
 

@@ -43,7 +43,7 @@ def encode(
     fail : callable
         Raises InputError for a column and a row, counted from 0, with what is wrong.
     warn : callable
-        Is told what the training rows did not have, and in how many rows.
+        Is called with a text on what the training rows did not have, and the number of rows that have it.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def _date(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn
 
 
 def _hash(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any) -> Entries:
-    """Add 1 or -1, by the sign of the hash, to the feature that its absolute value says, as scikit-learn does."""
+    """Add 1 or -1, by the sign of the hash, to the feature that its absolute value selects, as scikit-learn does."""
     text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
     if column.tokens:
         words = [_WORD.findall(value.lower()) if value else [] for value in text.to_pylist()]

@@ -42,7 +42,7 @@ DAMAGED = (
 )
 """What NumPy and zipfile raise if an archive, or the header of an array, is damaged."""
 MAX_EXPANSION = 1100
-"""One byte of a compressed file may become at most so many bytes; the largest ratio of deflate is 1032."""
+"""One byte of a compressed file may become at most this many bytes; the largest ratio of deflate is 1032."""
 
 
 class ArrayReader(RowRangeReader):
@@ -73,7 +73,10 @@ class ArrayReader(RowRangeReader):
         return _dense_size(NpyArray(path, "X"), path)
 
     def read_block(self, part: RowRange) -> sparse.csr_matrix:
-        """Read these rows. A compressed file is decompressed from the rows that were read before, or from its start."""
+        """Read these rows.
+
+        A compressed file is decompressed from the end of the rows that were read before, or from its start.
+        """
         path, size = part.path, self.sizes[part.path]
         member = "X" if path.endswith(".npz") else None
         if member is None or "indptr" not in _members(path):
@@ -84,7 +87,7 @@ class ArrayReader(RowRangeReader):
         return checked_csr(indptr, indices, data, size.p, part)
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
-        """Read an array of the same .npz, or entries of another file, which go through all files of the input."""
+        """Read from an array of the same .npz, or from another file with an entry for each row of all input files."""
         path, n = part.path, part.stop - part.start
         if name is not None and name.endswith(".npy"):
             array = NpyArray(name)

@@ -24,7 +24,7 @@ _F1, _F2 = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
 
 @njit()
 def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
-    """Add a value, by its hash, to a sample: hashes (k,) ascending, times (k,); return how many it has now."""
+    """Add a value, by its hash, to a sample: hashes (k,) ascending, times (k,); return the sample's new size."""
     if size == len(hashes) and h > hashes[size - 1]:
         return size
     low, high = 0, size
@@ -46,7 +46,7 @@ def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
 
 @njit()
 def add_all(hashes, times, size, found, rows):  # type: ignore[no-untyped-def]
-    """Add values, by their hashes found (m,), each of which rows (m,) have, to a sample; return how many it has now."""
+    """Add values to a sample, by their hashes `found` (m,) and numbers of `rows` (m,); return the sample's new size."""
     for k in range(len(found)):
         size = add_to_sample(hashes, times, size, found[k], rows[k])
     return size
@@ -57,8 +57,8 @@ def add_numbers(values, bits, missing, where, counts, sums, extremes, whole, has
     """Add rows of numbers to the statistics of their columns.
 
     values, bits (the same as uint64), missing : (n, m).  where : (m,), the places of these columns in the statistics
-    of shape (c, ...): counts and missing values (c, 2), sums (c, 2) as unevaluated pairs, extremes (c, 2), whole (c,),
-    and samples: hashes, times (c, k), sizes (c,).
+    of shape (c, ...): counts and missing values (c, 2), sums (c, 2) as sum and rounding error, extremes (c, 2), whole
+    (c,), and samples: hashes, times (c, k), sizes (c,).
     """
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):

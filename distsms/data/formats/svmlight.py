@@ -101,7 +101,7 @@ def read(
 
     Notes
     -----
-    Local. `n_columns` is each block's own. Memory: one block of text and its rows.
+    Local. Each block has its own `n_columns`. Memory: one block of text and its rows.
     """
     for byte_range in share:
         for offset, text in read_blocks(byte_range, block_bytes or BLOCK_BYTES):

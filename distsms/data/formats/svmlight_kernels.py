@@ -79,14 +79,14 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
 def _digit(text: NDArray[np.uint8], i: int) -> Any:
     """Return the digit at i, as an int64; below 0 or above 9 if there is none.
 
-    Without the conversion it would be a byte where NumPy 2 runs this without Numba.
+    Without the conversion, it would be a byte if this runs in NumPy 2 without Numba.
     """
     return np.int64(text[i]) - _ZERO
 
 
 @njit()
 def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
-    """Read the number at `start`: return whether this was exact, as `float` is, then the value and the field's end."""
+    """Read the number at `start`: return whether this gave what `float` gives, the value, and the field's end."""
     i = start
     byte = text[i]
     negative = byte == _MINUS
@@ -122,7 +122,7 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
         power = 0
         digit = _digit(text, i)
         while 0 <= digit <= 9:
-            power = min(power * 10 + digit, 10000)  # beyond what is handled here, and no overflow
+            power = min(power * 10 + digit, 10000)  # 10000 is not handled here anyway, and does not overflow
             i += 1
             digit = _digit(text, i)
         easy = easy and i > power_at

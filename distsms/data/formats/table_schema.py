@@ -9,7 +9,7 @@ date        the time as a number, years since 2000, and features of 0 and 1 for 
 hash        2^bits features; each token (or the whole value) adds 1 or -1 to the feature that its hash selects
 
 `distsms.data.formats.encoding` computes the features. `VERSION` is that of the record as JSON: records of version 1
-have numbers (with a fill of 0) and categories only, as they were written.
+have only numbers (with a fill of 0) and categories, which are taken as they were written.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Column:
     fill : float
         The value that replaces a missing number, or a missing date (as years since 2000).
     other : bool
-        Whether all values that are none of the categories have a feature together.
+        Whether all values that are none of the categories share one feature.
     numeric : bool
         Whether the values are numbers that name something, so that 7, 07 and 7.0 are the same one.
     format : str or None
@@ -182,8 +182,8 @@ class Table:
     dropped : tuple of str
         Columns that were left out. Other files of the same kind may have them or not.
     version : int
-        How cells are read: from 2 on, space around the strings of Parquet files is cut off, and the same strings count
-        as missing there as in CSV.
+        The version of the rules by which cells are read. From version 2 on, space around the strings of Parquet files
+        is cut off, and the same strings count as missing there as in CSV.
     decimal : str
         The decimal mark of the numbers in CSV: "," also reads points.
     """
@@ -202,7 +202,7 @@ class Table:
 
     @cached_property
     def numbers(self) -> tuple[list[Column], NDArray[np.int64], NDArray[np.float64]]:
-        """The columns of numbers, and of each its feature and what missing values count as, (m,)."""
+        """The columns of numbers, the feature of each, (m,), and the value that a missing number counts as, (m,)."""
         found = [pair for pair in zip(self.columns, self.feature_starts, strict=False) if pair[0].kind == NUMBER]
         numbers = [column for column, _ in found]
         return numbers, np.array([start for _, start in found], np.int64), np.array([one.fill for one in numbers])
