@@ -54,6 +54,7 @@ from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
+from distsms.selection import rocarea_check
 from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
 from distsms.training.solver_choice import choose_solver, settings_for
 
@@ -218,7 +219,7 @@ def train(
         automatic = choose_lambda(rows, measure, comm, chosen, bias, ordering, step, stop_wanted=stop_wanted)
         chosen = replace(chosen, lam=automatic.lam)
     task = TrainingTask(rows, Measure.parse(measure), chosen, bias, *how)
-    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted, check=check)
+    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted, check=rocarea_check.check if check else None)
     trained = fit(task, comm, conduct, _Watching(watch))
     if comm.is_root:
         for warning in trained.warnings():

@@ -215,6 +215,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.cli import train_text as text
     from distsms.inference import inputs, model, scoring
     from distsms.metrics.headline import headline_measures
+    from distsms.selection import rocarea_check
     from distsms.training.fit import RunOptions, fit
 
     say = speaker(comm.is_root and not args.quiet)
@@ -237,7 +238,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(f"lambda    {stored:g}, that of the run that is resumed")
     elif hint:
         say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
-    checked = {"check": not args.no_check, "hold_out": not args.test}
+    checked = {"check": None if args.no_check else rocarea_check.check, "hold_out": not args.test}
     options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
@@ -286,7 +287,7 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     """Return what the command line asks for. Raises InputError if it, or the test data, cannot be used."""
     from distsms.data.shards import dataset
     from distsms.inference import inputs, model
-    from distsms.selection.auto_lambda import DEFAULT
+    from distsms.selection.lambda_search import DEFAULT
     from distsms.training.fit import TrainingTask
 
     every = args.checkpoint_every if args.checkpoint else None

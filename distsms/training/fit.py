@@ -38,7 +38,7 @@ from distsms.training.advice import advise, describe_chance, describe_idleness
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows, model_info, provenance
-from distsms.training.quick_check import Checker, QuickCheck, judge, reserve
+from distsms.training.quick_check import QuickCheck, judge, reserve
 from distsms.training.recorder import recording
 from distsms.training.verdict import why_chance
 from distsms.utils.timing import Clock
@@ -169,8 +169,8 @@ class RunOptions:
         Asked on every rank at each evaluation; True on any rank ends the run with what it has.
     measure_rows : bool
         Whether to compute the measures on the training rows, which sorts the scores.
-    check : bool
-        Whether to compare a model for another measure with a ROCArea model (`distsms.training.quick_check`).
+    check : callable, optional
+        Compares a model for another measure with a ROCArea model: `distsms.selection.rocarea_check.check`.
     hold_out : bool
         Whether that comparison holds out training rows. If not, the caller compares the models on test rows.
     """
@@ -181,7 +181,7 @@ class RunOptions:
     trace: str | os.PathLike[str] | None = None
     stop_wanted: Callable[[], bool] = lambda: False
     measure_rows: bool = True
-    check: bool = False
+    check: Callable[..., QuickCheck] | None = None
     hold_out: bool = True
 
 
@@ -345,7 +345,7 @@ def fit(
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
             )
-    checked = options.check and task.measure.family != "rocarea"
+    checked = options.check is not None and task.measure.family != "rocarea"
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:
@@ -385,11 +385,12 @@ def fit(
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm)
     del scores, labels
     check = None
-    if checked and result.status not in UNFINISHED:
+    if options.check is not None and checked and result.status not in UNFINISHED:
         with clock.phase("check"):
             ended = result.seconds, result.evaluations, result.w
             what = block, task.measure, settings, task.bias, *ended, comm
-            check = Checker(*what, memory=reserved, stop_wanted=options.stop_wanted).run(options.hold_out)
+            limits = {"memory": reserved, "stop_wanted": options.stop_wanted}
+            check = options.check(*what, **limits, hold_out=options.hold_out)
     w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
