@@ -107,7 +107,7 @@ def why_chance(points: Sequence[Point], found: Choice) -> str:
 
 
 def nothing(measure: str, points: Sequence[Point]) -> str:
-    """Return a warning, with advice, if no lambda gives a model that ranks better than chance, or else an empty string."""
+    """Return a warning, with advice, if no lambda gives a model that ranks better than chance; otherwise ""."""
     if {point.lam for point in points if not point.fold} - set(faults(points)):
         return ""
     advice = (

@@ -2,8 +2,8 @@
 
 A proof says that the convex risk of a measure is near its minimum. It does not say that the model has a better value of
 this measure than another model. So after a training for a measure other than ROCArea, a ROCArea model is trained on a
-sample of the rows; its lambda is chosen on folds of the sample, as `--lambda auto` does it. Both models are then compared on rows on which neither
-was trained:
+sample of the rows; its lambda is chosen on folds of the sample, as `--lambda auto` does it. Both models are then
+compared on rows on which neither was trained:
 
 - If there are test rows, the run's own model and the ROCArea model are compared on them.
 - If not, a third of the sample is held out. Since the run's own model was trained on these rows, too, a second model

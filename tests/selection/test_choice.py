@@ -64,7 +64,7 @@ def test_it_does_not_grow_where_the_measure_is_flat_or_models_say_nothing():
 
 
 def test_a_short_w_that_ranks_well_is_no_fault():
-    """At a large lambda, J is near J(0) at the minimum, too. Only the ranks of the rows say whether a model is of use."""
+    """At a large lambda, the least J is near J(0), too. Only the ranks of the rows say whether a model is of use."""
     near_zero = [point._replace(result={**point.result, "idle": True}) for point in points_of(peak(10.0), [10.0])]
     assert faults(near_zero) == {}
     of_earlier_versions = [Point(1.0, 0, {"vacuous": True}, 0.0, {}, None)]
