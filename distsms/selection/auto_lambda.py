@@ -29,7 +29,7 @@ from distsms.selection.path import ALONE, Problem, shares_folds
 from distsms.selection.sample import Sample, Shares, in_sample, load_sample
 from distsms.training.solver_choice import choose_solver, settings_for
 
-MOST_ROWS, PART_OF_ROWS = 10**6, 8
+MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
 MOST_ENTRIES = 50_000_000
 """The most stored entries of a sample, over all ranks."""
@@ -114,7 +114,7 @@ def choose_lambda(
     Notes
     -----
     A data set is read once. For three folds, models of about six lambdas are trained to a large gap, all folds in the
-    same passes. This takes some 100 evaluations on two thirds of the sample. The sample of large data has an eighth of
+    same passes. This takes some 100 evaluations on two thirds of the sample. The sample of large data has a twelfth of
     the rows.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
