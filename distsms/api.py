@@ -146,7 +146,7 @@ def train(
         hosts, a folder that all hosts see must be given.
     check : bool
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
-        the rows, in at most a tenth of the run's time or a second.
+        the rows, in at most a tenth of the run's time or two seconds.
     **settings
         For tables, the options of ``distsms shard`` with these names: positive, id, drop, group, time, keep, normalize,
         decimal; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates,

@@ -33,7 +33,7 @@ FEWEST_ROWS = 20_000
 """Samples have at least this many rows, if the data have."""
 EPSILON, RELATIVE = 2e-3, 0.02
 """A training here ends at this gap, or at this gap as a share of J."""
-EVALUATIONS, EVALUATIONS_OF_PLANES = 12, 50
+EVALUATIONS, EVALUATIONS_OF_PLANES = 12, 30
 """The most evaluations of a training here: with a solver for smoothed risks, and with cutting planes. The ROCArea of
 held-out rows hardly changes after so many.
 """

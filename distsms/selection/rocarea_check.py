@@ -45,7 +45,7 @@ from distsms.training.quick_check import LIBRARIES, ROCAREA, QuickCheck, judge
 from distsms.utils.hashing import row_keys
 from distsms.utils.typing import Floats, Labels
 
-SHARE, LEAST_SECONDS = 0.1, 1.0
+SHARE, LEAST_SECONDS = 0.1, 2.0
 LEAST_ROWS, MOST_ROWS = 2000, 10**6
 """The smallest and the largest expected number of rows of a sample. The smallest holds even if time is short."""
 LEAST_BYTES = 2**26
@@ -192,9 +192,9 @@ class Checker:
     def _with_bias(self) -> Features:
         return WithBias(self._block.features, self._bias) if self._bias else self._block.features
 
-    @staticmethod
-    def _quick(lam: float) -> Settings:
-        return Settings(lam, solver="lbfgs", max_evaluations=200)
+    def _quick(self, lam: float) -> Settings:
+        solver = "lmvm" if self._settings.solver == "lmvm" else "lbfgs"  # lmvm only if PETSc is loaded already
+        return Settings(lam, solver=solver, max_evaluations=200)
 
     def _at(self, n: int) -> Measure:
         """Return the measure asked for, with K in the same proportion to n rows as to all rows. Local."""
