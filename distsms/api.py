@@ -55,8 +55,9 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.selection import rocarea_check
-from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
+from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.training.task import RunOptions, TrainingTask
 
 Path: TypeAlias = str | os.PathLike[str]
 Data: TypeAlias = Path | tuple[Any, ArrayLike]

@@ -17,9 +17,10 @@ from distsms.selection import rocarea_check
 from distsms.selection.auto_lambda import choose_lambda
 from distsms.selection.rocarea_check import Checker
 from distsms.training.advice import advise
-from distsms.training.fit import RunOptions, TrainingTask, fit
+from distsms.training.fit import fit
 from distsms.training.quick_check import Contest, QuickCheck
 from distsms.training.solver_choice import settings_for
+from distsms.training.task import RunOptions, TrainingTask
 from tests.support.problems import block
 
 ALONE = Communicator()
