@@ -156,6 +156,7 @@ def convert(
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
+        dataset.check_writable(compression)
         if like is not None:
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
