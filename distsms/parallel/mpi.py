@@ -235,11 +235,11 @@ def world() -> Communicator:
         return Communicator()
     size = MPI.COMM_WORLD.Get_size()
     if size == 1 and launched > 1:
-        library = MPI.Get_library_version().split("\0")[0].strip().splitlines()[0]
+        library, own = MPI.Get_library_version().split("\0")[0].strip().splitlines()[0], own_launcher()
         raise LaunchError(
             f"the launcher started {launched} processes, but MPI sees each as rank 0 of 1. The launcher belongs to "
             f"another MPI library than mpi4py, which uses {library}. Use that library's own mpirun"
-            f"{f', {own}' if (own := own_launcher()) else ''} (or `srun --mpi=` with a type that the library supports), "
+            f"{f', {own}' if own else ''} (or `srun --mpi=` with a type that the library supports), "
             "or reinstall mpi4py and petsc4py with the launcher's MPI."
         )
     return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()

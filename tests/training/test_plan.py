@@ -26,6 +26,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
 from distsms.training import plan
 from distsms.training.plan import Needs
+from distsms.utils import memory
 from tests.support.problems import data
 
 sizes = st.integers(0, 10**6)
@@ -213,10 +214,10 @@ def test_what_is_there(tmp_path, groups, limits, expected):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert plan.available(tmp_path) == expected
+    assert memory.available(tmp_path) == expected
 
 
 @pytest.mark.serial
 def test_this_machine_has_some(tmp_path):
-    assert 0 < plan.available()
-    assert plan.available(tmp_path) == np.prod([os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "PAGE_SIZE")])
+    assert 0 < memory.available()
+    assert memory.available(tmp_path) == np.prod([os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "PAGE_SIZE")])

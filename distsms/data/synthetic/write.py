@@ -85,7 +85,8 @@ def write(
     Raises
     ------
     InputError
-        On every rank, if the library for the compression is missing, if the directory cannot be written to, or holds a data set and `overwrite` is False.
+        On every rank, if the library for the compression is missing, or if the directory cannot be written to, or
+        holds a data set and `overwrite` is False.
 
     Notes
     -----
