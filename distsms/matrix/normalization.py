@@ -34,7 +34,7 @@ KINDS = ("none", *BY_COLUMN, "l2")
 CONSTANT = 8 * float(np.finfo(float).eps)
 """A column counts as constant if its standard deviation is at most this share of its largest absolute entry."""
 COLUMN_BYTES = 160
-"""Bytes for each column that `fit` takes on a rank for standard and maxabs, and the manifest with its result (measured)."""
+"""Bytes for each column that `fit` for standard or maxabs and the manifest with its result take on a rank."""
 _BITS = 26
 """Before numbers are added, each is rounded and split into two whole numbers of this many bits (`_whole`). So sums are
 exact and do not depend on how the rows are distributed.
