@@ -173,8 +173,8 @@ def _require_memory(kind: str, p: int, neighbours: int) -> None:
         raise InputError(
             f"--normalize {kind} takes {COLUMN_BYTES} bytes for each of the {p} columns on each rank, "
             f"{format_bytes(needed)} for {neighbours} rank(s) on this node, but only {format_bytes(there)} are "
-            "available. Use --normalize none or l2, which hold nothing for each column, start fewer ranks on each node, "
-            "or leave out columns that few rows use"
+            "available. Use --normalize none or l2, which hold nothing for each column, start fewer ranks on each "
+            "node, or leave out columns that few rows use"
         )
 
 
