@@ -7,6 +7,7 @@ communicator of all ranks, and checks that the launcher and mpi4py use the same 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -224,6 +225,7 @@ def world() -> Communicator:
     launched = launched_size()
     if not _launched():
         return Communicator()
+    _refuse_pmix()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but no MPI library
@@ -235,14 +237,31 @@ def world() -> Communicator:
         return Communicator()
     size = MPI.COMM_WORLD.Get_size()
     if size == 1 and launched > 1:
-        library, own = MPI.Get_library_version().split("\0")[0].strip().splitlines()[0], own_launcher()
+        library = MPI.Get_library_version().split("\0")[0].strip().splitlines()[0]
         raise LaunchError(
-            f"the launcher started {launched} processes, but MPI sees each as rank 0 of 1. The launcher belongs to "
-            f"another MPI library than mpi4py, which uses {library}. Use that library's own mpirun"
-            f"{f', {own}' if own else ''} (or `srun --mpi=` with a type that the library supports), "
-            "or reinstall mpi4py and petsc4py with the launcher's MPI."
+            f"the launcher started {launched} processes, but MPI sees each as rank 0 of 1. {_other_library(library)}"
         )
     return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()
+
+
+def _refuse_pmix() -> None:
+    """Raise LaunchError if a launcher of PMIx, such as Open MPI's, meets the MPICH of PyPI, which would fail.
+
+    That MPICH does not know PMIx, and says so when it is started, in words that only its developers understand.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        if "PMIX_RANK" in os.environ:
+            library = f"MPICH {importlib.metadata.version('mpich')} of this environment"
+            raise LaunchError(f"the launcher cannot start ranks of this MPI. {_other_library(library)}")
+
+
+def _other_library(library: str) -> str:
+    own = own_launcher()
+    return (
+        f"The launcher belongs to another MPI library than mpi4py, which uses {library}. Use that library's own mpirun"
+        f"{f', {own}' if own else ''} (or `srun --mpi=` with a type that the library supports), or reinstall mpi4py and"
+        " petsc4py with the launcher's MPI."
+    )
 
 
 def own_launcher() -> str:

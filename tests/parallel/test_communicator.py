@@ -178,6 +178,16 @@ def test_the_launcher_that_belongs_to_this_environment(monkeypatch, tmp_path):
 
 
 @pytest.mark.serial
+def test_a_launcher_that_the_installed_mpich_does_not_know_is_refused(monkeypatch, no_launcher):
+    """MPICH itself would end the process."""
+    monkeypatch.setenv("PMIX_RANK", "0")
+    monkeypatch.setattr(mpi.importlib.metadata, "version", {"mpich": "5.0.2"}.__getitem__)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)  # it is not loaded
+    with pytest.raises(LaunchError, match=r"another MPI library than mpi4py, which uses MPICH 5.0.2 of this environ"):
+        world()
+
+
+@pytest.mark.serial
 def test_mpi4py_without_an_mpi_library(monkeypatch, no_launcher):
     """Wheels of mpi4py raise RuntimeError then."""
 
