@@ -156,9 +156,8 @@ def solver_for(
     """
     from distsms.training.solver_choice import choose_solver
 
-    wanted = ["PETSc's options (after --)"] if args.solver_options else []
-    wanted += ["--step spread with lmvm"] if getattr(args, "step", "") == "spread" else []
-    solver, why = choose_solver(asked, measure, comm, lmvm_only=" and ".join(wanted))
+    options = "PETSc's options (after --)" if args.solver_options else ""
+    solver, why = choose_solver(asked, measure, comm, lmvm_only=options)
     if why:
         say(f"solver    {solver}: {why}")
     return solver

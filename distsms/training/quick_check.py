@@ -301,7 +301,7 @@ class Checker:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""
         features = self._block.features if measure == ROCAREA else self._with_bias()
         _, (loss,) = make_losses(self._block, measure, "auto", self._comm, [training])
-        step, _ = choose_step("auto", features.shape[1], self._comm.size, settings.traits.spreadable)
+        step, _ = choose_step("auto", features.shape[1], self._comm.size)
         vectors = make_vectors(step, features.shape[1], self._comm)
         try:
             found = minimize(Objective(features, [loss], self._comm, self._late, None, vectors), settings, start)

@@ -67,12 +67,9 @@ def test_what_needs_petsc_is_refused_before_anything_is_read(tmp_path):
     """Where the data are missing, too, it is petsc4py that is named."""
     lines = [
         ["train", "x", "--solver", "lmvm"],
-        ["train", "x", "--step", "spread"],
         ["train", "x", "--", "-tao_monitor"],
         ["path", "x", "--solver", "lmvm"],
-        ["path", "x", "--step", "spread"],
         ["compare", "x", "--solvers", "agm", "lmvm"],
-        ["compare", "x", "--step", "spread"],
         ["baseline", "x", "--solver", "lmvm"],
     ]
     code = (
