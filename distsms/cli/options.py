@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distsms.parallel.signals import StopSignals
 
 SOLVERS_HELP = (
-    "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is SciPy's L-BFGS, for machines without PETSc; "
+    "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method without PETSc; "
     "agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is the same"
     " with "
     "two planes and no quadratic program"

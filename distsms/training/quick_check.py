@@ -50,7 +50,7 @@ LEAST_ROWS, MOST_ROWS = 2000, 10**6
 LEAST_BYTES = 2**26
 """Without a memory limit, a sample may take a tenth of all rows' bytes, or this many on each rank if that is more."""
 LIBRARIES = 16 * 2**20
-"""Bytes that a check takes besides its sample, for compiled code and SciPy's L-BFGS (measured)."""
+"""Bytes that a check takes besides its sample, for compiled code and SciPy's line search (measured)."""
 EVALUATIONS = 100
 """The estimated number of evaluations of the ROCArea models, from which the size of the sample follows."""
 TENTHS, PATIENCE = 10, 2

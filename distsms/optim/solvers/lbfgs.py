@@ -119,6 +119,11 @@ class Solver:
     def __init__(
         self, problem: Problem, w: Floats, history: int, options: Sequence[str] = (), remembers: int = 0
     ) -> None:
+        # SciPy has no public name for it. This name is there in all versions that distsms allows. The import is here
+        # since it takes a while: other ranks need not do it, and the clock of the run does not count it.
+        from scipy.optimize._linesearch import scalar_search_wolfe1
+
+        self._line_search = scalar_search_wolfe1
         self._problem, self._w = problem, w
         self._inverse = InverseHessian(problem.dot, len(w), history)
         self._here: tuple[float, Floats] | None = None  # the function and its gradient at w, if they are known
@@ -152,9 +157,6 @@ class Solver:
 
         The first trial is the whole direction.
         """
-        # SciPy has no public name for it. This one is there in all versions that distsms allows.
-        from scipy.optimize._linesearch import scalar_search_wolfe1
-
         dot = self._problem.dot
         slope = dot(gradient, direction)
         if not (slope < 0 and np.isfinite(slope)):
@@ -171,7 +173,7 @@ class Solver:
             return dot(trial[2], direction)
 
         limits = DECREASE, CURVATURE, LONGEST, SHORTEST
-        step, _, _ = scalar_search_wolfe1(value_at, slope_at, value, None, slope, *limits)
+        step, _, _ = self._line_search(value_at, slope_at, value, None, slope, *limits)
         return None if step is None else trial  # a search that has succeeded ends with its last trial
 
     def restart(self, w: Floats) -> None:
