@@ -368,7 +368,7 @@ def make_plan(
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg
     ordering, why_ordering = choose_ordering(ordering, measure, n_pos, n_neg, ranks)
-    step, why_step = choose_step(step, p, ranks, settings.traits.spreadable)
+    step, why_step = choose_step(step, p, ranks)
     cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
     layout = Layout(step, ranks, len(node_ranks))
     needed, there = needs(manifest, settings, cost, layout, bias, losses, solves), available()
