@@ -244,6 +244,8 @@ def _train_table(
     own = {field.name for field in fields(Settings)} | {"relative", "solver"}
     reading = {name: settings.pop(name) for name in list(settings) if name not in own}
     reading = {name: tuple(value) if isinstance(value, list) else value for name, value in reading.items()}
+    lists = {"drop", "keep", "categorical", "numeric"}
+    reading |= {name: (value,) for name, value in reading.items() if name in lists and isinstance(value, str)}
     asked = {name: reading.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in reading}
     if asked:
         reading["columns"] = ColumnOptions(**asked)

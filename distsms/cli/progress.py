@@ -140,6 +140,31 @@ class Progress:
         self._shown = line
 
 
+class TaskProgress:
+    """Shows the progress of several tasks, one after the other, each as a `Progress`, on the root.
+
+    Parameters
+    ----------
+    speaks : bool
+        Whether it shows anything: on the root, without --quiet.
+    """
+
+    def __init__(self, speaks: bool) -> None:
+        self._speaks, self._task = speaks, ""
+        self._progress = Progress("", "", None)
+
+    def __call__(self, task: str, unit: str, done: float, of: float) -> None:
+        """Show that `done` of `of` units of a task are done; another task than before begins a new line."""
+        if task != self._task or not done:
+            self.close()
+            self._task, self._progress = task, Progress.on_root(task, unit, self._speaks)
+        self._progress(done, of)
+
+    def close(self) -> None:
+        """Remove the line from a terminal."""
+        self._progress.close()
+
+
 FEW_RANKS = 6
 """The table of what a run took has a column for each rank, if there are at most this many ranks."""
 

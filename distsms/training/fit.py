@@ -35,6 +35,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
 from distsms.training.advice import advise, describe_chance, describe_idleness
+from distsms.training.hints import SUSPICIOUS, LeakingColumn, describe_leaks, describe_test, leaking_columns
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows, model_info, provenance
@@ -213,6 +214,10 @@ class TrainedModel:
         This rank's seconds by phase, and its bytes read. A caller may use them for its own phases, too.
     evaluations : int
         The number of evaluations since the run was started or last resumed.
+    leaks : list of LeakingColumn
+        Columns of a table that rank the training rows almost perfectly by themselves.
+    on_test : str
+        A warning about the measures on test rows, from `judge_test`.
     """
 
     task: TrainingTask
@@ -230,6 +235,8 @@ class TrainedModel:
     clock: Clock
     reading: ReadCounter
     evaluations: int
+    leaks: list[LeakingColumn]
+    on_test: str = ""
 
     @property
     def vacuous(self) -> bool:
@@ -246,7 +253,8 @@ class TrainedModel:
         task, result = self.task, self.result
         advice = advise(self.check, task.measure, self.vacuous)
         if not self.vacuous:
-            return [text for text in (describe_idleness(result), advice) if text]
+            texts = describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test
+            return [text for text in texts if text]
         n_pos = 0 if self.data is None else self.data["n_pos"]
         said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos)
         return [f"{said} {advice}".rstrip()]
@@ -273,6 +281,18 @@ class TrainedModel:
         numbers = scored.first_row + np.flatnonzero(scored.counted)
         judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold))
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
+
+    def judge_test(self, measures: dict[str, float], labels: Labels, chosen: bool, comm: Communicator) -> None:
+        """Find out whether the measures on test rows (labels: (n_local,)) need a warning. **Collective.**
+
+        `chosen` says whether lambda was chosen by cross-validation.
+        """
+        n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
+        manifest = self.task.manifest
+        is_table = manifest is not None and manifest.table is not None
+        assert self.training is not None and self.data is not None
+        rows = self.data, (n_pos, n_neg)
+        self.on_test = describe_test(self.training, measures, rows, chosen, bool(self.leaks), is_table)
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
@@ -382,6 +402,9 @@ def fit(
                 data = describe_data_set(manifest, manifest.directory)
             else:
                 data = describe_rows(block, task.fingerprint, comm)
+        leaks = []
+        if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
+            leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm)
     del scores, labels
     check = None
@@ -393,7 +416,7 @@ def fit(
     w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
-    return TrainedModel(*found, vectors, clock, reading, evaluations)
+    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks)
 
 
 def _load(

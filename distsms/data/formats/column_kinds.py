@@ -24,10 +24,12 @@ different values, which must also be at least the share TEXT_SHARE of its rows w
 MOSTLY_NUMBERS = 0.9
 _ID_NAME = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|num|number|index|ref|reference)$", re.IGNORECASE)
 _CODE_NAME = re.compile(
-    r"(?:^|[^a-z])(?:id|code|type|kind|class|category|group|store|shop|branch|region|zone|zip|postcode|mcc|sic|naics"
-    r"|product|merchant|vendor|model)$",
+    r"(?:^|[^a-z])(?:id|code|type|kind|class|category|group|store|shop|branch|region|zone|zip|zipcode|postcode|plz|mcc"
+    r"|sic|naics|product|merchant|vendor|model)$|^(?:id|code|zip|plz)[^a-z]",
     re.IGNORECASE,
 )
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Where a word begins in a name such as customerId."""
 
 
 def decide(
@@ -80,16 +82,20 @@ def _number(
             and not keep
             and count >= FEW_ROWS
             and numbers.sample.repeated(place) == 0
-            and (counted or _ID_NAME.search(name) or count >= VERY_MANY_ROWS)
+            and (counted or _ID_NAME.search(_HUMP.sub("_", name)) or count >= VERY_MANY_ROWS)
         ):
             report.taken_for = ID_LIKE
             report.notes.append(f"left out: whole numbers that all differ; --numeric {name} keeps it")
             return None, report
-        if whole and 2 < report.values <= MAX_NUMBERS and report.exact and 20 * report.values <= count:
+        if whole and report.values > 2:
+            few = report.values <= MAX_NUMBERS and report.exact
             digits = len(f"{low:.0f}") if low >= 100 else 0
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
-            if same_length or _CODE_NAME.search(name):
-                report.notes.append(f"whole numbers that look like codes; if they are, --categorical {name}")
+            if _CODE_NAME.search(_HUMP.sub("_", name)) or (few and same_length and 20 * report.values <= count):
+                remedy = f"--{'categorical' if few else 'hash'} {name} or --drop {name}"
+                report.notes.append(
+                    f"whole numbers that look like codes, taken as amounts; if they are codes: {remedy}"
+                )
     return _done(Column(name, None, report.missing > 0, fill=numbers.mean(place)), report)
 
 
