@@ -55,6 +55,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
+from distsms.training.hints import describe_test
 from distsms.training.solver_choice import choose_solver, settings_for
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -258,9 +259,14 @@ def _train_table(
         found = train(sets[0].directory, comm.mpi_comm, **conduct, **settings)
         found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
         if len(sets) == 2:
-            test = scoring.score([found], sets[1].directory, comm).counted_scores()
-            how = Measure.parse(conduct["measure"])
-            found.info["test"] = headline_measures(how, *test, found.threshold, comm)
+            scores, labels = scoring.score([found], sets[1].directory, comm).counted_scores()
+            how, info = Measure.parse(conduct["measure"]), found.info
+            info["test"] = headline_measures(how, scores, labels, found.threshold, comm)
+            about = info["training"], info["test"], info["data"], labels, "auto_lambda" in info, not info["warnings"]
+            if warning := describe_test(*about, comm):
+                info["warnings"].append(warning)
+                if comm.is_root:
+                    warnings.warn(warning, ModelWarning, stacklevel=3)
     return found
 
 

@@ -117,9 +117,9 @@ def format_columns(reports: Sequence[ColumnReport]) -> str:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in rest.items())
         features = sum(report.features for report in reports)
         lines.append(f"... and {rest.total():,} more ({kinds}); {features:,} features in all")
-    for note, told in _notes(reports).items():
+    for text, told in _notes(reports).items():
         lines += textwrap.wrap(
-            f"{_listed(told)}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+            f"{_listed(told)}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
         )
     return "\n".join(lines)
 

@@ -21,6 +21,7 @@ from distsms.cli.options import (
     solver_for,
     speaker,
 )
+from distsms.cli.terminal import fold
 from distsms.cli.types import duration, measure, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
@@ -278,9 +279,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     say.close()
     if args.quiet and comm.is_root:
         if result.status.exit_code:
-            print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
+            print(fold(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}"), file=sys.stderr)
         for warning in trained.warnings():
-            print(f"distsms train: warning: {warning}", file=sys.stderr)
+            print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return trained.exit_code
 

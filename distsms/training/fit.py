@@ -287,12 +287,10 @@ class TrainedModel:
 
         `chosen` says whether lambda was chosen by cross-validation.
         """
-        n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
         manifest = self.task.manifest
-        is_table = manifest is not None and manifest.table is not None
+        check_perfect = manifest is not None and manifest.table is not None and not self.leaks
         assert self.training is not None and self.data is not None
-        rows = self.data, (n_pos, n_neg)
-        self.on_test = describe_test(self.training, measures, rows, chosen, bool(self.leaks), is_table)
+        self.on_test = describe_test(self.training, measures, self.data, labels, chosen, check_perfect, comm)
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""

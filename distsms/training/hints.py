@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from distsms.data.formats.table_schema import Table
 from distsms.data.shards.dataset import DataBlock
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Labels
 
 SUSPICIOUS, LEAK, PERFECT = 0.98, 0.995, 0.9995
 """If a model's ROCArea on its training rows is above SUSPICIOUS, its columns are looked at one by one. A column whose
@@ -54,7 +55,7 @@ def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm:
     largest weights are looked at. This costs as much as that many evaluations of the objective.
     """
     starts = table.feature_starts
-    own = [slice(start, end) for start, end in zip(starts, starts[1:], strict=False)]
+    own = [slice(start, end) for start, end in pairwise(starts)]
     largest = [float(np.abs(w[part]).max(initial=0.0)) for part in own]
     few = [k for k, part in enumerate(own) if largest[k] and part.stop - part.start <= max(3, n_pos / 20)]
     chosen = sorted(few, key=lambda k: -largest[k])[:MOST_COLUMNS]
@@ -75,45 +76,51 @@ def describe_leaks(leaks: list[LeakingColumn]) -> str:
     if not leaks:
         return ""
     names = ", ".join(leak.name for leak in leaks[:3]) + (f" and {len(leaks) - 3} more" if len(leaks) > 3 else "")
-    which = "Is it" if len(leaks) == 1 else "Are they"
     begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
     return (
-        f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). {which} known before the outcome "
-        f"is? If not, leave out with --drop {' '.join(leak.name for leak in leaks[:3])}; the model would be of no use."
+        f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). Is that known before the "
+        "outcome is? If not, the model is of no use on new rows; train without it: "
+        f"--drop {' '.join(leak.name for leak in leaks)}"
     )
 
 
 def describe_test(
     training: Mapping[str, float],
     test: Mapping[str, float],
-    rows: tuple[Mapping[str, Any], tuple[int, int]],
+    data: Mapping[str, Any],
+    labels: Labels,
     chosen: bool,
-    known: bool,
-    is_table: bool,
+    check_perfect: bool,
+    comm: Communicator,
 ) -> str:
     """Return a warning if the measures on test rows are too good, or far below those of the training rows; else "".
+
+    **Collective.**
 
     Parameters
     ----------
     training, test : mapping
         The measures on training and test rows, by name.
-    rows : (mapping, (int, int))
-        The training rows, with n_pos and n_neg; and the numbers of positive and negative test rows.
+    data : mapping
+        What is known of the training rows, with n_pos and n_neg.
+    labels : ndarray of shape (n_local,)
+        The labels of the test rows on this rank.
     chosen : bool
         Whether lambda was chosen by cross-validation: then another lambda does not help.
-    known : bool
-        Whether a warning has named a column that tells the outcome.
-    is_table : bool
-        Whether the rows are those of a table.
+    check_perfect : bool
+        Whether a ROCArea of 1 is suspicious: in tables, unless a warning has named the reason.
+    comm : Communicator
+        The ranks.
     """
+    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
     area, own = test["rocarea"], training["rocarea"]
-    if area > PERFECT and is_table and not known:
+    if area > PERFECT and check_perfect:
         return (
-            f"ROCArea on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is known "
-            "before the outcome is, and that test rows are no copies of training rows."
+            f"ROCArea on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
+            "known before the outcome is, and that test rows are no copies of training rows."
         )
-    smallest = min(rows[0]["n_pos"], rows[0]["n_neg"]), min(rows[1])
-    error = math.sqrt(sum(a * (1 - a) / max(n, 1) for a, n in zip((own, area), smallest, strict=True)))
+    smallest = min(data["n_pos"], data["n_neg"]), min(n_pos, n_neg)
+    error = math.sqrt(sum(value * (1 - value) / max(n, 1) for value, n in zip((own, area), smallest, strict=True)))
     if chosen or not own - area > max(CLEAR, ERRORS * error):
         return ""
     return (
