@@ -115,8 +115,8 @@ def format_columns(reports: Sequence[ColumnReport]) -> str:
         )
     if rest := Counter(report.taken_for for report in reports if report.name not in listed):
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in rest.items())
-        features = sum(report.features for report in reports)
-        lines.append(f"... and {rest.total():,} more ({kinds}); {features:,} features in all")
+        in_all = sum(report.features for report in reports)
+        lines.append(f"... and {rest.total():,} more ({kinds}); {in_all:,} features in all")
     for text, told in _notes(reports).items():
         lines += textwrap.wrap(
             f"{_listed(told)}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
