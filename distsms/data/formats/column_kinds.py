@@ -22,6 +22,8 @@ TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
 different values, which must also be at least the share TEXT_SHARE of its rows with strings.
 """
 MOSTLY_NUMBERS = 0.9
+TINY = 1e-307
+"""The factor that scales a column of smaller numbers to size 1 is not finite."""
 _ID_NAME = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|num|number|index|ref|reference)$", re.IGNORECASE)
 _CODE_NAME = re.compile(
     r"(?:^|[^a-z])(?:id|code|type|kind|class|category|group|store|shop|branch|region|zone|zip|zipcode|postcode|plz|mcc"
@@ -73,10 +75,12 @@ def _number(
     if (text := survey.texts.get(name)) is not None:
         _fail(name, text.first, files, "--numeric: this is no number")
     numbers = survey.numbers
+    low, high = numbers.extremes[place]
+    if 0 < max(-low, high) < TINY:
+        report.notes.append(f"all numbers are smaller than {TINY:g}, too small to compute with; multiply them")
     if name not in options.numeric:
-        low, high = numbers.extremes[place]
         count, whole = int(numbers.counts[place, 0]), bool(numbers.whole[place])
-        counted = high - low < 2 * count
+        counted = high / 2 - low / 2 < count  # in halves, since the difference may overflow
         if (
             whole
             and not keep
