@@ -54,9 +54,10 @@ from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
-from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
+from distsms.training.fit import TrainingObserver, fit
 from distsms.training.hints import describe_test
 from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.training.task import RunOptions, TrainingTask
 
 Path: TypeAlias = str | os.PathLike[str]
 Data: TypeAlias = Path | tuple[Any, ArrayLike]

@@ -38,8 +38,10 @@ from distsms.matrix.augmented import RepeatedRows
 from distsms.matrix.local import as_features
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
-from distsms.training.fit import RunOptions, TrainedModel, TrainingTask, fit
+from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.trained_model import TrainedModel
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""

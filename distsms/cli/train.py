@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.auto_lambda import LambdaChoice
-    from distsms.training.fit import TrainingTask
+    from distsms.training.task import TrainingTask
 
 NAME = "train"
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
@@ -216,7 +216,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.cli import train_text as text
     from distsms.inference import inputs, model, scoring
     from distsms.metrics.headline import headline_measures
-    from distsms.training.fit import RunOptions, fit
+    from distsms.training.fit import fit
+    from distsms.training.task import RunOptions
 
     say = speaker(comm.is_root and not args.quiet)
     held.callback(say.close)
@@ -291,7 +292,7 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     from distsms.data.shards import dataset
     from distsms.inference import inputs, model
     from distsms.selection.auto_lambda import DEFAULT
-    from distsms.training.fit import TrainingTask
+    from distsms.training.task import TrainingTask
 
     every = args.checkpoint_every if args.checkpoint else None
     others = {"c_mu": args.c_mu, "solver_options": tuple(args.solver_options), "checkpoint_every": every}

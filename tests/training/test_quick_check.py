@@ -13,9 +13,10 @@ from distsms.measures import Measure
 from distsms.metrics.ranking import contingency
 from distsms.parallel.communicator import Communicator
 from distsms.training import quick_check
-from distsms.training.fit import RunOptions, TrainingTask, fit
+from distsms.training.fit import fit
 from distsms.training.quick_check import Checker
 from distsms.training.solver_choice import settings_for
+from distsms.training.task import RunOptions, TrainingTask
 from tests.support.problems import block
 
 ALONE = Communicator()
