@@ -21,7 +21,7 @@ own ROCArea is above LEAK is named. A ROCArea above PERFECT is printed as 1.000.
 """
 MOST_COLUMNS, MOST_WEIGHTS = 20, 2**22
 """The most columns that are looked at, and the most weights of theirs that are held at a time."""
-CLEAR, ERRORS = 0.02, 2.0
+CLEAR, ERRORS = 0.05, 2.0
 """Overfitting is clear if ROCArea is lower on test rows by more than CLEAR, and by more than ERRORS standard errors."""
 
 
@@ -57,7 +57,7 @@ def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm:
     starts = table.feature_starts
     own = [slice(start, end) for start, end in pairwise(starts)]
     largest = [float(np.abs(w[part]).max(initial=0.0)) for part in own]
-    few = [k for k, part in enumerate(own) if largest[k] and part.stop - part.start <= max(3, n_pos / 20)]
+    few = [k for k, part in enumerate(own) if largest[k] and part.stop - part.start <= max(3, n_pos / 5)]
     chosen = sorted(few, key=lambda k: -largest[k])[:MOST_COLUMNS]
     at_once, found = max(1, MOST_WEIGHTS // len(w)), []
     for first in range(0, len(chosen), at_once):
