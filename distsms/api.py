@@ -170,7 +170,8 @@ def train(
     Warns
     -----
     ModelWarning
-        On the root, if the model ranks no better than chance, or a quick ROCArea model is clearly better.
+        On the root, if the model ranks no better than chance, or a quick ROCArea model is clearly better. For tables
+        also if a column tells the outcome, or if the model is far better on its training rows than on test rows.
 
     Examples
     --------

@@ -48,7 +48,7 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
         parser,
         "--hash",
         "Keep these columns of text, ids or very many categories: each word (or value) adds 1 or -1 to one of"
-        f" 2^BITS features (default: {BITS}).",
+        f" 2^BITS features (default: {BITS}). From 20 bits on, training takes more than 1 GiB of memory.",
         "COLUMN[:BITS]",
         type=_hash,
     )

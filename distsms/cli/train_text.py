@@ -11,6 +11,7 @@ from distsms.cli import progress
 from distsms.cli.options import rows_held
 from distsms.cli.terminal import is_watched
 from distsms.data.groupby import doubles_warning
+from distsms.data.labels import format_labels, original_labels
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
@@ -41,10 +42,12 @@ def describe_task(
     up_to = "up to " if planes > settings.planes else ""
     constant = f", a constant feature of {bias:g}" if bias else ""
     kind = manifest.normalization.kind
+    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    labels = {sign: f" ({name})" if brief and name else "" for sign, name in names.items()}
     shards = f", {manifest.nnz} nonzeros, {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}"
     lines = [
         f"data      {name}: {manifest.n} {'training ' * brief}rows, {manifest.p} columns{'' if brief else shards}",
-        f"          {manifest.n_pos} positive, {manifest.n_neg} negative rows"
+        f"          {manifest.n_pos} positive{labels['+1']}, {manifest.n_neg} negative{labels['-1']} rows"
         f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)" + (f"; normalized: {kind}" if kind != "none" else ""),
         f"problem   {task.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.describe_target()}",
     ]
