@@ -98,7 +98,7 @@ class TrainingNarrator(TrainingObserver):
             self._say(f"vectors   {vectors.describe()}")
         self._say("")
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
-        self._progress = progress.TrainingProgress(stream, live=is_watched(sys.stdout))
+        self._progress = progress.TrainingProgress(stream, is_watched(sys.stdout), self._args.brief)
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
