@@ -106,7 +106,7 @@ def format_columns(reports: Sequence[ColumnReport]) -> str:
     shown = list(reports)
     if len(shown) > MOST_SHOWN:
         shown = [report for report in shown if report.taken_for != "number" or report.notes][:MOST_SHOWN]
-    lines = [f"{'column':<{NAME_WIDTH}}  {'taken for':<9}  {'values':>11}  {'missing':>11}  {'features':>9}"]
+    lines = [f"{'column':<{NAME_WIDTH}}  {'type':<9}  {'values':>11}  {'missing':>11}  {'features':>9}"]
     for report in shown:
         values = f"{'' if report.exact else '~'}{report.values:,}"
         features = f"{report.features:,}" if report.features else "left out"

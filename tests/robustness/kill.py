@@ -197,9 +197,7 @@ def main() -> None:
             print(
                 f"round {number + 1}: {found['starts']} starts, {found['evaluations']} evaluations; {words}", flush=True
             )
-    print(
-        "\nlost: evaluations that were repeated (largest number, mean) and their seconds; end: seconds until the job ended"
-    )
+    print("\nlost: evaluations that were repeated (largest number, mean) and their seconds; end: until the job ended")
     head = f"{'at evaluation':>14s} {'lost: max':>11s} {'mean':>6s} {'seconds':>8s} {'end: max':>10s}"
     print(f"{'interruption':24s} {'number':>6s} {head}")
     for kind in MOMENTS:

@@ -172,7 +172,7 @@ def test_a_signal_before_other_long_commands(data, tmp_path, command):
 
 def test_the_time_limit_and_a_smaller_target(line, tmp_path):
     out = run(*line, "--time-limit", "0.05s", code=75)
-    assert "starts anew" in out
+    assert "starts from the beginning" in out
     first = is_one_course(tmp_path)
     assert first["status"] == "time"
     run(*line, "--epsilon", "1e-3")
@@ -275,7 +275,7 @@ def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(line, tmp_path):
     )
     code, out, err = finish(start(*line, program=(str(script),)))
     assert code == 0, out + err
-    assert "warning: no checkpoint" in err
+    assert "warning: no checkpoint was written" in err
     assert "File too large" in err
     assert (tmp_path / "c" / NEWEST).read_bytes() == before
     assert run_json("info", tmp_path / "m.h5")["status"] == "proved"

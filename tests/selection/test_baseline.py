@@ -272,7 +272,7 @@ def test_fits_are_kept_and_damage_is_told(folder):
     path = folder.path / "fits" / "distsms_0.1_fold1.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:20])
-    with pytest.raises(InputError, match="fitted anew"):
+    with pytest.raises(InputError, match="fitted again"):
         folder.scores(folder.fits()[0] if folder.fits()[0].fold == 1 else folder.fits()[1])
     path.with_suffix(".json").write_text("{}")
     with pytest.raises(InputError, match=r"distsms_0\.1_fold1\.json"):
