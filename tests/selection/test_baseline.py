@@ -99,7 +99,7 @@ def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
 
 
 def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatch, folder):
-    """The search takes what is best on inner rows, though it is worst on the fold; a stopped search goes on."""
+    """The search takes the best setting on inner rows, even if it is worst on the fold; a stopped search continues."""
     these, seen, grown = rows(), [], []
 
     def search(task, number):
