@@ -28,7 +28,7 @@ class Settings:
         The gap to prove, as a share of J, below 1. At least one of `epsilon` and `relative` must be given. If both are,
         the larger of the two gaps is the target.
     c_mu : float, optional
-        Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width as the run goes on.
+        Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width during the run.
     solver : str
         The solver: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
     history : int

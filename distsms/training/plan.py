@@ -363,7 +363,7 @@ def make_plan(
     Raises
     ------
     InputError
-        If the node has too little memory, or the shards cannot be read for want of a library.
+        If the node has too little memory, or a library that is needed to read the shards is missing.
     """
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg

@@ -35,7 +35,7 @@ def first(folder, given, until, *problem, **more):
 
 
 def again(folder, problem, given, states=None):
-    """Go on from what is in the folder. Collective."""
+    """Resume from the checkpoint in the folder. Collective."""
     found = checkpoint.load(folder, PROBLEM)[0] if problem.comm.is_root else None
     return minimize(
         problem, given, watch=noting([] if states is None else states), snapshot=restored(found, problem.vectors)
@@ -163,7 +163,7 @@ def test_a_failed_write_is_a_warning(comm, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checkpoint, "require_space", lambda *_: (_ for _ in ()).throw(InputError("the disk is full")))
     result = minimize(problem, settings(checkpoint_every=1e-9), keep=keep)
     assert result.status is Status.PROVED
-    assert capsys.readouterr().err.count("warning: no checkpoint: the disk is full; the run goes on") > 1
+    assert capsys.readouterr().err.count("warning: no checkpoint was written: the disk is full; the run continues") > 1
 
 
 @pytest.mark.serial
@@ -172,7 +172,7 @@ def test_a_folder_is_held_and_not_overwritten_unasked(tmp_path):
     with contextlib.ExitStack() as held:
         found, words = opened(folder, PROBLEM, True, held)
         assert found is None
-        assert "holds no checkpoint: the run starts anew" in words[0]
+        assert "has no checkpoint: the run starts from the beginning" in words[0]
         with pytest.raises(InputError, match="another job"):
             opened(folder, PROBLEM, True, held)
     first(folder, settings(), 3, *data(n=100, p=5), Communicator())

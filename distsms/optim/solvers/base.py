@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
 
 
 # The name of each solver with its module and class. They are imported only when the solver is used, so that PETSc is
-# not loaded in vain.
+# not loaded without need.
 SOLVERS = {
     "lmvm": "distsms.optim.solvers.tao:Solver",
     "lbfgs": "distsms.optim.solvers.lbfgs:Solver",
