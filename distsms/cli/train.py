@@ -239,9 +239,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(f"lambda    {stored:g}, that of the run that is resumed")
     elif hint:
         say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
-    check = None if args.no_check else rocarea_check.check
-    limits = args.memory, args.checkpoint, args.resume, args.trace, signals.wanted
-    options = RunOptions(*limits, check=check, hold_out=not args.test)
+    options = RunOptions(
+        args.memory,
+        args.checkpoint,
+        args.resume,
+        args.trace,
+        signals.wanted,
+        check=None if args.no_check else rocarea_check.check,
+        hold_out=not args.test,
+    )
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
     observer.close()
