@@ -369,9 +369,9 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
 
 def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
     """Return warnings on what the folds do not take into account."""
-    from distsms.data import duplicates
+    from distsms.data.groupby import doubles_warning
 
-    told = duplicates.warning(manifest.doubles, manifest.n) if problem.folds and problem.folds_by != "doubles" else ""
+    told = doubles_warning(manifest, problem.folds_by) if problem.folds else ""
     return [told] if told else []
 
 

@@ -21,6 +21,7 @@ from distsms.cli.options import (
     solver_for,
     speaker,
 )
+from distsms.cli.terminal import fold
 from distsms.cli.types import duration, measure, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
@@ -182,7 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
     )
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=_check)
+    parser.set_defaults(check=_check, shown={}, brief=False)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -261,18 +262,21 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(line)
     say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
     if args.test:
+        test_name = args.shown.get(args.test, args.test)
         gc.collect()  # the memory of the training rows is needed for the test rows
         with trained.clock.phase("test"):
             quick = trained.rocarea_model(saved)
             with trained.reading:
                 judged = [saved, *([quick] if quick else [])]
                 test = scoring.score(judged, args.test, comm, inputs.InputOptions(args.ignore_new_features))
-            on_test = headline_measures(task.measure, *test.counted_scores(), trained.threshold, comm)
+            scores, labels = test.counted_scores()
+            on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm)
+            trained.judge_test(on_test, labels, chosen is not None, comm)
             if quick:
-                trained.compare(test, args.test, comm)
-                saved.info.update(trained.findings())
+                trained.compare(test, test_name, comm)
+            saved.info.update(trained.findings())
         saved.info["test"] = on_test
-        say(f"  test      {text.describe_measures(on_test)}   ({args.test})")
+        say(f"  test      {text.describe_measures(on_test)}" + ("" if args.shown else f"   ({test_name})"))
     for warning in trained.warnings():
         say.warn(warning, "red" if trained.vacuous else "yellow")
     usage = trained.usage(comm)
@@ -284,9 +288,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     say.close()
     if args.quiet and comm.is_root:
         if result.status.exit_code:
-            print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
+            print(fold(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}"), file=sys.stderr)
         for warning in trained.warnings():
-            print(f"distsms train: warning: {warning}", file=sys.stderr)
+            print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return trained.exit_code
 
