@@ -154,7 +154,7 @@ def choose_lambda(
     tried = f"{len(means)} lambdas from {means[-1].lam:g} to {means[0].lam:g}"
     both = moderate_choice(found.points, by_measure)
     if both is None:
-        return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that ranks better than chance")
+        return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that is better than w = 0")
     (best, taken), name = both, display_name(by_measure)
     where = f"on {n_folds} held-out folds (by {by}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
