@@ -100,7 +100,10 @@ def _number(
                 report.notes.append(
                     f"whole numbers that look like codes, taken as amounts; if they are codes: {remedy}"
                 )
-    return _done(Column(name, None, report.missing > 0, fill=numbers.mean(place)), report)
+    mean, centred = numbers.mean(place), numbers.is_offset(place)
+    if centred:
+        report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
+    return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
 
 
 def _words(
