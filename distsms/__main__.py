@@ -26,7 +26,7 @@ for _name in THREADS:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name) and return its exit code.
 
-    One rank that fails ends the whole job: the others would wait for it in a collective for ever.
+    One rank that fails ends the whole job: the others would wait for it in a collective forever.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us

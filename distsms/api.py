@@ -130,8 +130,8 @@ def train(
     checkpoint_every : float, optional
         Seconds between two checkpoints, 300 by default. One is always written at the end of the run.
     resume : bool
-        Go on from the newest checkpoint in the folder; if there is none, start anew. Data, measure, lambda and method
-        must be the same.
+        Continue from the newest checkpoint in the folder; without one, start from the beginning. Data, measure, lambda
+        and method must be the same.
     trace : path, optional
         A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
     label : str, optional
@@ -144,8 +144,8 @@ def train(
     seed : int
         The seed of the split.
     shards : path, optional
-        A folder for the data sets that are made of a table; None means a temporary folder. If the ranks are on several
-        hosts, a folder that all hosts see must be given.
+        A folder for the data sets that are made from a table; None means a temporary folder. If the ranks are on
+        several hosts, a folder that all hosts see must be given.
     check : bool
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
         the rows, in at most a tenth of the run's time or two seconds.

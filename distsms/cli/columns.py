@@ -105,7 +105,7 @@ def format_columns(reports: Sequence[ColumnReport]) -> str:
     first = sorted(reports, key=lambda report: (not report.notes, report.taken_for == "number"))[:MOST_SHOWN]
     listed = {report.name for report in first}
     shown = [report for report in reports if report.name in listed]
-    lines = [f"{'column':<{NAME_WIDTH}}  {'taken for':<10}  {'values':>11}  {'missing':>11}  {'features':>9}"]
+    lines = [f"{'column':<{NAME_WIDTH}}  {'type':<10}  {'values':>11}  {'missing':>11}  {'features':>9}"]
     for report in shown:
         values = f"{'' if report.exact else '~'}{report.values:,}"
         features = f"{report.features:,}" if report.features else "left out"

@@ -79,7 +79,7 @@ class TrainingProgress:
     def _print(self, text: str) -> None:
         try:
             print(text, end="", file=self._stream, flush=True)
-        except OSError:  # whoever read the output has gone; the run goes on
+        except OSError:  # the reader of the output has gone; the run continues
             self._stream = None
 
 
@@ -138,7 +138,7 @@ class Progress:
         padded = f"\r{line.ljust(len(self._shown))}" if self._live else f"{line}\n"
         try:
             print(padded if line or not self._live else f"{padded}\r", end="", file=self._stream, flush=True)
-        except OSError:  # whoever read the output has gone; the task goes on
+        except OSError:  # the reader of the output has gone; the task continues
             self._stream = None
         self._shown = line
 

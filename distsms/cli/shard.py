@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 NAME = "shard"
-MOSTLY = 0.8  # from this share of positive rows on, the wrong label may have been taken for the positive one
+MOSTLY = 0.8  # from this share of positive rows on, the wrong label may have been used as the positive one
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
 The format follows from the end of the name: .csv and .tsv (also followed by .gz, .bz2, .xz or .zst), .parquet and .pq,
 .npy, .npz (of NumPy, or a CSR matrix of SciPy) and .h5ad. Every other file is read as svmlight text. CSV and Parquet
 need pyarrow (pip install 'distsms[tables]').
 
-In tables, --label names the column of labels. Before the rows are written, a list shows what every other column is
-taken for. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
+In tables, --label names the column of labels. Before the rows are written, a list shows how every other column is
+treated. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
 becomes a number and features for month, weekday and hour. Ids and text are left out unless --hash names them. A missing
 number is replaced by the mean of its column; each column with missing values also gets a feature that says where they
 are missing. These rules are kept with the data set and in the model, so that later tables are read in the same way.
@@ -104,8 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split-by",
         choices=BY,
-        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles rows"
-        " that are equal; with time the last part has the latest rows (default: groups with --group, time with"
+        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles"
+        " duplicate rows; with time the last part has the latest rows (default: groups with --group, time with"
         " --time alone, else rows).",
     )
     parser.add_argument(

@@ -53,9 +53,10 @@ The best model so far is written with its proved gap, unless the exit code is 1,
 
 Words after -- go to PETSc (solver lmvm only), for example: -- -tao_ls_type armijo -tao_monitor
 
-A run that was stopped or killed can go on from its last checkpoint. With --checkpoint FOLDER --resume, the same command
-line first starts the run, and later resumes it. Evaluations and seconds are counted over all starts, and the trace is
-continued. Data, measure, lambda and method must stay the same; limits, outputs and the number of ranks may change.
+A run that was stopped or killed can continue from its last checkpoint. With --checkpoint FOLDER --resume, the same
+command line first starts the run, and later resumes it. Evaluations and seconds are counted over all starts, and the
+trace is continued. Data, measure, lambda and method must stay the same; limits, outputs and the number of ranks may
+change.
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
 makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),
@@ -136,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="C",
         help="Keep the smoothing fixed at the paper's mu = C epsilon/D; the paper takes C = 10. Without this option the"
-        " smoothing is reduced as the run goes on.",
+        " smoothing is reduced during the run.",
     )
     how.add_argument(
         "--solver",
@@ -162,7 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep.add_argument(
         "--resume",
         action="store_true",
-        help="Go on from the newest checkpoint in the folder of --checkpoint; start anew if there is none.",
+        help="Continue from the newest checkpoint in the folder of --checkpoint; without one, start at the beginning.",
     )
     parser.add_argument(
         "--ignore-new-features",
@@ -240,8 +241,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(f"lambda    {stored:g}, that of the run that is resumed")
     elif hint:
         say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
-    checked = {"check": None if args.no_check else rocarea_check.check, "hold_out": not args.test}
-    options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
+    options = RunOptions(
+        args.memory,
+        args.checkpoint,
+        args.resume,
+        args.trace,
+        signals.wanted,
+        check=None if args.no_check else rocarea_check.check,
+        hold_out=not args.test,
+    )
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
     observer.close()

@@ -124,8 +124,12 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
         *files,
     ]
     if result.status.exit_code == EXIT_REQUEUE:
-        how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
-        lines.append(f"  go on     {how}")
+        how = (
+            "the same line with --resume"
+            if args.checkpoint
+            else f"--init {args.output}, since there is no --checkpoint"
+        )
+        lines.append(f"  continue  {how}")
     return lines
 
 

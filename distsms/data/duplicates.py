@@ -2,7 +2,7 @@
 
 The hash has 64 bits and covers the columns and values of a row, with zeros left out. So it is the same from sparse and
 dense shards, and from float32 and float64 if the values are equal. Among n different rows, about n^2 / 2^65 pairs are
-taken for equal on average: for 1e8 rows, these are 3e-4 pairs.
+treated as equal on average: for 1e8 rows, these are 3e-4 pairs.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def warning(found: Mapping[str, int] | None, n: int, by: str | None = None) -> s
     if by == "doubles" or found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
         return ""
     return (
-        f"{found['rows'] / n:.1%} of the rows have an exact double. If rows are held out, their doubles may be among "
-        "the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) and "
-        "`--folds-by doubles` (of `path` and `baseline`) keep equal rows together"
+        f"{found['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
+        "among the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) "
+        "and `--folds-by doubles` (of `path` and `baseline`) keep equal rows together"
     )
 
 
@@ -82,8 +82,8 @@ def describe(found: Mapping[str, int], n: int) -> str:
     """Return a line for people about the equal rows among n rows."""
     if not found["rows"]:
         return "no row occurs twice"
-    text = f"{found['rows'] / n:.1%} of the rows have one: {found['different']} different rows, the most frequent one "
-    text += f"{found['largest']} times"
+    text = f"{found['rows'] / n:.1%} of the rows have a duplicate: {found['different']} different rows, "
+    text += f"the most frequent one occurs {found['largest']} times"
     if not found["contradicting"]:
         return f"{text}; their labels agree"
-    return f"{text}; the doubles of {found['contradicting']} rows have both labels"
+    return f"{text}; the duplicates of {found['contradicting']} rows have both labels"

@@ -159,8 +159,8 @@ def choose_lambda(
     where = f"on {n_folds} held-out folds (by {by}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
     if taken != best:
-        told = f"not clearly worse than the best of {tried}, {best.mean:.4f} at {best.lam:g}"
-        reason = f"{name} {taken.mean:.4f} {where}, {told}"
+        comparison = f"not clearly worse than the best of {tried}, {best.mean:.4f} at {best.lam:g}"
+        reason = f"{name} {taken.mean:.4f} {where}, {comparison}"
     return chosen(taken.lam, means, reason)
 
 

@@ -110,7 +110,7 @@ def fit(
         )
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
         features = WithBias(block.features, task.bias) if task.bias else block.features
-        step, _ = choose_step(step, features.shape[1], comm.size, settings.traits.spreadable)
+        step, _ = choose_step(step, features.shape[1], comm.size)
         with clock.phase("measure"):
             vectors = make_vectors(step, features.shape[1], comm)
         stack.callback(vectors.close)

@@ -100,7 +100,7 @@ class TrainedModel:
         return [f"{said} {advice}".rstrip()]
 
     def findings(self) -> dict[str, Any]:
-        """Return the entries of the model file that say whether the model is of use."""
+        """Return the entries of the model file that say whether the model is useful."""
         found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
         return found | ({"rocarea_check": self.check.as_json()} if self.check else {})
 

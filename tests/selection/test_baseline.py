@@ -100,7 +100,7 @@ def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
 
 
 def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatch, folder):
-    """The search takes what is best on inner rows, though it is worst on the fold; a stopped search goes on."""
+    """The search takes the best setting on inner rows, even if it is worst on the fold; a stopped search continues."""
     these, seen, grown = rows(), [], []
 
     def search(task, number):
@@ -273,7 +273,7 @@ def test_fits_are_kept_and_damage_is_told(folder):
     path = folder.path / "fits" / "distsms_0.1_fold1.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:20])
-    with pytest.raises(InputError, match="fitted anew"):
+    with pytest.raises(InputError, match="fitted again"):
         folder.scores(folder.fits()[0] if folder.fits()[0].fold == 1 else folder.fits()[1])
     path.with_suffix(".json").write_text("{}")
     with pytest.raises(InputError, match=r"distsms_0\.1_fold1\.json"):

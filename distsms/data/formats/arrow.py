@@ -164,7 +164,7 @@ class CsvFiles:
         lines = sum(1 for line in text.split(b"\n") if line.rstrip(b"\r"))
         if table.num_rows != lines + 1:
             raise InputError(
-                f"{self.where(position, 0)}: in or after this line, a quoted field goes on in the next line; a row "
+                f"{self.where(position, 0)}: in or after this line, a quoted field continues in the next line; a row "
                 "must be one line (Parquet has no such limit)"
             )
         table = table.slice(0, lines)
@@ -202,7 +202,7 @@ class CsvFiles:
             while left > 0 and (part := stream.read(min(left, text_files.BLOCK_BYTES))):
                 number, left = number + part.count(b"\n"), left - len(part)
             k = 0
-            for number, line in enumerate(stream, number):  # noqa: B020 - goes on counting
+            for number, line in enumerate(stream, number):  # noqa: B020 - continues counting
                 if line.strip(b"\r\n"):
                     if wanted(k, line):
                         return number
@@ -359,7 +359,7 @@ class FrameFile:
 
 
 def open_files(paths: Sequence[str], version: int = VERSION, decimal: str = ".") -> CsvFiles | ParquetFiles:
-    """Return the files, by the format that the first file's name tells."""
+    """Return the files, by the format that follows from the first file's name."""
     if paths[0].endswith((".parquet", ".pq")):
         return ParquetFiles(paths, version)
     return CsvFiles(paths, version, decimal)

@@ -13,7 +13,7 @@ from distsms.errors import InputError
 
 ID_LIKE, TEXT = "id-like", "text"
 FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 100, 1000, 10_000
-"""From this many rows on, a column is taken for names of rows (ids): from FEW_ROWS on if it has strings that all
+"""From this many rows on, a column is treated as names of rows (ids): from FEW_ROWS on if it has strings that all
 differ, from MANY_ROWS on if most of its strings occur once, from VERY_MANY_ROWS on if it has whole numbers that all
 differ.
 """
@@ -98,7 +98,7 @@ def _number(
             if _CODE_NAME.search(_HUMP.sub("_", name)) or (few and same_length and 20 * report.values <= count):
                 remedy = f"--{'categorical' if few else 'hash'} {name} or --drop {name}"
                 report.notes.append(
-                    f"whole numbers that look like codes, taken as amounts; if they are codes: {remedy}"
+                    f"whole numbers that look like codes, treated as amounts; if they are codes: {remedy}"
                 )
     mean, centred = numbers.mean(place), numbers.is_offset(place)
     if centred:

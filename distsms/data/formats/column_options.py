@@ -14,7 +14,7 @@ class ColumnOptions:
     Parameters
     ----------
     categorical, numeric : tuple of str
-        Columns that are taken for categories, and for numbers, whatever they look like.
+        Columns that are treated as categories or as numbers, whatever they look like.
     dates : mapping
         Columns of dates, each with the form that strings have, in the letters of strptime; None is ISO 8601.
     hashed : mapping
@@ -57,7 +57,7 @@ def split_names(names: Iterable[str], known: Container[str]) -> tuple[str, ...]:
 
 @dataclass
 class ColumnReport:
-    """What people are told about a column, kept in the manifest as JSON.
+    """What the list of columns shows about a column. The manifest has it as JSON.
 
     `values` is the number of different values; it is exact up to some 1000, else within a few percent. `features` is
     0 for columns that were left out. `taken_for` is one of `table_schema.KINDS` except "hash", or "id-like", or "text".

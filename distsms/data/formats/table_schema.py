@@ -1,6 +1,6 @@
 """The encoding of a table: which columns become features, and how. The manifest and the model contain it.
 
-A column is taken for one of these kinds (`Column.kind`); a missing value is marked by one more feature, `COLUMN is
+Each column is treated as one of these kinds (`Column.kind`); a missing value is marked by one more feature, `COLUMN is
 missing`, if the training rows had missing values in the column.
 
 number      one feature, the number; a missing value counts as `fill`, the mean of the training rows. If this mean is
@@ -113,7 +113,7 @@ class Column:
 
     @property
     def n_features(self) -> int:
-        """The number of features that are made of the column."""
+        """The number of features that are made from the column."""
         return self.n_values + self.missing
 
     def feature_names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What columns are taken for, and what becomes of them: by pandas and scikit-learn, on any ranks, in any format."""
+"""How columns are treated and encoded, compared with pandas and scikit-learn, on any ranks, in any format."""
 
 from __future__ import annotations
 
