@@ -168,10 +168,13 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False) -> in
     verbose = comm.is_root and not args.quiet
     progress = TaskProgress(verbose)
 
-    def show(reports: Sequence[ColumnReport]) -> None:
+    def show_text(text: str) -> None:
         progress.close()
         if verbose:
-            print(format_columns(reports), flush=True)
+            print(text, flush=True)
+
+    def show(reports: Sequence[ColumnReport]) -> None:
+        show_text(format_columns(reports))
 
     if args.split_by and args.split is None:
         raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
@@ -193,7 +196,7 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False) -> in
         split,
         args.compression,
         show,
-        lambda text: None if args.quiet else print(text, flush=True),
+        show_text,
         columns=column_options(args),
         decimal=args.decimal,
         label=args.label,
