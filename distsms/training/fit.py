@@ -24,7 +24,7 @@ from distsms.parallel.vectors import Vectors
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows
-from distsms.training.quick_check import Checker, reserve
+from distsms.training.quick_check import reserve
 from distsms.training.recorder import recording
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
@@ -93,7 +93,7 @@ def fit(
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
             )
-    checked = options.check and task.measure.family != "rocarea"
+    checked = options.check is not None and task.measure.family != "rocarea"
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:
@@ -133,11 +133,12 @@ def fit(
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm)
     del scores, labels
     check = None
-    if checked and result.status not in UNFINISHED:
+    if options.check is not None and checked and result.status not in UNFINISHED:
         with clock.phase("check"):
             ended = result.seconds, result.evaluations, result.w
             what = block, task.measure, settings, task.bias, *ended, comm
-            check = Checker(*what, memory=reserved, stop_wanted=options.stop_wanted).run(options.hold_out)
+            limits = {"memory": reserved, "stop_wanted": options.stop_wanted}
+            check = options.check(*what, **limits, hold_out=options.hold_out)
     w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
