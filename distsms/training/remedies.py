@@ -52,7 +52,7 @@ def _ways(
     for usual, words in solvers:
         history, planes = min(usual.history, FEW_PAIRS), min(usual.planes, FEW_PLANES)
         fewer = replace(usual, history=history, planes=planes)
-        less = [f"--history {history}"] * usual.traits.history + [f"--planes {planes}"]
+        less = [f"--history {history}"] * bool(usual.traits.history) + [f"--planes {planes}"]
         sizes = [(usual, words), (fewer, words + less)]
         yield [(" ".join(options), changed, step, ranks) for changed, options in sizes if changed != settings]
         first = ranks if step == "root" and ranks > 1 else 2 * ranks
