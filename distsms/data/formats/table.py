@@ -168,7 +168,7 @@ class TableReader:
                 raise InputError(f"--hash {name}:{bits}: the number of bits is from 1 to {MAX_BITS}", everywhere=True)
 
     def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
-        """Return the label map, from the survey of the labels. Raises InputError if nobody can know what they mean."""
+        """Return the label map, from the survey of the labels. Raises InputError if their meaning is unclear."""
         path, name = self.files.paths[0], self.options.label
         if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
             raise InputError(
