@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
+from distsms.cli.terminal import fold
 from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
-            print(f"distsms {args.command}: {where}{error}", file=sys.stderr, flush=True)
+            print(fold(f"distsms {args.command}: {where}{error}"), file=sys.stderr, flush=True)
         if not error.everywhere:
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
@@ -63,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except MemoryError as error:
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
-        print(f"distsms {args.command}: {where} is out of memory: {error}. More ranks hold less each", file=sys.stderr)
+        text = f"distsms {args.command}: {where} is out of memory: {error}. More ranks hold less each"
+        print(fold(text), file=sys.stderr)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
     except BaseException as error:

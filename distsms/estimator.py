@@ -222,7 +222,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))
         made.classes_ = np.array(read.classes)
         made.solver_ = known.get("settings", {}).get("solver")
-        made._take(read.w, read.bias, read.threshold)
+        made._take(read.w, read.raw_bias, read.threshold)
         made.n_features_in_ = read.p
         if read.feature_names is not None:
             made.feature_names_in_ = np.array(read.feature_names, object)

@@ -157,7 +157,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             say(line)
     test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
     about = {"host": os.uname().nodename, "versions": versions()}
-    step, _ = choose_step(args.step, manifest.p, comm.size, all(one.traits.spreadable for one in settings.values()))
+    step, _ = choose_step(args.step, manifest.p, comm.size)
     runner = Runner(block, test, args.ordering, folder, comm, signals.wanted, about, step)
     stopped = _run_cells(settings, runner, say)
     runner.close()

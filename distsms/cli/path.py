@@ -36,8 +36,8 @@ Folds by groups or doubles (duplicate rows) are as even as the groups allow. For
 Folds do not depend on the number of ranks.
 
 The rule one-se starts at the best lambda, and takes the largest lambda up to which all means are within one standard
-error of the best mean. Neither rule takes a lambda whose model is no better than w = 0, or whose held-out ROCArea is
-not above chance, unless there is no other; the output names a lambda that was passed over, and says why.
+error of the best mean. Neither rule takes a lambda whose model ranks no better than chance, or whose held-out ROCArea
+is not above chance, unless there is no other; the output names a lambda that was passed over, and says why.
 
 The folder of --output gets model.h5, path.json and a folder `points` with each result, and the model of all rows at
 each lambda; a point is one lambda and one fold. If you give the same command line again, it keeps the points that are
@@ -369,9 +369,9 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
 
 def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
     """Return warnings on what the folds do not take into account."""
-    from distsms.data import duplicates
+    from distsms.data.groupby import doubles_warning
 
-    text = duplicates.warning(manifest.doubles, manifest.n) if problem.folds and problem.folds_by != "doubles" else ""
+    text = doubles_warning(manifest, problem.folds_by) if problem.folds else ""
     return [text] if text else []
 
 

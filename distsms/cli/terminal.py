@@ -31,6 +31,11 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     return f"\x1b[1;{COLOURS[colour]}m{text}\x1b[0m"
 
 
+def fold(text: str) -> str:
+    """Return a text for standard error: its lines fit the terminal. In a log they stay long, unless COLUMNS is set."""
+    return wrap(text, terminal_width()) if sys.stderr.isatty() or os.environ.get("COLUMNS") else text
+
+
 class Speaker:
     """Prints lines at once, but keeps those that begin with "warning", and prints each of these once, at the end.
 

@@ -21,6 +21,7 @@ from distsms.cli.options import (
     solver_for,
     speaker,
 )
+from distsms.cli.terminal import fold
 from distsms.cli.types import duration, measure, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
@@ -174,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-check",
         action="store_true",
         help="Do not compare the model with a quick ROCArea model. After a training for another measure than rocarea,"
-        " such a model is trained on a sample of the rows, in at most a tenth of the run's time or a second, and a"
+        " such a model is trained on a sample of the rows, in at most a tenth of the run's time or two seconds, and a"
         " warning says if it is clearly better on rows that trained neither: those of --test, or a part of the sample.",
     )
     parser.add_argument(
@@ -183,7 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
     )
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=_check)
+    parser.set_defaults(check=_check, shown={}, brief=False)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -216,6 +217,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.cli import train_text as text
     from distsms.inference import inputs, model, scoring
     from distsms.metrics.headline import headline_measures
+    from distsms.selection import rocarea_check
     from distsms.training.fit import fit
     from distsms.training.task import RunOptions
 
@@ -239,8 +241,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(f"lambda    {stored:g}, that of the run that is resumed")
     elif hint:
         say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
-    checked = {"check": not args.no_check, "hold_out": not args.test}
-    options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
+    options = RunOptions(
+        args.memory,
+        args.checkpoint,
+        args.resume,
+        args.trace,
+        signals.wanted,
+        check=None if args.no_check else rocarea_check.check,
+        hold_out=not args.test,
+    )
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
     observer.close()
@@ -254,18 +263,21 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(line)
     say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
     if args.test:
+        test_name = args.shown.get(args.test, args.test)
         gc.collect()  # the memory of the training rows is needed for the test rows
         with trained.clock.phase("test"):
             quick = trained.rocarea_model(saved)
             with trained.reading:
                 judged = [saved, *([quick] if quick else [])]
                 test = scoring.score(judged, args.test, comm, inputs.InputOptions(args.ignore_new_features))
-            on_test = headline_measures(task.measure, *test.counted_scores(), trained.threshold, comm)
+            scores, labels = test.counted_scores()
+            on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm)
+            trained.judge_test(on_test, labels, chosen is not None, comm)
             if quick:
-                trained.compare(test, args.test, comm)
-                saved.info.update(trained.findings())
+                trained.compare(test, test_name, comm)
+            saved.info.update(trained.findings())
         saved.info["test"] = on_test
-        say(f"  test      {text.describe_measures(on_test)}   ({args.test})")
+        say(f"  test      {text.describe_measures(on_test)}" + ("" if args.shown else f"   ({test_name})"))
     for warning in trained.warnings():
         say.warn(warning, "red" if trained.vacuous else "yellow")
     usage = trained.usage(comm)
@@ -277,9 +289,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     say.close()
     if args.quiet and comm.is_root:
         if result.status.exit_code:
-            print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
+            print(fold(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}"), file=sys.stderr)
         for warning in trained.warnings():
-            print(f"distsms train: warning: {warning}", file=sys.stderr)
+            print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return trained.exit_code
 
@@ -288,7 +300,7 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     """Return what the command line asks for. Raises InputError if it, or the test data, cannot be used."""
     from distsms.data.shards import dataset
     from distsms.inference import inputs, model
-    from distsms.selection.auto_lambda import DEFAULT
+    from distsms.selection.lambda_search import DEFAULT
     from distsms.training.task import TrainingTask
 
     every = args.checkpoint_every if args.checkpoint else None

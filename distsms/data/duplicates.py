@@ -57,8 +57,8 @@ def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
         found[row] = _mix(total)
 
 
-def warning(found: Mapping[str, int] | None, n: int) -> str:
-    """Return a warning that folds by rows separate equal rows, or "" if there are too few of them to matter.
+def warning(found: Mapping[str, int] | None, n: int, by: str | None = None) -> str:
+    """Return a warning that a split by rows separates equal rows, or "" if there are too few of them to matter.
 
     Parameters
     ----------
@@ -66,13 +66,15 @@ def warning(found: Mapping[str, int] | None, n: int) -> str:
         The record "doubles" of the manifest.
     n : int
         The number of rows.
+    by : str, optional
+        How the rows were or will be divided. If it is "doubles", equal rows are together and there is no warning.
     """
-    if found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
+    if by == "doubles" or found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
         return ""
     return (
-        f"{found['rows'] / n:.1%} of the rows have an exact duplicate: if a model was trained on one copy, the other "
-        "may measure what the model remembers. `distsms path --folds-by doubles` keeps duplicate rows together, and "
-        "shows what difference it makes"
+        f"{found['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their copies may be among "
+        "the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) and "
+        "`--folds-by doubles` (of `path` and `baseline`) keep duplicate rows together"
     )
 
 

@@ -21,10 +21,11 @@ from distsms.optim.result import State, Status
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
+from distsms.training.hints import SUSPICIOUS, leaking_columns
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows
-from distsms.training.quick_check import Checker, reserve
+from distsms.training.quick_check import reserve
 from distsms.training.recorder import recording
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
@@ -93,7 +94,7 @@ def fit(
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
             )
-    checked = options.check and task.measure.family != "rocarea"
+    checked = options.check is not None and task.measure.family != "rocarea"
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:
@@ -109,7 +110,7 @@ def fit(
         )
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
         features = WithBias(block.features, task.bias) if task.bias else block.features
-        step, _ = choose_step(step, features.shape[1], comm.size, settings.traits.spreadable)
+        step, _ = choose_step(step, features.shape[1], comm.size)
         with clock.phase("measure"):
             vectors = make_vectors(step, features.shape[1], comm)
         stack.callback(vectors.close)
@@ -130,18 +131,22 @@ def fit(
                 data = describe_data_set(manifest, manifest.directory)
             else:
                 data = describe_rows(block, task.fingerprint, comm)
+        leaks = []
+        if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
+            leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm)
     del scores, labels
     check = None
-    if checked and result.status not in UNFINISHED:
+    if options.check is not None and checked and result.status not in UNFINISHED:
         with clock.phase("check"):
             ended = result.seconds, result.evaluations, result.w
             what = block, task.measure, settings, task.bias, *ended, comm
-            check = Checker(*what, memory=reserved, stop_wanted=options.stop_wanted).run(options.hold_out)
+            limits = {"memory": reserved, "stop_wanted": options.stop_wanted}
+            check = options.check(*what, **limits, hold_out=options.hold_out)
     w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
-    return TrainedModel(*found, vectors, clock, reading, evaluations)
+    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks)
 
 
 def _load(

@@ -17,6 +17,7 @@ from distsms.inference.model import Model
 from distsms.matrix.normalization import Normalization
 from distsms.measures import Measure
 from distsms.optim.settings import Settings
+from distsms.training.quick_check import QuickCheck
 from distsms.utils.typing import Floats, Labels
 
 
@@ -127,8 +128,8 @@ class RunOptions:
         Asked on every rank at each evaluation; True on any rank ends the run with what it has.
     measure_rows : bool
         Whether to compute the measures on the training rows, which sorts the scores.
-    check : bool
-        Whether to compare a model for another measure with a ROCArea model (`distsms.training.quick_check`).
+    check : callable, optional
+        Compares a model for another measure with a ROCArea model: `distsms.selection.rocarea_check.check`.
     hold_out : bool
         Whether that comparison holds out training rows. If not, the caller compares the models on test rows.
     """
@@ -139,5 +140,5 @@ class RunOptions:
     trace: str | os.PathLike[str] | None = None
     stop_wanted: Callable[[], bool] = lambda: False
     measure_rows: bool = True
-    check: bool = False
+    check: Callable[..., QuickCheck] | None = None
     hold_out: bool = True

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
+from distsms import cli
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.metrics import bootstrap, confidence, ranking
@@ -427,3 +428,10 @@ def test_the_program(tmp_path):
     rest = ("--test", tmp_path / "data", "--output", page, "--bootstrap", 0)
     program.run("report", tmp_path / "path" / "model.h5", *rest, "--baseline", tmp_path / "out")
     assert "Path of lambdas, 3 folds" in page.read_text() and "Beside other methods" in page.read_text()
+
+
+def test_no_trees():
+    args = cli.parse(["baseline", "data", "--no-trees"])
+    assert "trees" not in args.methods and {"distsms", "logistic", "svm"} <= set(args.methods)
+    with pytest.raises(SystemExit):
+        cli.parse(["baseline", "data", "--methods", "trees", "--no-trees"])

@@ -13,12 +13,9 @@ from distsms.losses.registry import MEASURES, make_loss
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
-from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.study.grid import CompletedRun, RunSpec
-
-SPREADABLE = [name for name in SOLVERS if solver_class(name).traits.spreadable]
 
 
 def data(n=200, p=12, seed=0, positive=0.25):

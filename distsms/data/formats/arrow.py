@@ -48,6 +48,12 @@ class Batch(NamedTuple):
     n: int
     # name -> (n,) strings with all digits; see `columns.as_strings`
     metadata: Mapping[str, list[str]] = MappingProxyType({})
+    n_bytes: int | None = None  # of text; None: not a batch of text
+
+    @property
+    def size(self) -> int:
+        """Its part of the size of the range that it is from: bytes of text, or rows."""
+        return self.n if self.n_bytes is None else self.n_bytes
 
 
 class CsvFiles:
@@ -91,7 +97,7 @@ class CsvFiles:
                     position = BatchPosition(byte_range.path, offset + len(text) - len(body))
                     found = self._parse(body, position, list(dict.fromkeys([*names, *metadata])))
                     strings = {name: columns.as_strings(found.columns[name]) for name in metadata}
-                    yield found._replace(metadata=strings)
+                    yield found._replace(metadata=strings, n_bytes=len(text))
 
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and line of a row of the batch at `position`, for messages. Reads the file up to that row."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -35,10 +35,24 @@ class ColumnOptions:
         found: dict[str, tuple[Any, ...]] = dict.fromkeys([*self.categorical, *self.hashed], ())
         return found | {name: (form, True) for name, form in self.dates.items()}
 
+    def split(self, known: Container[str]) -> ColumnOptions:
+        """Return the same options with names such as "a,b" split, unless the table has such a column."""
+        categorical, numeric = split_names(self.categorical, known), split_names(self.numeric, known)
+        dates = {name: form for key, form in self.dates.items() for name in split_names([key], known)}
+        hashed = {name: bits for key, bits in self.hashed.items() for name in split_names([key], known)}
+        return replace(self, categorical=categorical, numeric=numeric, dates=dates, hashed=hashed)
+
     @property
     def named(self) -> list[str]:
         """The columns, once for each time that they are named."""
         return [*self.categorical, *self.numeric, *self.dates, *self.hashed]
+
+
+def split_names(names: Iterable[str], known: Container[str]) -> tuple[str, ...]:
+    """Return the columns that are named. What has a comma and is not itself a known column, is a list of columns."""
+    return tuple(
+        part for name in names for part in ([name] if name in known else [part.strip() for part in name.split(",")])
+    )
 
 
 @dataclass

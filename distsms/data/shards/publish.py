@@ -127,8 +127,10 @@ def publish(
             path.unlink()
     sync(directory)
     with atomic_write(manifest.path) as partial:
-        # Without an indent JSON is written faster, which matters if a table has very many columns.
-        partial.write_bytes(json.dumps(record, indent=1 if len(columns or ()) < WIDE else None).encode())
+        # Without an indent JSON is written faster, which matters if there are very many columns.
+        partial.write_bytes(
+            json.dumps(record, indent=1 if max(len(columns or ()), manifest.p) < WIDE else None).encode()
+        )
     return manifest
 
 
