@@ -212,7 +212,7 @@ def test_what_contradicts_itself_or_would_be_lost(tmp_path):
         ({"group": "g", "drop": ("g",)}, "not a feature anyway"),
         (
             {"time": "t"},
-            r"a.csv:2: column 't': found '9007199254740993': .*cannot tell whole numbers of this size apart",
+            r"a.csv:2: column 't': found '9007199254740993': .*cannot distinguish whole numbers of this size",
         ),
     ):
         with pytest.raises(InputError, match=message):
