@@ -72,9 +72,9 @@ def warning(found: Mapping[str, int] | None, n: int, by: str | None = None) -> s
     if by == "doubles" or found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
         return ""
     return (
-        f"{found['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their copies may be among "
-        "the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) and "
-        "`--folds-by doubles` (of `path` and `baseline`) keep duplicate rows together"
+        f"{found['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
+        "among the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) "
+        "and `--folds-by doubles` (of `path` and `baseline`) keep equal rows together"
     )
 
 
