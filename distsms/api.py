@@ -125,7 +125,7 @@ def train(
         The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
         with the same results. With None all rows are held in memory, and a run that does not fit is refused.
     checkpoint : path, optional
-        A folder for the state of the run, from which it can go on after it was stopped or killed, on any number of
+        A folder for the state of the run, from which it can continue after it was stopped or killed, on any number of
         ranks.
     checkpoint_every : float, optional
         Seconds between two checkpoints, 300 by default. One is always written at the end of the run.

@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="Draw figures, which needs matplotlib (default: yes).",
     )
-    parser.add_argument("--overwrite", action="store_true", help="Begin anew in a folder that holds a comparison.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace the comparison in the folder by a new one.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
     add_old_names(parser, **{"lambda": "lambdas", "measure": "measures", "solver": "solvers"})
 

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="S",
         help="Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all"
-        " columns are alike (default: 1).",
+        " columns have the same density (default: 1).",
     )
     thin.add_argument(
         "--pattern", action="store_true", default=None, help="Make all values 1; then no values are stored."

@@ -162,6 +162,6 @@ def describe(manifest: Manifest) -> dict[str, str]:
         first, last = (format_time(time[end], time["kind"]) for end in ("first", "last"))
         lines["time"] = f"{time['column']}: {first} to {last}"
     if manifest.doubles:
-        lines["duplicates"] = duplicates.describe(manifest.doubles, n)
+        lines["repeated"] = duplicates.describe(manifest.doubles, n)
         lines |= {"warning": found} if (found := doubles_warning(manifest)) else {}
     return lines

@@ -2,7 +2,7 @@
 
 A group is kept as a 64-bit hash of its text, which is the same from every format: "17" in CSV, 17 or 17.0 in Parquet
 and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since 1970
-(in UTC, unless it names another offset). Neither may be missing, because nobody could say where such a row belongs.
+(in UTC, unless it names another offset). Neither may be missing, because it would be unknown where such a row belongs.
 """
 
 from __future__ import annotations

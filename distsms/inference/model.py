@@ -3,7 +3,7 @@
 w            float64 (p,)      coefficients: the score of a row is <w, x> + bias; with normalize = "l2", of the row
                                scaled to unit length
 scale        float64 (p,)      the factors of the columns in training, if they were normalized; w includes them
-table        uint8 (bytes,)    JSON: the columns and categories that the features are made of, if the data were a table
+table        uint8 (bytes,)    JSON: columns and categories from which the features are made, if the data were a table
 attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...)
 """
 

@@ -2,7 +2,7 @@
 
 A level step evaluates the exact objective at `CuttingPlaneBundle.level_point`. A solver of the smoothed risk is fast if
 there are many different rows, which make the risk nearly smooth. It stalls if there are many more columns than rows, or
-if most rows are alike. In these cases, level steps need only a fraction of the solver's evaluations; otherwise they
+if most rows are similar. In these cases, level steps need only a fraction of the solver's evaluations; otherwise they
 need many times as many. The schedule decides by trials: it takes a level step now and then, further ones as long as
 they pay, and waits longer for the next trial each time that they do not.
 """

@@ -33,7 +33,7 @@ class SmoothedProblem:
     level_steps : LevelStepSchedule
         Decides when a level step replaces an evaluation of the solver.
     can_rescue : bool
-        Whether level steps are taken if the solver cannot go on.
+        Whether level steps are taken if the solver cannot continue.
     too_wide, found_better, stuck : bool
         The reasons why the solver was asked to pause. `too_wide`: the smoothing has to become narrower. `found_better`:
         a level step found a better point. `stuck`: there was no progress for `patience` evaluations.

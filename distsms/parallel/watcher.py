@@ -253,7 +253,7 @@ class Watcher:
             self.start = 0.0
             if unheard := sorted(self.others - set(self.answered)):
                 say(f"warning: ranks {unheard} are not watched, since no UDP message arrives from their hosts")
-        if self.rank or not self.start:  # sockets by which nobody was reached are not needed any more
+        if self.rank or not self.start:  # sockets that reached no other watcher are not needed any more
             used = [sock for ways in self.peers.values() for sock, _ in ways]
             self.sockets = [sock for sock in self.sockets if sock in used]
 

@@ -36,7 +36,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.hashing import row_keys
 
 CAVEATS = {
-    "groups": "the intervals treat rows as independent; where the rows of a group are alike, they are too narrow",
+    "groups": "the intervals treat rows as independent; if the rows of a group are similar, they are too narrow",
     "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
 }
 """For each way of making folds, what the intervals do not take into account."""

@@ -44,7 +44,7 @@ class RunRecorder:
     def minimize(
         self, objective: Objective, start: Floats | None = None, watch: Watcher = lambda state, w: None
     ) -> Result:
-        """Minimize the objective from `start`, or go on from the checkpoint if there is one. **Collective.**
+        """Minimize the objective from `start`, or continue from the checkpoint if there is one. **Collective.**
 
         Parameters
         ----------

@@ -74,7 +74,7 @@ def opened(
     problem : mapping
         See `CheckpointWriter`.
     resume : bool
-        Whether the run is to go on from the newest checkpoint.
+        Whether the run is to continue from the newest checkpoint.
     held : ExitStack
         Unlocks the folder when it is closed.
 

@@ -62,7 +62,7 @@ class TrainingTask:
     ) -> TrainingTask:
         """Return the task of training on rows in memory, all of them on this process.
 
-        `features` is what `distsms.matrix.local.as_features` or `distsms.matrix.augmented.RepeatedRows` made of them.
+        `features` is what `distsms.matrix.local.as_features` or `distsms.matrix.augmented.RepeatedRows` made from them.
         """
         block = DataBlock(features, labels, None, 0, len(labels), features.shape[1], 0)
         return cls(block, Measure.parse(measure), settings, bias)
@@ -73,7 +73,7 @@ class TrainingTask:
         return self.data if isinstance(self.data, Manifest) else None
 
     def identity(self) -> dict[str, Any]:
-        """Return what a run must have in common with this one to go on from its checkpoint, ready for JSON."""
+        """Return what a run must have in common with this one to continue from its checkpoint, for JSON."""
         settings = self.settings
         return {
             "data": self.manifest.fingerprint if self.manifest else self.fingerprint,
@@ -121,7 +121,7 @@ class RunOptions:
     checkpoint : path, optional
         A folder for the state of the run, written every `Settings.checkpoint_every` seconds and at the end.
     resume : bool
-        Whether to go on from the newest checkpoint in that folder, if there is one.
+        Whether to continue from the newest checkpoint in that folder, if there is one.
     trace : path, optional
         A file that gets one JSON line for each evaluation.
     stop_wanted : callable

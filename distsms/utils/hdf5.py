@@ -1,4 +1,4 @@
-"""Safe reading of HDF5 files that somebody else may have written, or that may be damaged.
+"""Safe reading of HDF5 files that may be malicious or damaged.
 
 The HDF5 library follows links to other files, and allocates as much memory as a header claims. Up to release 2.0 it
 runs into an endless loop if a size in a heap of strings is wrong. So this module checks links, sizes and heaps before

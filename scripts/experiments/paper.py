@@ -19,7 +19,7 @@ the same as "within 1 % of the minimum".
 Commands for several data sets, with options of their own (see `paper evaluations --help`):
 
     evaluations           evaluations to 1 % and 0.1 % of the least J and to a proved gap, the paper's setting and ours
-    published             published cross-validated and test measures beside those found here
+    published             published cross-validated and test measures compared with those found here
 """
 
 from __future__ import annotations

@@ -266,14 +266,14 @@ def test_rows_of_weight_zero_count_nowhere(tmp_path):
     kept = np.arange(200) % 3 > 0
     write_data(tmp_path / "all", X, y, n_shards=2, weights=kept.astype(float))
     write_data(tmp_path / "some", X[kept], y[kept])
-    told = []
+    results = []
     for name in ("all", "some"):
         # The scaling of the solver's variables depends on all rows; without it the iterates are the same, too.
         run("train", tmp_path / name, "--output", tmp_path / f"{name}.h5", "--scaling", 0, "--quiet", ranks=2)
         judged = run_json("evaluate", tmp_path / "some.h5" if name == "some" else tmp_path / "all.h5", tmp_path / name)
         model = run_json("info", tmp_path / f"{name}.h5")
-        told.append({key: judged[key] for key in ("n", "tp", "fp", "rocarea", "prbep")} | model["training"])
-    assert told[0] == pytest.approx(told[1], abs=1e-6)
+        results.append({key: judged[key] for key in ("n", "tp", "fp", "rocarea", "prbep")} | model["training"])
+    assert results[0] == pytest.approx(results[1], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ class Cluster:
         while not done():
             if time.monotonic() > end:
                 logs = "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in self.home.glob("*.log"))
-                raise AssertionError(f"waited {seconds} s in vain for: {what}\n{logs}")
+                raise AssertionError(f"{what}: not ready after {seconds} s\n{logs}")
             time.sleep(0.2)
 
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 Importing takes most of the time of a small command. The forkserver of `multiprocessing` has imported the package, but
 has started neither MPI nor PETSc, and forks a process for each command. Such a process has its own folder, environment,
-standard output and exit code, as if it had been started anew. But a variable of the environment that a library reads
-while it is imported has no effect; tests of such variables start Python.
+standard output and exit code, as if it had been started directly. But a variable of the environment that a library
+reads while it is imported has no effect; tests of such variables start Python.
 """
 
 from __future__ import annotations

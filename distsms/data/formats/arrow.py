@@ -252,8 +252,8 @@ class ParquetFiles:
                     first = end
                 if first < row_range.stop:
                     raise InputError(
-                        f"{row_range.path}: has {first} rows, but had at least {row_range.stop}; is somebody writing "
-                        "to it?"
+                        f"{row_range.path}: has {first} rows, but had at least {row_range.stop}; is "
+                        "another program writing to it?"
                     )
 
     def where(self, position: BatchPosition, row: int) -> str:

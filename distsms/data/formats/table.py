@@ -173,7 +173,7 @@ class TableReader:
                 raise InputError(f"--hash {name}:{bits}: the number of bits is from 1 to {MAX_BITS}", everywhere=True)
 
     def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
-        """Return the label map, from the survey of the labels. Raises InputError if nobody can know what they mean."""
+        """Return the label map, from the survey of the labels. Raises InputError if their meaning is unclear."""
         path, name = self.files.paths[0], self.options.label
         if survey.first_missing is not None:
             known = survey.rows_with_numbers + survey.rows_with_strings

@@ -150,8 +150,8 @@ def read_blocks(byte_range: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterat
             text = stream.read(block_bytes if byte_range.end is None else min(block_bytes, byte_range.end - position))
             if not text and byte_range.end is not None:
                 raise InputError(
-                    f"{byte_range.path}: ends at byte {position}, but had {byte_range.end} bytes; is somebody writing "
-                    "to it?"
+                    f"{byte_range.path}: ends at byte {position}, but had {byte_range.end} bytes; is "
+                    "another program writing to it?"
                 )
             if not text:
                 return

@@ -117,7 +117,7 @@ class SparseSource:
         Memory: 20 p bytes (about 50 p during the construction) and a block. Time: O(p), and that of a pilot sample.
         """
         _require(0 < density <= MAX_DENSITY, f"--density {density:g}: must be above 0 and at most {MAX_DENSITY}")
-        _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (all columns alike) to 5")
+        _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (the same density in all columns) to 5")
         self.recipe, self.n, self.p, self.pattern = recipe, recipe.n, recipe.p, pattern
         entries = density * self.p
         self.block_rows = _block_rows(entries)

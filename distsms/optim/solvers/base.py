@@ -130,7 +130,7 @@ class Traits(NamedTuple):
 
 
 class Solver(Protocol):
-    """One minimization, which can be paused, and go on after its function has changed.
+    """One minimization, which can be paused, and continued after its function has changed.
 
     Parameters
     ----------

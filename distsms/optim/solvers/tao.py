@@ -180,7 +180,7 @@ class Solver:
             self._record.append(self._recalled.popleft())
             self._x.array[:], self._gradient.array[:] = self._record[-1]
             return CONTINUE if self._recalled else CONVERGED_USER
-        if not self._evaluated:  # with a zero gradient, TAO would go on without ever evaluating
+        if not self._evaluated:  # with a zero gradient, TAO would continue without ever evaluating
             return IDLE
         self._evaluated = False
         if self._record.maxlen:

@@ -70,11 +70,11 @@ def summary(found: Sequence[Record]) -> str:
     for floor, name in FLOOR_NAMES.items():
         if counts := whole["above"].get(floor):
             share = max(counts["problems"], 1)
-            default, nobody = (counts[which] for which in ("default_unproved", "all_unproved"))
+            default, none = (counts[which] for which in ("default_unproved", "all_unproved"))
             lines.append(
                 f"{counts['problems']} problems have a target above {FLOORS:g} times {name}. For {default} of these "
-                f"({default / share:.2%}) the run with default settings has no proof, and for {nobody} "
-                f"({nobody / share:.2%}) none of the runs has one."
+                f"({default / share:.2%}) the run with default settings has no proof, and for {none} "
+                f"({none / share:.2%}) none of the runs has one."
             )
     return "\n".join(lines)
 

@@ -76,7 +76,7 @@ def run(problem: Problem, way: Way, comm: Communicator) -> Run:
     An exception of the training is not caught, and may be raised on some ranks only.
     """
     settings = Settings(lam=problem.lam, epsilon=problem.epsilon, relative=problem.relative, **way.settings)
-    told: list[float] = []
+    bounds: list[float] = []
     found: Result | None = None
     with tempfile.TemporaryDirectory(prefix="distsms-") as folder, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
@@ -85,23 +85,23 @@ def run(problem: Problem, way: Way, comm: Communicator) -> Run:
             part = replace(settings, max_evaluations=most, checkpoint_every=1e9 if way.stops else None)
             some = _first(comm, min(ranks, comm.size))
             if some is not None:
-                found = _started(problem, way, part, some, Path(folder), told, start)
+                found = _started(problem, way, part, some, Path(folder), bounds, start)
             found = comm.bcast(found)
             if found.status is not Status.LIMIT:
                 break
     assert found is not None
-    highest = comm.bcast(max(told, default=-np.inf))
+    highest = comm.bcast(max(bounds, default=-np.inf))
     warned = comm.bcast(str(caught[0].message) if caught else "")
     return Run(way, found, max(highest, found.lower_bound), settings.target(found.J), warned)
 
 
 def _started(
-    problem: Problem, way: Way, settings: Settings, comm: Communicator, folder: Path, told: list[float], start: int
+    problem: Problem, way: Way, settings: Settings, comm: Communicator, folder: Path, bounds: list[float], start: int
 ) -> Result:
     """Start a run, or resume it from the checkpoint in the root's folder if `start` > 0. Collective."""
 
     def watch(state: State, w: Floats) -> None:
-        told.append(state.lower_bound)
+        bounds.append(state.lower_bound)
 
     mine = problem.share(comm.rank, comm.size)
     features = held(problem, mine)

@@ -123,7 +123,7 @@ def test_parquet_that_shrinks_while_it_is_read(tmp_path):
     how = write(tmp_path / "a.parquet", X, y)
     reader = open_reader([tmp_path / "a.parquet"], ReadOptions(positive=7, **how), ALONE)
     write(tmp_path / "a.parquet", X[:50], y[:50])
-    with pytest.raises(InputError, match="has 50 rows, but had at least 60; is somebody writing to it"):
+    with pytest.raises(InputError, match="has 50 rows, but had at least 60; is another program writing to it"):
         list(reader.read(reader.plan(1)[0]))
 
 
