@@ -149,5 +149,5 @@ def shorten(name: str) -> str:
 
 
 def printable(name: str) -> str:
-    """Return a name without characters that a terminal would act on."""
-    return name if name.isprintable() else repr(name)[1:-1]
+    """Return a name without characters that a terminal would act on; "(no name)" for an empty one."""
+    return "(no name)" if not name else name if name.isprintable() else repr(name)[1:-1]

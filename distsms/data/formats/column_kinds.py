@@ -51,6 +51,10 @@ def decide(
         missing += text.missing
         values, exact = text.sample.different(0)
     report = ColumnReport(name, NUMBER, min(values, count), exact, missing)
+    if not name:
+        report.taken_for = ID_LIKE
+        report.notes.append("left out: the first column has no name, like the row names that pandas and R write")
+        return None, report
     if not count:
         report.notes.append("no value at all")
         return _done(Column(name, None, missing > 0), report)

@@ -82,9 +82,9 @@ class TableReader:
                     f"{files.paths[0]}: which column is the label? --label COLUMN; columns: {format_names(files.names)}"
                 )
             wanted = [name for name in files.names if name not in options.non_features]
-            if "" in wanted:
+            if "" in wanted and files.names[0]:
                 raise InputError(
-                    f"{files.paths[0]}: column {files.names.index('') + 1} has no name; if it only counts the rows, "
+                    f"{files.paths[0]}: column {files.names.index('') + 1} has no name; name it in the first line, or "
                     "leave it out with --drop ''"
                 )
             required, optional = [*wanted, *(name for name in special if name)], [*options.drop]

@@ -83,6 +83,18 @@ def by_pandas(frame):
     return found
 
 
+def test_a_first_column_without_a_name_is_left_out(comm, shared_dir):
+    """pandas and R write the names or numbers of the rows there."""
+    rows = "".join(f"{k},{k % 7},{k % 2}\n" for k in range(40))
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text(",x,y\n" + rows))
+    shown = []
+    made = convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y", show_columns=shown.extend)
+    assert made.table.feature_names == ["x"] and made.table.dropped == ("",)
+    assert not comm.is_root or (
+        "(no name)" in format_columns(shown) and "left out: the first column" in shown[0].notes[0]
+    )
+
+
 def test_features_are_those_of_pandas_and_scikit_learn(comm, shared_dir, monkeypatch):
     """They are the same from CSV and Parquet, on any ranks, and whatever the blocks are."""
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 5000)
