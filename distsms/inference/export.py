@@ -78,5 +78,5 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -
         stdout.buffer.write(content)
         stdout.flush()
         return
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+    with atomic_write(path) as file:
+        file.write(content)

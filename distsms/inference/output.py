@@ -32,7 +32,9 @@ from numpy.typing import NDArray
 from distsms.data.formats.text_files import COMPRESSED
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.utils import hdf5
 from distsms.utils.files import atomic_write
+from distsms.utils.output_file import OutputFile, naming_failures
 
 ScoresPart = tuple[NDArray[np.float64], list[str] | None]
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -86,7 +88,12 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: s
     with contextlib.ExitStack() as opened:
         with comm.fail_together():
             check_ending(path)
-            sink = _sink(path, make, id_name, opened) if comm.is_root else None
+            file = opened.enter_context(atomic_write(path)) if comm.is_root and path != "-" else None
+            sink: _Sink | None = None
+            if file is not None:
+                sink = make(file, id_name, opened) if make else _Text(file)
+            elif comm.is_root:
+                sink = _Text(sys.stdout.buffer)
         for first, (scores, ids) in _marked(parts):
             if make is None:
                 header = [id_name, "score"][ids is None :] if first and delimiter and comm.is_root else None
@@ -95,13 +102,14 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: s
                 whole = _gather_arrays(scores, ids, comm)
             n += len(scores)
             with comm.fail_together():
-                if sink is not None:
-                    try:
+                if file is not None and sink is not None:
+                    with naming_failures(path, file):
                         sink.append(whole)
-                    except OSError as error:
-                        if path == "-":
-                            raise
-                        raise InputError(f"{path}: cannot be written: {error}") from error
+                        file.check()
+                elif sink is not None:
+                    sink.append(whole)
+        with comm.fail_together():
+            opened.close()  # completes the file
     return int(comm.sum(np.array([n]))[0])
 
 
@@ -120,17 +128,17 @@ class _Sink(Protocol):
 
 
 class _Text:
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO | OutputFile) -> None:
         self.stream = stream
 
     def append(self, part: NDArray[np.uint8]) -> None:
-        self.stream.write(part.tobytes())
+        self.stream.write(part.data)
         self.stream.flush()
 
 
 class _HDF5:
-    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
-        self.file = opened.enter_context(h5py.File(path, "w", locking=False))
+    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
+        self.file = opened.enter_context(hdf5.write_to(stream))
         self.file.create_dataset("scores", (0,), np.float64, maxshape=(None,), chunks=(2**16,))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
@@ -150,9 +158,8 @@ class _HDF5:
 class _Npy:
     """A .npy file. Its header has the number of rows and is rewritten after each part; NumPy pads it for that."""
 
-    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
-        self.stream: BinaryIO = opened.enter_context(open(path, "wb"))  # noqa: SIM115 - opened closes it
-        self.n = 0
+    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
+        self.stream, self.n = stream, 0
         self._header()
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
@@ -168,35 +175,23 @@ class _Npy:
 
 
 class _Parquet:
-    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
+    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
         from distsms.data.formats.arrow import ParquetWriter
 
-        self.id_name, self.file = id_name, opened.enter_context(ParquetWriter(path))
+        self.id_name, self.file = id_name, opened.enter_context(ParquetWriter(stream))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
         scores, ids = part
         self.file.append(({} if ids is None else {self.id_name: ids}) | {"score": scores})
 
 
-_SINKS: dict[str, Callable[[Path, str, contextlib.ExitStack], _Sink]] = {
+_SINKS: dict[str, Callable[[OutputFile, str, contextlib.ExitStack], _Sink]] = {
     ".h5": _HDF5,
     ".hdf5": _HDF5,
     ".npy": _Npy,
     ".parquet": _Parquet,
     ".pq": _Parquet,
 }
-
-
-def _sink(
-    path: str,
-    make: Callable[[Path, str, contextlib.ExitStack], _Sink] | None,
-    id_name: str,
-    opened: contextlib.ExitStack,
-) -> _Sink:
-    if path == "-":
-        return _Text(sys.stdout.buffer)
-    temporary = opened.enter_context(atomic_write(path))
-    return make(temporary, id_name, opened) if make else _Text(opened.enter_context(open(temporary, "wb")))
 
 
 def _gather_lines(

@@ -56,7 +56,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, broken):
 
 
 def test_a_model_that_finds_no_place_is_rescued(tmp_path, monkeypatch):
-    monkeypatch.setattr(model.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    monkeypatch.setattr(model.tempfile, "mkdtemp", lambda prefix, dir: str(tmp_path))
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone").rmdir()
     with pytest.raises(InputError, match=r"the model was written to .*m\.h5 instead"):

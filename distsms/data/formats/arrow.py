@@ -294,10 +294,16 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
 
 
 class ParquetWriter:
-    """A Parquet file of columns of strings and of float64, which is written part by part; a context manager."""
+    """A Parquet file of columns of strings and of float64, which is written part by part; a context manager.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path, self._file = path, contextlib.ExitStack()
+    Parameters
+    ----------
+    where : path or binary file
+        What is written to; a file stays open.
+    """
+
+    def __init__(self, where: Any) -> None:
+        self._where, self._file = where, contextlib.ExitStack()
         self._writer: Any = None
 
     def __enter__(self) -> ParquetWriter:
@@ -310,7 +316,7 @@ class ParquetWriter:
         """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
         types = {name: pa.string() if isinstance(values, list) else pa.float64() for name, values in columns.items()}
         table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
-        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._path, table.schema))
+        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._where, table.schema))
         self._writer.write_table(table)
 
 
