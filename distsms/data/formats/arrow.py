@@ -99,7 +99,8 @@ class CsvFiles:
 
     def _header(self, path: str) -> list[str]:
         with text_files.open_text(path) as stream:
-            first = stream.readline().removeprefix(text_files.BYTE_ORDER_MARK).decode("utf-8", "replace")
+            line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
+        first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode("utf-8", "replace")
         try:
             by = (
                 "\t"
@@ -128,6 +129,7 @@ class CsvFiles:
         # field.
         guard = delimiter.join(['""'] * len(header)).encode() + b"\n"
         text += b"" if text.endswith(b"\n") else b"\n"
+        guarded = text + guard
 
         def skip(row: Any) -> str:
             bad.append(row)
@@ -135,8 +137,8 @@ class CsvFiles:
 
         try:
             table = arrow_csv.read_csv(
-                pa.py_buffer(text + guard),
-                arrow_csv.ReadOptions(use_threads=False, block_size=len(text + guard) + 1, column_names=header),
+                pa.py_buffer(guarded),
+                arrow_csv.ReadOptions(use_threads=False, block_size=len(guarded) + 1, column_names=header),
                 arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
                 arrow_csv.ConvertOptions(
                     column_types={name: pa.string() for name in header},
