@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from distsms.cli.types import count
+from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,8 +134,3 @@ def shorten(name: str) -> str:
     """Return a name that fits into the table."""
     name = printable(name)
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + "..."
-
-
-def printable(name: str) -> str:
-    """Return a name without characters that a terminal would act on."""
-    return name if name.isprintable() else repr(name)[1:-1]

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.errors import EXIT_ERROR, EXIT_OK
+from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
         models = [_model(path) for path in paths]
-        print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
+        shown = _usages if args.usage else _results
+        print(formatting.to_json(models, indent=1) if args.json else printable(shown(models), "\n"))
         return EXIT_OK
     found: dict[str, Any] = (
         versions(load_mpi=True)
@@ -87,7 +89,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         warnings = found.pop("warnings", [])
         width = max(len(name) for name in found)
         for name, value in found.items():
-            print(formatting.wrap(f"{name:<{width}}  {_shown(name, value)}", formatting.terminal_width()))
+            print(
+                formatting.wrap(printable(f"{name:<{width}}  {_shown(name, value)}", "\n"), formatting.terminal_width())
+            )
         for warning in warnings:
             print("\n" + _red(f"warning   {warning}"))
     if not args.verify:
@@ -96,7 +100,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     problems = verify(paths[0])
     for problem in problems:
-        print(problem)
+        print(printable(problem))
     if not problems:
         print("every checksum is right")
     return EXIT_ERROR if problems else EXIT_OK

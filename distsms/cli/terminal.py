@@ -8,6 +8,7 @@ import sys
 from typing import TextIO
 
 from distsms.utils.formatting import terminal_width, wrap
+from distsms.utils.untrusted_text import printable
 
 COLOURS = {"red": "31", "yellow": "33"}
 WARNING = re.compile(r" *warning {2,}")
@@ -55,11 +56,11 @@ class Speaker:
             else:
                 lines.append(line)
         if lines:
-            self._print(wrap("\n".join(lines), terminal_width()) + end)
+            self._print(wrap(printable("\n".join(lines), "\n"), terminal_width()) + end)
 
     def warn(self, text: str, colour: str = "yellow") -> None:
         """Keep a warning for the end."""
-        self._warnings[text] = colour
+        self._warnings[printable(text, "\n")] = colour
 
     def close(self) -> None:
         """Print the warnings."""

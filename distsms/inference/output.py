@@ -11,7 +11,8 @@ The end of the file's name says what is written:
 any other, and "-"        plain text without a header: the score; a name and a tab before it if the row has a name
 ========================  ==============================================================================================
 
-Scores in text have all their digits. Names are quoted as in CSV if necessary. Names of files that end as those of other
+Scores in text have all their digits. Names are quoted as in CSV if necessary, and are harmless for a terminal and for a
+spreadsheet unless they are to be verbatim. Names of files that end as those of other
 formats do, such as `.json` and `.gz`, are refused.
 """
 
@@ -22,6 +23,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -35,6 +37,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write
 from distsms.utils.output_file import OutputFile, naming_failures
+from distsms.utils.untrusted_text import harmless_cell, printable
 
 ScoresPart = tuple[NDArray[np.float64], list[str] | None]
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -52,7 +55,9 @@ def check_ending(path: str) -> None:
         )
 
 
-def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: str = "id") -> int:
+def write(
+    path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: str = "id", verbatim: bool = False
+) -> int:
     """Write the scores of all ranks, in rank order, part after part. **Collective.**
 
     Parameters
@@ -65,6 +70,9 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: s
         The ranks.
     id_name : str
         The name of the column of ids, in formats whose columns have names.
+    verbatim : bool
+        Whether names stay as they are in text. By default, characters that a terminal would act on are escaped, and in
+        .csv and .tsv, names that a spreadsheet would take for formulas get a leading '.
 
     Returns
     -------
@@ -97,7 +105,8 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: s
         for first, (scores, ids) in _marked(parts):
             if make is None:
                 header = [id_name, "score"][ids is None :] if first and delimiter and comm.is_root else None
-                whole = _gather_lines(scores, ids, comm, delimiter or "\t", header)
+                harmless = harmless_cell if delimiter else partial(printable, kept="\t\r\n")
+                whole = _gather_lines(scores, ids, comm, delimiter or "\t", header, str if verbatim else harmless)
             else:
                 whole = _gather_arrays(scores, ids, comm)
             n += len(scores)
@@ -195,17 +204,25 @@ _SINKS: dict[str, Callable[[OutputFile, str, contextlib.ExitStack], _Sink]] = {
 
 
 def _gather_lines(
-    scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator, delimiter: str, header: list[str] | None
+    scores: NDArray[np.float64],
+    ids: list[str] | None,
+    comm: Communicator,
+    delimiter: str,
+    header: list[str] | None,
+    spell: Callable[[str], str],
 ) -> Any:
-    """Return the lines of all ranks, on the root. Only the root has a `header`, and only for the first part."""
+    """Return the lines of all ranks, on the root. Only the root has a `header`, and only for the first part.
+
+    `spell` returns what is written for a name.
+    """
     lines = io.StringIO()
     written = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
     if header is not None:
-        written.writerow(header)
+        written.writerow(map(spell, header))
     if ids is None:
         lines.write("".join(f"{score!r}\n" for score in scores.tolist()))
     else:
-        written.writerows(zip(ids, map(repr, scores.tolist()), strict=True))
+        written.writerows(zip(map(spell, ids), map(repr, scores.tolist()), strict=True))
     return comm.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
 
 

@@ -35,6 +35,15 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "distsms.data
 _MAGIC[b"\xfd7zXZ\x00"] = "distsms.data.formats.xz"
 
 
+_WIDE = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+"""Byte order marks of encodings that are refused; UTF-32 comes first, since its mark begins like that of UTF-16."""
+
+
 class ByteRange(NamedTuple):
     """The lines of a plain file whose first byte lies in [start, end). If `end` is None: a whole compressed file."""
 
@@ -134,7 +143,20 @@ def open_text(path: str) -> Iterator[BinaryIO]:
     with naming_errors(path):
         module = importlib.import_module(compression) if compression else io
         with module.open(path, "rb") as stream:
+            if encoding := _wide_encoding(stream.peek(4)[:4]):
+                raise InputError(
+                    f"{path}: is text in {encoding}; convert it to UTF-8 first: iconv -f {encoding} -t UTF-8 OLD > NEW "
+                    "(Excel: save as CSV UTF-8)"
+                )
             yield stream
+
+
+def _wide_encoding(head: bytes) -> str | None:
+    """Return the name of the encoding that the first four bytes of a text show, if it is not made of single bytes."""
+    if marked := next((name for mark, name in _WIDE.items() if head.startswith(mark)), None):
+        return marked
+    zeros = [byte == 0 for byte in head]  # of text in ASCII without a byte order mark
+    return {(False, True) * 2: "UTF-16LE", (True, False) * 2: "UTF-16BE"}.get(tuple(zeros))
 
 
 def read_blocks(byte_range: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
