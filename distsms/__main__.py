@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
+from distsms.cli.terminal import unfailing_stderr
 from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError
 from distsms.utils.untrusted_text import printable
 
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names of files may hold what the terminal cannot show
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = unfailing_stderr()
     args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -120,3 +122,18 @@ def test_every_rank_ends(home, library):
         assert err.count(f"distsms {words[0]}: ") == 1, err
         assert os.strerror(errno.EDQUOT) in err
         assert "Traceback" not in err
+
+
+def test_a_log_on_the_same_disk_costs_no_model(home, library):
+    """Nothing can be printed any more, and trace, checkpoint and model find no room: the model is rescued."""
+    words = ["train", home / "data", "--output", home / "out" / "model.h5", "--trace", home / "out" / "trace.jsonl"]
+    made = case(home, words, 300, "silent")
+    for folder in made.emptied:
+        os.makedirs(folder, exist_ok=True)
+    environment = {**os.environ, **made.variables, "LD_PRELOAD": str(library)}
+    with open(home / "out" / "log", "w") as log:
+        command = [sys.executable, "-m", "distsms", *made.words]
+        code = subprocess.run(command, stdout=log, stderr=log, env=environment, timeout=60, check=False).returncode
+    assert code == 1
+    (rescued,) = (home / "silent").glob("distsms-*/model.h5")
+    assert model.load(rescued).info["status"] == "proved"

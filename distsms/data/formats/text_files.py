@@ -155,8 +155,8 @@ def _wide_encoding(head: bytes) -> str | None:
     """Return the name of the encoding that the first four bytes of a text show, if it is not made of single bytes."""
     if marked := next((name for mark, name in _WIDE.items() if head.startswith(mark)), None):
         return marked
-    zeros = [byte == 0 for byte in head]  # of text in ASCII without a byte order mark
-    return {(False, True) * 2: "UTF-16LE", (True, False) * 2: "UTF-16BE"}.get(tuple(zeros))
+    zeros = "".join("0" if byte == 0 else "x" for byte in head)  # of text in ASCII without a byte order mark
+    return {"x0x0": "UTF-16LE", "0x0x": "UTF-16BE"}.get(zeros)
 
 
 def read_blocks(byte_range: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
