@@ -54,8 +54,10 @@ from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
-from distsms.training.fit import RunOptions, TrainingObserver, TrainingTask, fit
+from distsms.selection import rocarea_check
+from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.training.task import RunOptions, TrainingTask
 
 Path: TypeAlias = str | os.PathLike[str]
 Data: TypeAlias = Path | tuple[Any, ArrayLike]
@@ -145,7 +147,7 @@ def train(
         hosts, a folder that all hosts see must be given.
     check : bool
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
-        the rows, in at most a tenth of the run's time or a second.
+        the rows, in at most a tenth of the run's time or two seconds.
     **settings
         For tables, the options of ``distsms shard`` with these names: positive, id, drop, group, time, keep, normalize,
         decimal; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates,
@@ -218,7 +220,7 @@ def train(
         automatic = choose_lambda(rows, measure, comm, chosen, bias, ordering, step, stop_wanted=stop_wanted)
         chosen = replace(chosen, lam=automatic.lam)
     task = TrainingTask(rows, Measure.parse(measure), chosen, bias, *how)
-    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted, check=check)
+    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted, check=rocarea_check.check if check else None)
     trained = fit(task, comm, conduct, _Watching(watch))
     if comm.is_root:
         for warning in trained.warnings():

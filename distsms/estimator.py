@@ -38,8 +38,10 @@ from distsms.matrix.augmented import RepeatedRows
 from distsms.matrix.local import as_features
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
-from distsms.training.fit import RunOptions, TrainedModel, TrainingTask, fit
+from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.trained_model import TrainedModel
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""
@@ -220,7 +222,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))
         made.classes_ = np.array(read.classes)
         made.solver_ = known.get("settings", {}).get("solver")
-        made._take(read.w, read.bias, read.threshold)
+        made._take(read.w, read.raw_bias, read.threshold)
         made.n_features_in_ = read.p
         if read.feature_names is not None:
             made.feature_names_in_ = np.array(read.feature_names, object)

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,8 +79,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", type=int, choices=[0, 1], help="run one half of the tests, which their names divide")
+
+
 @pytest.hookimpl(tryfirst=True)  # before markers select
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that do not take `comm` as serial: they would do the same on every rank.
 
     The tests with a SLURM are the first. They wait most of their time, and others run meanwhile.
@@ -88,6 +93,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "comm" not in getattr(item, "fixturenames", ()):
             item.add_marker("serial")
     items.sort(key=lambda item: item.path.name != "test_slurm.py")
+    if (half := config.getoption("--half")) is not None:
+        halves: tuple[list[pytest.Item], list[pytest.Item]] = [], []
+        for item in items:
+            halves[zlib.crc32(item.nodeid.encode()) % 2].append(item)
+        items[:] = halves[half]
+        config.hook.pytest_deselected(items=halves[1 - half])
 
 
 @pytest.hookimpl(hookwrapper=True)

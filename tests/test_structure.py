@@ -58,7 +58,32 @@ def test_what_the_demo_installs_is_enough_for_the_tour():
     (named,) = re.findall(r"stamp-run extras=(\S+)", (PACKAGE.parent / "scripts" / "setup").read_text())
     setup = configparser.ConfigParser()
     setup.read(PACKAGE.parent / "setup.cfg")
-    assert set(named.split(",")) == set(setup["options.extras_require"]) - {"mpi", "bench", "dev", "docs"}
+    assert set(named.split(",")) == set(setup["options.extras_require"]) - {"mpi", "petsc", "bench", "dev", "docs"}
+
+
+def requirements(lines):
+    """Return a mapping from names to bounds."""
+    return dict(re.match(r"([\w-]+) *([^;]*)", line).groups() for line in lines.split("\n") if line)
+
+
+def test_the_recipe_for_conda_has_the_dependencies_of_the_package():
+    """Those of a run and of PETSc are required, those of extras are bounded alike."""
+    recipe = pytest.importorskip("yaml").safe_load((PACKAGE.parent / "docker" / "recipe.yaml").read_text())
+    setup = configparser.ConfigParser()
+    setup.read(PACKAGE.parent / "setup.cfg")
+    extras = setup["options.extras_require"]
+    needed = requirements(setup["options"]["install_requires"]) | requirements(extras["petsc"])
+    wanted = requirements("\n".join(recipe["requirements"]["run"]))
+    assert "python_requires = >=" + recipe["context"]["python_min"] in (PACKAGE.parent / "setup.cfg").read_text()
+    others = {name: bounds for name, bounds in wanted.items() if name not in ("__linux", "python", "mpi")}
+    assert others == needed
+    optional = requirements(
+        "\n".join(extras[name] for name in ("plot", "sklearn", "tables", "codecs", "export", "baseline"))
+    )
+    renamed = {"matplotlib": "matplotlib-base", "xgboost-cpu": "py-xgboost"}
+    bounds = {renamed.get(name, name): bounds for name, bounds in optional.items()}
+    assert requirements("\n".join(recipe["requirements"]["run_constraints"])) == bounds
+    assert recipe["context"]["version"] == distsms.__version__
 
 
 def loaded(code):

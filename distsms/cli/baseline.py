@@ -240,9 +240,10 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
 def _require_memory(manifest: Manifest, here: int) -> None:
     """Raise InputError if the ranks of this node, `here` in number, need more memory than the node has. Local."""
     from distsms.training import plan
+    from distsms.utils import memory
     from distsms.utils.formatting import format_bytes
 
-    each, available = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, plan.available()
+    each, available = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, memory.available()
     if here * each > available:
         raise InputError(
             f"{here} rank(s) of this node would need {format_bytes(here * each)}, but only "

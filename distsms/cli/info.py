@@ -59,6 +59,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import os
 
     from distsms.errors import InputError
+    from distsms.parallel.mpi import describe_launcher
     from distsms.training.provenance import versions
     from distsms.utils import formatting
 
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(formatting.to_json(models, indent=1) if args.json else printable(shown(models), "\n"))
         return EXIT_OK
     found: dict[str, Any] = (
-        versions(load_mpi=True)
+        versions(load_mpi=True) | {"mpirun": describe_launcher()}
         if not paths
         else _data(paths[0], args.json)
         if os.path.isdir(paths[0])

@@ -36,8 +36,8 @@ blocks in the order of time: each block but the first evaluates the models that 
 Folds do not depend on the number of ranks.
 
 The rule one-se starts at the best lambda, and takes the largest lambda up to which all means are within one standard
-error of the best mean. Neither rule takes a lambda whose model is no better than w = 0, or whose held-out ROCArea is
-not above chance, unless there is no other; the output names a lambda that was passed over, and says why.
+error of the best mean. Neither rule takes a lambda whose model ranks no better than chance, or whose held-out ROCArea
+is not above chance, unless there is no other; the output names a lambda that was passed over, and says why.
 
 The folder of --output gets model.h5, path.json and a folder `points` with each result, and the model of all rows at
 each lambda; a point is one lambda and one fold. If you give the same command line again, it keeps the points that are

@@ -194,6 +194,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         split,
         args.compression,
         lambda reports: None if args.quiet else print(format_columns(reports), flush=True),
+        lambda text: None if args.quiet else print(text, flush=True),
         columns=column_options(args),
         decimal=args.decimal,
         label=args.label,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.auto_lambda import LambdaChoice
-    from distsms.training.fit import TrainingTask
+    from distsms.training.task import TrainingTask
 
 NAME = "train"
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
@@ -173,7 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-check",
         action="store_true",
         help="Do not compare the model with a quick ROCArea model. After a training for another measure than rocarea,"
-        " such a model is trained on a sample of the rows, in at most a tenth of the run's time or a second, and a"
+        " such a model is trained on a sample of the rows, in at most a tenth of the run's time or two seconds, and a"
         " warning says if it is clearly better on rows that trained neither: those of --test, or a part of the sample.",
     )
     parser.add_argument(
@@ -215,7 +215,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     from distsms.cli import train_text as text
     from distsms.inference import inputs, model, scoring
     from distsms.metrics.headline import headline_measures
-    from distsms.training.fit import RunOptions, fit
+    from distsms.selection import rocarea_check
+    from distsms.training.fit import fit
+    from distsms.training.task import RunOptions
 
     say = speaker(comm.is_root and not args.quiet)
     held.callback(say.close)
@@ -237,7 +239,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(f"lambda    {stored:g}, that of the run that is resumed")
     elif hint:
         say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
-    checked = {"check": not args.no_check, "hold_out": not args.test}
+    checked = {"check": None if args.no_check else rocarea_check.check, "hold_out": not args.test}
     options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
@@ -286,8 +288,8 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     """Return what the command line asks for. Raises InputError if it, or the test data, cannot be used."""
     from distsms.data.shards import dataset
     from distsms.inference import inputs, model
-    from distsms.selection.auto_lambda import DEFAULT
-    from distsms.training.fit import TrainingTask
+    from distsms.selection.lambda_search import DEFAULT
+    from distsms.training.task import TrainingTask
 
     every = args.checkpoint_every if args.checkpoint else None
     others = {"c_mu": args.c_mu, "solver_options": tuple(args.solver_options), "checkpoint_every": every}

@@ -17,8 +17,9 @@ from distsms.measures import SHOWN
 from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
-from distsms.training.fit import TrainingObserver, TrainingTask
+from distsms.training.fit import TrainingObserver
 from distsms.training.plan import Layout, Plan
+from distsms.training.task import TrainingTask
 from distsms.utils.formatting import format_objective
 from distsms.utils.typing import Floats
 

@@ -169,7 +169,8 @@ def add_compress(parser: argparse._ActionsContainer) -> None:
         dest="compression",
         const="blosc-lz4",
         default="none",
-        help="Compress the files with Blosc's LZ4. They become smaller, and are read faster from a slow disk.",
+        help="Compress the files with Blosc's LZ4. They become smaller, and are read faster from a slow disk."
+        " It needs numcodecs (pip install 'distsms[codecs]').",
     )
 
 

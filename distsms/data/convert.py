@@ -21,6 +21,7 @@ from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
 from distsms.data.formats.rows import RowBlock, combined
 from distsms.data.groupby import group_statistics
+from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, interpret, to_signs
 from distsms.data.row_metadata import Hashes, RowMetadata
 from distsms.data.shards import dataset
@@ -51,6 +52,7 @@ class OutputOptions(NamedTuple):
     progress: Callable[[int, int], None] = lambda done, of: None
     split: Splitter | None = None
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None
+    say: Callable[[str], None] = lambda text: None
 
 
 class _Staged(NamedTuple):
@@ -79,6 +81,7 @@ def convert(
     split: Splitter | None = None,
     compression: str = "none",
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None,
+    say: Callable[[str], None] = lambda text: None,
     **read_options: Any,
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
@@ -119,6 +122,8 @@ def convert(
         The compression of the shards, one of `manifest.COMPRESSIONS`.
     show_columns : callable
         Is called on the root with the reports on all columns of a table, before the rows are written.
+    say : callable
+        Is called on the root with other lines for users.
     **read_options
         label, id, drop, group, time, keep, columns, decimal: see `ReadOptions`.
 
@@ -152,10 +157,11 @@ def convert(
         raise InputError(
             "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
         )
-    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, progress, split, show_columns)
+    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, progress, split, show_columns, say)
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
+        dataset.check_writable(compression)
         if like is not None:
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
@@ -213,14 +219,16 @@ def _convert(
     given: normalization.Normalization | None,
 ) -> dataset.Manifest:
     """Read, write and publish the shares. Collective. `given` is the normalization, if it is known."""
-    staged, columns = _stage_all(reader, sum(file["bytes"] for file in source), directory, comm, output)
+    staged, highest = _stage_all(reader, sum(file["bytes"] for file in source), directory, comm, output)
     found = {float(label) for block in staged for label in block.values[: MAX_LABELS + 1]}
     labels_of, columns_of, counts = zip(
-        *comm.allgather((found, columns, sum(block.shard.rows for block in staged))), strict=True
+        *comm.allgather((found, highest.columns, sum(block.shard.rows for block in staged))), strict=True
     )
-    p = output.n_features or max(1, *columns_of)
+    p = output.n_features or max(1, reader.n_columns or 0, *columns_of)
     names = ", ".join(file["name"] for file in source)
     print_warnings(names, reader.warnings, comm)
+    if reader.n_columns is None:
+        highest.report(sum(counts), 0 if options.zero_based else 1, comm, output.say)
     with comm.fail_together():
         label_map = reader.label_map or interpret(set().union(*labels_of), options.positive).as_map()
     folders, parts = _folders(directory, output.split), [staged]
@@ -265,24 +273,24 @@ def _convert(
 
 def _stage_all(
     reader: Reader, n_bytes: int, directory: Path, comm: Communicator, output: OutputOptions
-) -> tuple[list[_Staged], int]:
-    """Write this rank's rows to staged shards; return these and the number of columns that they use. Collective."""
+) -> tuple[list[_Staged], HighestColumn]:
+    """Write this rank's rows to staged shards; return these and the highest column that they use. Collective."""
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
     mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
-    staged, columns = list[_Staged](), reader.n_columns or 0
+    staged, highest = list[_Staged](), HighestColumn()
     comm.root_first(lambda: duplicates.hash_rows(sparse.csr_matrix((1, 1))))  # compiles its kernel
     with comm.fail_together():
         output.progress(0, len(mine))
         for done, k in enumerate(mine):
             number = k
             for rows in combined(reader.read(shares[k]), SHARD_BYTES):
-                columns = max(columns, rows.n_columns)
+                highest.add(rows, shares[k])
                 _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
                 staged.append(_stage(rows, directory, number, output, reader.has_ids))
                 number += len(shares)
                 del rows  # before the next ones are read
             output.progress(done + 1, len(mine))
-    return staged, columns
+    return staged, highest
 
 
 def _part_of(staged: Sequence[_Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:

@@ -45,7 +45,7 @@ def liblinear(model: Model) -> bytes:
     """
     negative, positive = model.classes
     labels = f"{positive} {negative}" if isinstance(negative, int) and isinstance(positive, int) else "1 -1"
-    last = intercept(model.bias, model.threshold)
+    last = intercept(model.raw_bias, model.threshold)
     head = f"solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel {labels}\nnr_feature {model.p}\nbias 1\nw\n"
     return (head + "".join(f"{weight!r} \n" for weight in [*model.w.tolist(), last])).encode()
 
@@ -59,7 +59,7 @@ def csv(model: Model, verbatim: bool = False) -> bytes:
     names = map(str if verbatim else harmless_cell, model.feature_names or map(str, range(model.p)))
     text = io.StringIO()
     rows = csv_writer(text, lineterminator="\n")
-    rows.writerows([("name", "value"), ("threshold", model.threshold), ("bias", model.bias)])
+    rows.writerows([("name", "value"), ("threshold", model.threshold), ("bias", model.raw_bias)])
     rows.writerows(zip(names, model.w.tolist(), strict=True))
     return text.getvalue().encode()
 
@@ -73,7 +73,8 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, v
     For `verbatim` see `csv`.
 
     Raises InputError if the file cannot be written; and for models of rows normalized by l2, unless `to` is "onnx". The
-    exported model scores rows as they are before normalization, because w includes the factors of the columns.
+    exported model scores rows as they are before normalization: w includes the factors of the columns, and the bias the
+    means that are subtracted.
     """
     if to != "onnx":
         refuse_row_normalization(model)

@@ -75,6 +75,14 @@ class Model:
         return float(self.info.get("bias", 0.0))
 
     @property
+    def raw_bias(self) -> float:
+        """What is added to <w, x> if the numbers in x are as in the table, without the means that are subtracted."""
+        if self.table is None:
+            return self.bias
+        _, features, _, centres = self.table.numbers
+        return self.bias - float(self.w[features] @ centres)
+
+    @property
     def threshold(self) -> float:
         """A row is called positive if its score is at least this."""
         return float(self.info["threshold"])

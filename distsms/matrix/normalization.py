@@ -23,13 +23,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.utils import memory
+from distsms.utils.formatting import format_bytes
 from distsms.utils.typing import Floats
 
 BY_COLUMN = ("standard", "maxabs")
 KINDS = ("none", *BY_COLUMN, "l2")
 CONSTANT = 8 * float(np.finfo(float).eps)
 """A column counts as constant if its standard deviation is at most this share of its largest absolute entry."""
+COLUMN_BYTES = 160
+"""Bytes for each column that `fit` for standard or maxabs and the manifest with its result take on a rank."""
 _BITS = 26
 """Before numbers are added, each is rounded and split into two whole numbers of this many bits (`_whole`). So sums are
 exact and do not depend on how the rows are distributed.
@@ -138,11 +143,17 @@ def fit(
         Which columns hold numbers that were measured. The other columns keep the factor 1, and so do columns that hold
         no other numbers than 0 and 1: the size of such a column says how frequent something is, and dividing by it
         would make what is rare large. With None, all columns are normalized.
+
+    Raises
+    ------
+    InputError
+        On every rank, if a node has too little memory for the vectors of length p of standard and maxabs.
     """
     if kind not in BY_COLUMN:
         return Normalization(kind)  # needs no vector of length p
-    (n, p), extent = shape, Extent()
+    (n, p), extent, neighbours = shape, Extent(), len(comm.node_ranks())
     with comm.fail_together():
+        _require_memory(kind, p, neighbours)
         for indices, values in entries():
             extent.add(indices, values)
     flags = extent.merge(p, n, comm)
@@ -153,6 +164,18 @@ def fit(
     if measured is not None:
         sizes[flags | ~np.pad(measured, (0, p - len(measured)))] = 1.0
     return Normalization(kind, inverse(sizes))
+
+
+def _require_memory(kind: str, p: int, neighbours: int) -> None:
+    """Raise InputError if this node, with so many ranks, has too little memory to normalize p columns. Local."""
+    needed, there = neighbours * p * COLUMN_BYTES, memory.available()
+    if needed > there:
+        raise InputError(
+            f"--normalize {kind} takes {COLUMN_BYTES} bytes for each of the {p} columns on each rank, "
+            f"{format_bytes(needed)} for {neighbours} rank(s) on this node, but only {format_bytes(there)} are "
+            "available. Use --normalize none or l2, which hold nothing for each column, start fewer ranks on each "
+            "node, or leave out columns that few rows use"
+        )
 
 
 def inverse(sizes: Floats) -> Floats:

@@ -240,6 +240,6 @@ def self_communicator() -> Any:
     os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
     try:
         from mpi4py import MPI
-    except ImportError:
+    except (ImportError, RuntimeError):  # RuntimeError: mpi4py is there, but no MPI library
         return None
     return MPI.COMM_SELF

@@ -7,10 +7,13 @@ communicator of all ranks, and checks that the launcher and mpi4py use the same 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -222,24 +225,58 @@ def world() -> Communicator:
     launched = launched_size()
     if not _launched():
         return Communicator()
+    _refuse_pmix()
     try:
         from mpi4py import MPI
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but no MPI library
         if launched > 1:
             raise LaunchError(
-                f"started as {launched} processes, but mpi4py cannot be imported: {error}. Install mpi4py, or start a "
-                "single process"
+                f"started as {launched} processes, but mpi4py cannot be imported: {error}. Install mpi4py and an MPI "
+                "library (pip install 'distsms[mpi]' brings both), or start a single process"
             ) from error
         return Communicator()
     size = MPI.COMM_WORLD.Get_size()
     if size == 1 and launched > 1:
         library = MPI.Get_library_version().split("\0")[0].strip().splitlines()[0]
         raise LaunchError(
-            f"the launcher started {launched} processes, but MPI sees each as rank 0 of 1. The launcher belongs to "
-            f"another MPI library than mpi4py, which uses {library}. Use that library's own mpirun (or `srun --mpi=` "
-            "with a type that the library supports), or reinstall mpi4py and petsc4py with the launcher's MPI."
+            f"the launcher started {launched} processes, but MPI sees each as rank 0 of 1. {_other_library(library)}"
         )
     return MPICommunicator(MPI.COMM_WORLD) if size > 1 else Communicator()
+
+
+def _refuse_pmix() -> None:
+    """Raise LaunchError if a launcher of PMIx, such as Open MPI's, meets the MPICH of PyPI, which would fail.
+
+    That MPICH does not know PMIx, and says so when it is started, in words that only its developers understand.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        if "PMIX_RANK" in os.environ:
+            library = f"MPICH {importlib.metadata.version('mpich')} of this environment"
+            raise LaunchError(f"the launcher cannot start ranks of this MPI. {_other_library(library)}")
+
+
+def _other_library(library: str) -> str:
+    own = own_launcher()
+    return (
+        f"The launcher belongs to another MPI library than mpi4py, which uses {library}. Use that library's own mpirun"
+        f"{f', {own}' if own else ''} (or `srun --mpi=` with a type that the library supports), or reinstall mpi4py and"
+        " petsc4py with the launcher's MPI."
+    )
+
+
+def own_launcher() -> str:
+    """Return the path of the mpirun that was installed in this Python's environment; empty if there is none."""
+    path = Path(sys.prefix, "bin", "mpirun")
+    return str(path) if path.exists() else ""
+
+
+def describe_launcher() -> str:
+    """Return in words which mpirun starts the ranks of this installation."""
+    own, found = own_launcher(), shutil.which("mpirun") or ""
+    if not own or (found and os.path.samefile(own, found)):
+        return found or "none in the PATH"
+    other = f"has {found}" if found else "has none"
+    return f"{own} (the PATH {other}: activate the environment, or start ranks with this path)"
 
 
 def as_communicator(comm: Any) -> Communicator:
@@ -263,7 +300,7 @@ def library_versions() -> dict[str, str]:
         if "mpi4py.MPI" not in sys.modules:
             mpi4py.rc.initialize = False
         from mpi4py import MPI
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:
         return {"mpi4py": f"not usable: {error}"}
     return {
         "mpi4py": mpi4py.__version__,

@@ -7,7 +7,7 @@ The sample depends only on the data and the seed, so the choice is the same on a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,32 +20,21 @@ from distsms.data.shards.streaming import MemoryBudget
 from distsms.errors import InputError
 from distsms.matrix.augmented import WithBias
 from distsms.measures import Measure, display_name
-from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import choice, folds
 from distsms.selection.choice import Mean
-from distsms.selection.path import ALONE, Point, Problem, run, shares_folds
+from distsms.selection.lambda_search import DEFAULT, FEWEST_ROWS, GRID, moderate_choice, number_of_folds, search
+from distsms.selection.path import ALONE, Problem, shares_folds
 from distsms.selection.sample import Sample, Shares, in_sample, load_sample
 from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.utils.typing import Floats
 
-DEFAULT = 1e-4
-"""The lambda of runs that do not choose one, and of data with too few rows to choose one."""
-GRID = (1.0, 1e-1, 1e-2, 1e-3)
-"""The lambdas that are tried first. More are tried beyond an end of the grid while the best one is there."""
-MODERATE = 1e-2
-"""If the folds show no clear difference between the best lambda and others, the one nearest to this is taken."""
-FOLDS, FOLDS_OF_FEW = 3, 5
-"""The usual number of folds, and the number for samples of at most FEWEST_ROWS rows."""
-MOST_ROWS, FEWEST_ROWS, PART_OF_ROWS = 10**6, 20_000, 8
+MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
 MOST_ENTRIES = 50_000_000
 """The most stored entries of a sample, over all ranks."""
 WANTED_OF_CLASS = 300
 """The sample is enlarged if it would have fewer rows of a class than this."""
-EPSILON, RELATIVE, MOST_EVALUATIONS = 2e-3, 0.02, 50
-"""What ends a training here: the gap, the gap as a share of J, or the number of evaluations."""
 
 
 class LambdaChoice(NamedTuple):
@@ -125,7 +114,7 @@ def choose_lambda(
     Notes
     -----
     A data set is read once. For three folds, models of about six lambdas are trained to a large gap, all folds in the
-    same passes. This takes some 100 evaluations on two thirds of the sample. The sample of large data has an eighth of
+    same passes. This takes some 100 evaluations on two thirds of the sample. The sample of large data has a twelfth of
     the rows.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
@@ -140,7 +129,7 @@ def choose_lambda(
     sample, by, keys = _sample(data, measure, readers, seed, budget)
     block, counts = sample.block, _class_counts(sample.block, readers)
     rows = sum(counts)
-    n_folds = min(FOLDS_OF_FEW if rows <= FEWEST_ROWS else FOLDS, *counts)
+    n_folds = number_of_folds(*counts)
 
     def chosen(lam: float, means: list[Mean], reason: str) -> LambdaChoice:
         return LambdaChoice(lam, means, rows, time.perf_counter() - begun, reason)
@@ -152,31 +141,9 @@ def choose_lambda(
         block = replace(block, features=WithBias(block.features, bias))  # type: ignore[arg-type]
     step = "root" if step == "auto" else step
     by_measure = choice.chooser(measure.name, None)
-    problem = Problem(
-        measure.name,
-        GRID,
-        n_folds,
-        seed,
-        loosened(settings),
-        ordering,
-        step,
-        folds_by=by,
-        all_rows=False,
-        select=by_measure,
-    )
-    starts = Starts()
+    problem = Problem(measure.name, GRID, n_folds, seed, settings, ordering, step, folds_by=by)
     try:
-        found = run(
-            block,
-            problem,
-            comm,
-            starts.add,
-            start=starts.nearest,
-            stop_wanted=stop_wanted,
-            fold_keys=keys,
-            extend=lambda points: choice.extension(points, by_measure, GRID),
-            share_folds=share_folds,
-        )
+        found = search(block, problem, comm, stop_wanted, keys, share_folds)
     except InputError as error:
         if not error.everywhere:
             raise
@@ -184,51 +151,17 @@ def choose_lambda(
     means = choice.means(found.points, by_measure)
     if not means:
         return chosen(DEFAULT, [], "the default, since the choice was stopped" if found.stopped else too_few)
-    unusable, name = choice.faults(found.points), display_name(by_measure)
     tried = f"{len(means)} lambdas from {means[-1].lam:g} to {means[0].lam:g}"
-    if len(unusable) == len(means):
-        return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that is better than w = 0")
-    best, taken = moderate_choice(found.points, by_measure)
+    both = moderate_choice(found.points, by_measure)
+    if both is None:
+        return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that ranks better than chance")
+    (best, taken), name = both, display_name(by_measure)
     where = f"on {n_folds} held-out folds (by {by}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
     if taken != best:
         told = f"not clearly worse than the best of {tried}, {best.mean:.4f} at {best.lam:g}"
         reason = f"{name} {taken.mean:.4f} {where}, {told}"
     return chosen(taken.lam, means, reason)
-
-
-def moderate_choice(points: Sequence[Point], measure: str) -> tuple[Mean, Mean]:
-    """Return the best mean, and the mean of the lambda to take: the most moderate one that is about as good.
-
-    A lambda is about as good if its measure is on average at most one standard error below that of the best lambda,
-    where the standard error is that of the differences of the folds. Of these lambdas, the one nearest to `MODERATE` is
-    taken. The reasons: with few folds and few rows, the best mean is often at a large lambda by chance; and the best
-    lambda becomes smaller as the number of rows grows.
-    """
-    curve, unusable = choice.means(points, measure), choice.faults(points)
-    best = choice.choose(curve, "best", unusable).chosen
-    values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}
-    folds_of = sorted({fold for _, fold in values})
-
-    def as_good(mean: Mean) -> bool:
-        behind = np.array([values[best.lam, fold] - values[mean.lam, fold] for fold in folds_of])
-        return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)) + 1e-12)
-
-    usable = [mean for mean in curve if mean.lam not in unusable and as_good(mean)]
-    return best, min(usable, key=lambda mean: abs(np.log(mean.lam / MODERATE)), default=best)
-
-
-def loosened(settings: Settings) -> Settings:
-    """Return the settings of quick trainings: those of a training, but with a loose target and other limits."""
-    return replace(
-        settings,
-        lam=GRID[0],
-        epsilon=EPSILON,
-        relative=RELATIVE,
-        max_evaluations=MOST_EVALUATIONS,
-        time_limit=float("inf"),
-        checkpoint_every=None,
-    )
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
@@ -285,23 +218,3 @@ def _class_counts(block: DataBlock, comm: Communicator) -> tuple[int, int]:
 def _nnz(block: DataBlock) -> int:
     """Return the number of stored entries of local rows; rows without `nnz` count as dense. Local."""
     return int(getattr(block.features, "nnz", block.features.shape[0] * block.p))
-
-
-class Starts:
-    """The models of each fold so far, on the root. The next training of a fold starts from the nearest lambda's."""
-
-    def __init__(self) -> None:
-        self._models: dict[tuple[int, float], Floats] = {}
-
-    def add(self, point: Point, result: Result) -> None:
-        """Keep a model. For each fold, only the models of the largest and of the newest lambda are kept."""
-        lams = [lam for fold, lam in self._models if fold == point.fold]
-        for lam in lams:
-            if lam != max(lams):
-                del self._models[point.fold, lam]
-        self._models[point.fold, point.lam] = result.w
-
-    def nearest(self, fold: int, lam: float) -> Floats | None:
-        """Return the model of a fold whose lambda is nearest in the logarithm; None without one."""
-        lams = [own for known, own in self._models if known == fold]
-        return self._models[fold, min(lams, key=lambda own: abs(np.log(own / lam)))] if lams else None

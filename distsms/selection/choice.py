@@ -125,9 +125,10 @@ def chooser(trained: str, select: str | None) -> str:
 def faults(points: Sequence[Point]) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
-    A lambda is not usable if the model of all rows is hardly better than w = 0, or ranks its training rows no better
-    than chance (without a model of all rows, this must hold for the model of each fold). Nor is it usable if the mean
-    ROCArea of the held-out folds is at most one standard error above 0.5, which is chance.
+    A lambda is not usable if the model of all rows ranks its training rows no better than chance (without a model of
+    all rows, this must hold for the model of each fold), or if the mean ROCArea of the held-out folds is at most one
+    standard error above 0.5, which is chance. A J that is hardly below J(0) is no fault: at a large lambda, w is short,
+    but it may rank the rows as well as any other.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)
@@ -136,9 +137,7 @@ def faults(points: Sequence[Point]) -> dict[float, str]:
         if not (with_all and point.fold):
             results.setdefault(point.lam, []).append(point.result)
     for lam, of_models in results.items():
-        if all(result["vacuous"] or result.get("idle") for result in of_models):
-            reasons[lam] = "no better than w = 0"
-        elif all(result.get("chance") for result in of_models):
+        if all(result.get("chance", result["vacuous"]) for result in of_models):  # earlier versions have no "chance"
             reasons[lam] = "no better than chance"
     for mean in means(points, "rocarea"):
         if mean.mean - mean.error <= 0.5:

@@ -22,7 +22,8 @@ from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import trees
-from distsms.training.fit import RunOptions, TrainingTask, fit
+from distsms.training.fit import fit
+from distsms.training.task import RunOptions, TrainingTask
 from distsms.utils.typing import Floats
 
 ALONE = Communicator()

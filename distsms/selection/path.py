@@ -29,7 +29,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.selection.folds import Folds, make_folds
 from distsms.training.objectives import make_losses
-from distsms.training.verdict import why_chance
+from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Labels
 
@@ -73,7 +73,7 @@ class Problem:
     step: str = "root"
     at_once: int = 2**30  # how many trainings share a pass
     folds_by: str = "rows"  # see `distsms.selection.folds`
-    all_rows: bool = True  # whether there are models of all rows, besides those of the folds
+    all_rows: bool = True  # whether there are models of all rows; if not, only what a search needs is measured
     select: str | None = None  # the measure of held-out rows that chooses, if not `measure`
 
 
@@ -190,8 +190,11 @@ class FoldsObjective(Objective):
         Which rows each fold trains on, and which it holds out.
     numbers : sequence of int
         The fold of each loss.
+    brief : bool
+        Whether to measure only what a search for lambda needs: no training rows, and no standard errors of rows.
     """
 
+    brief: bool
     measure: Measure
     select: str | None
     labels: Labels
@@ -202,16 +205,23 @@ class FoldsObjective(Objective):
         """Return the threshold of a model, its measures on training and held-out rows, and `chance`. **Collective.**
 
         The models of fold 0 are trained on all rows, so their held-out measures are None. `chance` says why the model
-        ranks its training rows no better than chance; it is empty if it ranks them better.
+        ranks its training rows no better than chance; it is empty if it ranks them better. With `brief`, only equal
+        scores are a reason.
         """
         labels, comm, fold = self.labels, self.comm, self.numbers[loss]
-        own = self.folds.training(fold)
+        own, out = self.folds.training(fold), self.folds.judged(fold) if fold else None
         threshold = decision_threshold(self.losses[loss].calls_positive, scores[own], labels[own], comm)
+        if self.brief:
+            return (
+                threshold,
+                {},
+                self._measures(scores[out], labels[out], threshold),
+                ALL_TIED * scores_tie(scores, comm),
+            )
         training = self._measures(scores[own], labels[own], threshold)
         chance = why_chance(scores[own], labels[own], training["rocarea"], comm)
-        if not fold:
+        if out is None:
             return threshold, training, None, chance
-        out = self.folds.judged(fold)
         spread_of = self.select if self.select in RANKING else self.measure.name
         spread = confidence.measure_estimate(spread_of, scores[out], labels[out], comm)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
@@ -254,7 +264,7 @@ class CrossValidation:
         self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.folds, self.objective.numbers = self.folds, self.numbers
-        self.objective.select = problem.select
+        self.objective.select, self.objective.brief = problem.select, not problem.all_rows
         first = replace(problem.settings, lam=problem.lambdas[0])
         self._scale = scale_of(self.objective, first) if losses else None
 

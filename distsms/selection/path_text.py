@@ -107,13 +107,13 @@ def why_chance(points: Sequence[Point], found: Choice) -> str:
 
 
 def nothing(measure: str, points: Sequence[Point]) -> str:
-    """Return a warning, with advice, if no lambda gives a model that is better than w = 0, or else an empty string."""
-    if not all(point.result["vacuous"] for point in points if not point.fold):
+    """Return a warning, with advice, if no lambda gives a model that ranks better than chance; otherwise ""."""
+    if {point.lam for point in points if not point.fold} - set(faults(points)):
         return ""
     advice = (
         "smaller lambdas may do better" if measure == "rocarea" else "use --measure rocarea, and its model as it is"
     )
-    return f"  warning   none of these lambdas gives a model that is better than w = 0; {advice}"
+    return f"  warning   none of these lambdas gives a model that ranks better than chance; {advice}"
 
 
 def _remark(own: Point | None, mean: Mean | None, chosen: Choice | None, fault: str | None) -> str:

@@ -13,9 +13,10 @@ from distsms.data.shards.dataset import DataBlock
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
 from distsms.parallel.communicator import Communicator
-from distsms.selection.auto_lambda import GRID, Starts, loosened
-from distsms.selection.choice import choose, extension, faults, means, values_of_folds
-from distsms.selection.path import Point, Problem, run
+from distsms.selection.choice import values_of_folds
+from distsms.selection.lambda_search import DEFAULT, moderate_choice, search
+from distsms.selection.path import Point, Problem
+from distsms.training.advice import is_clear
 
 
 class Comparison(NamedTuple):
@@ -51,7 +52,7 @@ class Comparison(NamedTuple):
         chance : bool
             Whether the path's model ranks no better than chance.
         """
-        clear = self.gain.low > 0
+        clear = is_clear(self.gain, self.ours, self.theirs)
         if not clear and not chance:
             return ""
         advice = f"Use the measure rocarea with lambda {self.lam:g} instead" if clear else "So they do not help, either"
@@ -91,26 +92,14 @@ def compare_on_folds(
         The comparison on the root. None on the other ranks, and if it was stopped or has no folds to compare.
     """
     by = problem.select or problem.measure
-    quick = replace(
-        problem, measure="rocarea", lambdas=GRID, settings=loosened(problem.settings), all_rows=False, select=by
-    )
-    starts = Starts()
-    found = run(
-        block,
-        quick,
-        comm,
-        starts.add,
-        start=starts.nearest,
-        stop_wanted=stop_wanted,
-        fold_keys=fold_keys,
-        extend=lambda points: extension(points, by, GRID),
-        share_folds=share_folds,
-    )
+    quick = replace(problem, measure="rocarea", select=by)
+    found = search(block, quick, comm, stop_wanted, fold_keys, share_folds)
     if found.stopped or not comm.is_root:
         return None
     ours, theirs = values_of_folds(points, by, rule), values_of_folds(found.points, by)
     if not ours or len(ours) != len(theirs):
         return None
-    lam = choose(means(found.points, by), "best", faults(found.points)).chosen.lam
+    both = moderate_choice(found.points, by)
+    lam = both[1].lam if both else DEFAULT
     gain = folds_interval((np.array(theirs) - ours).tolist(), LEVEL)
     return Comparison(lam, float(np.mean(ours)), float(np.mean(theirs)), gain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distsms.measures import SHOWN, Measure
+from distsms.metrics.confidence import Interval
 from distsms.optim.result import Result, Status
 from distsms.optim.settings import Settings
 from distsms.training.quick_check import Contest, QuickCheck
@@ -11,6 +12,16 @@ CLEARLY_WORSE = 0.02
 """A model ranks clearly worse if its ROCArea is lower by at least this much, and the interval of the difference
 excludes 0.
 """
+CLEARLY_BETTER = 0.02
+"""A quick ROCArea model is clearly better at a measure if the interval of the difference excludes 0, and if the
+difference is at least this share of the larger value. Smaller differences are not worth another measure, and without
+this condition one in forty checks of equal models would find one.
+"""
+
+
+def is_clear(gain: Interval, *values: float) -> bool:
+    """Return whether a measure is clearly better, for the interval of the difference and both values. Local."""
+    return bool(gain.low > 0 and gain.value >= CLEARLY_BETTER * max(values))
 
 
 def largest_lambda(settings: Settings, result: Result) -> float:
@@ -101,7 +112,7 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
             f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "
             f"{contest.on}. Other columns may help, or standardized ones, or more rows."
         )
-    better = contest.gains["measure"].low > 0
+    better = is_clear(contest.gains["measure"], contest.ours["measure"], contest.theirs["measure"])
     worse = contest.gains["rocarea"].low > 0 and contest.gains["rocarea"].value >= CLEARLY_WORSE
     if not (chance or better or worse):
         return ""

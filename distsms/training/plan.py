@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from distsms.data.shards import dataset
@@ -19,7 +19,9 @@ from distsms.matrix.normalization import BY_COLUMN
 from distsms.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
+from distsms.training import remedies
 from distsms.utils.formatting import format_bytes
+from distsms.utils.memory import available
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
 """Bytes of Python with its libraries on every rank, and of PETSc on ranks with the solver; see docs/theory/costs.md."""
@@ -27,8 +29,6 @@ EXPANDING = 8 * 2**20
 """Bytes that reading compressed shards adds: the library, and a piece both compressed and expanded (measured)."""
 ROW_BYTES = 40
 """Bytes for each row besides its entries: label, classes, scores, coefficients, and the buffers of a loss."""
-_LIMITS = ("memory.max", "memory.limit_in_bytes")
-"""The files in which control groups of version 2 and 1 have their limit of memory."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class Needs:
         The part of `data` that is for rows and not for entries, and the part of a single row.
     buffers : int
         The bytes that a rank needs to stream entries that it does not hold.
+    p : int
+        The number of columns.
+    solver : int
+        The bytes of the solver's vectors on a rank that holds some; `each`, or else `root`, includes them.
+    spread : bool
+        Whether each rank holds some of the solver's vectors, and not only the root.
+    columns : int
+        The bytes of the other vectors with a number for each column, which `each` and `node` include.
     """
 
     data: int
@@ -54,6 +62,10 @@ class Needs:
     rows: int = 0
     row: int = 0
     buffers: int = 0
+    p: int = 0
+    solver: int = 0
+    spread: bool = False
+    columns: int = 0
 
     def of_rank(self, ranks: int) -> int:
         """Return the bytes that a rank takes if there are `ranks` of them; the root takes `root` more."""
@@ -70,6 +82,21 @@ class Needs:
         """
         entries = (self.data - self.rows) // ranks
         return self.besides_rows(root) + self.rows // ranks + min(self.buffers, entries)
+
+    def vectors(self, root: bool) -> int:
+        """Return the bytes of the vectors with a number for each column on the root, or on another rank."""
+        return self.columns + self.solver * (root or self.spread)
+
+    def describe_least(self, ranks: int, root: bool) -> str:
+        """Return in words what takes the bytes of `least`."""
+        vectors, whole = self.vectors(root), self.least(ranks, root)
+        rows = whole - self.besides_rows(root)
+        solver = f", {format_bytes(vectors - self.columns)} of them for the solver" if vectors > self.columns else ""
+        return (
+            f"{format_bytes(vectors)} for vectors with a number for each of the {self.p} columns{solver}; "
+            f"{format_bytes(rows)} for labels, scores and buffers; {format_bytes(whole - rows - vectors)} for Python,"
+            " its libraries and what sorts scores"
+        )
 
     def of_node(self, here: int, ranks: int) -> int:
         """Return the bytes that a run takes on a node with `here` of its ranks, one of which is the root."""
@@ -152,18 +179,25 @@ def needs(
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
     each = INTERPRETER + EXPANDING * (manifest.compression != "none")
-    each += 8 * p * solves * (2 + (not shared) + thread_count() + bias)
-    each += 8 * p * (1 + solves) * (kind in BY_COLUMN)
+    columns = 8 * p * solves * (2 + (not shared) + thread_count() + bias)
+    columns += 8 * p * (1 + solves) * (kind in BY_COLUMN)
+    each += columns
     each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
     steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
-    if layout.step == "spread":
-        each += steps
-    else:
-        root += steps
-    return Needs(data, each, root, 8 * p * solves * shared, rows, row, buffer_bytes(manifest, thread_count()))
+    spread = layout.step == "spread"
+    each, root, node = each + steps * spread, root + steps * (not spread), 8 * p * solves * shared
+    buffers = buffer_bytes(manifest, thread_count())
+    return Needs(data, each, root, node, rows, row, buffers, p, steps - ROOT_LIBRARIES, spread, columns + node)
 
 
-def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: float = math.inf) -> None:
+def require(
+    needed: Needs,
+    ranks: int,
+    here: list[int],
+    there: int,
+    allowed: float = math.inf,
+    advise: Callable[[], str] = lambda: "Lower --history, --planes or --vector-memory, or use --step spread",
+) -> None:
     """Check that this node has the memory for its ranks. Local.
 
     Parameters
@@ -178,6 +212,8 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
         Bytes that the node has.
     allowed : float
         The most bytes that a rank may take.
+    advise : callable
+        Returns a sentence on what helps if vectors take too much.
 
     Raises
     ------
@@ -187,10 +223,13 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     own = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
     if max(least) > allowed:
+        root = 0 in here
+        by_rows = needed.rows // ranks > needed.vectors(root)
         raise InputError(
             f"--memory {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
-            f"{'the root' if 0 in here else 'a rank'} for vectors, labels, scores and buffers, even if all entries are "
-            "streamed. Allow more memory, or start more ranks: then each has fewer rows"
+            f"{'the root' if root else 'a rank'}, even if all entries are streamed: "
+            f"{needed.describe_least(ranks, root)}. "
+            + ("Allow more memory, or start more ranks: then each has fewer rows" if by_rows else advise())
         )
     wanted = sum(min(need, allowed) for need in own) + needed.node * (max(own) <= allowed)
     if wanted <= there:
@@ -205,9 +244,9 @@ def require(needed: Needs, ranks: int, here: list[int], there: int, allowed: flo
     fitting = needed.ranks_that_fit(len(here), there)
     if fitting is None:
         raise InputError(
-            text + "More ranks do not help, since the vectors on a rank take as much with more ranks: lower --history, "
-            "--planes or --vector-memory, spread them (--step spread), leave out columns, or take a larger node"
-            + stream
+            f"{text}More ranks alone do not help, since vectors take as much with more ranks: "
+            f"{format_bytes(needed.vectors(True))} on {'each rank' if needed.spread else 'the root'} for vectors with a"
+            f" number for each of the {needed.p} columns. {advise()}{stream}"
         )
     raise InputError(
         text + f"It would fit with {fitting[0]} ranks, {fitting[1]} on each node with this memory" + stream
@@ -333,37 +372,24 @@ def make_plan(
     cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
     layout = Layout(step, ranks, len(node_ranks))
     needed, there = needs(manifest, settings, cost, layout, bias, losses, solves), available()
-    require(needed, ranks, node_ranks, there, memory or math.inf)
+    allowed = memory or math.inf
+
+    def fits(settings: Settings, step: str, ranks: int) -> bool:
+        here = min(len(node_ranks), ranks)
+        cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
+        other = needs(manifest, settings, cost, Layout(step, ranks, here), bias, losses, solves)
+        enough = min(other.of_rank(ranks) + other.root, allowed) + (here - 1) * min(other.of_rank(ranks), allowed)
+        return other.least(ranks, True) <= allowed and enough + other.node <= there
+
+    smooth = Measure.parse(measure).smooth
+    require(
+        needed,
+        ranks,
+        node_ranks,
+        there,
+        allowed,
+        lambda: remedies.describe(settings, step, ranks, len(node_ranks), smooth, fits),
+    )
     vector_bytes = solves * settings.vectors_held(layout.longest(p))
     reasons = why_ordering, why_step
     return Plan(ordering, step, reasons, needed, vector_bytes, there, memory, ranks, len(node_ranks))
-
-
-def available(root: Path = Path("/")) -> int:
-    """Return the bytes that this machine has available, or the limit of a control group if that is less. Local.
-
-    Parameters
-    ----------
-    root : Path
-        The root of the file system that has /proc and /sys.
-    """
-    fields = (line.split() for line in _lines(root / "proc/meminfo"))
-    found = [1024 * int(field[1]) for field in fields if field[0] == "MemAvailable:"]
-    found = found or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controller, group = line.split(":", 2)
-        at = root / "sys/fs/cgroup" / controller
-        inner = at / group.lstrip("/")
-        for place in (inner, *inner.parents):
-            if place.is_relative_to(at):
-                limits = [text for name in _LIMITS for text in _lines(place / name)]
-                found += [int(text) for text in limits if text.isdecimal()]  # "max" means that there is no limit
-    return min(found)
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a small file; none if it cannot be read."""
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

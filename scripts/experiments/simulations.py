@@ -18,8 +18,9 @@ from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.selection import baseline, method_results
 from distsms.selection.competitors import ALONE
 from distsms.selection.folds import deal_rows
-from distsms.training.fit import RunOptions, TrainingTask, fit
+from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
+from distsms.training.task import RunOptions, TrainingTask
 from distsms.utils.typing import Floats
 
 LEVEL, REPLICATES, BLOCK = 0.95, 500, 10

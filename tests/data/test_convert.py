@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from distsms.data import highest_column
 from distsms.data.convert import convert
 from distsms.data.labels import interpret, to_signs
 from distsms.data.shards.dataset import load, verify
@@ -153,3 +154,28 @@ def test_float32_and_more_columns(comm, shared_dir):
     block = load(manifest, comm)
     total = comm.sum(block.features.margins(np.ones(9)).sum(keepdims=True))
     assert total[0] == float(np.float32(0.1)) + 2 + float(np.float32(1e-3))
+
+
+@pytest.mark.parametrize("odd", ["1 7:1 99999:1 # 123:4", "1 0099999:2.5", "1 99999:0"])
+def test_an_index_far_above_the_others_is_named(comm, shared_dir, capfd, odd):
+    """Whichever rank has it, whatever comment or value mentions the same number."""
+    lines = [f"{(-1) ** row} {1 + row % 40}:99999 # 99999:1" for row in range(3000)]
+    lines[2221] = odd
+    (shared_dir / "a.svm").write_text("1 1:1\n")
+    (shared_dir / "b.svm").write_text("\n".join(lines))
+    manifest = convert([shared_dir / "a.svm", shared_dir / "b.svm"], shared_dir / "made", comm)
+    err = comm.bcast(capfd.readouterr().err)
+    assert manifest.p == 99999
+    assert f"{shared_dir}/b.svm:2222: has the index 99999, which is far above the others: only 1 of 3001 rows" in err
+
+
+@pytest.mark.parametrize("zero_based", [False, True])
+def test_a_high_index_that_is_not_odd_is_only_mentioned(comm, shared_dir, capfd, monkeypatch, zero_based):
+    (shared_dir / "a.svm").write_text("".join(f"{(-1) ** row} {3000 + row}:1\n" for row in range(100)))
+    said = []
+    convert([shared_dir / "a.svm"], shared_dir / "plain", comm, say=said.append, zero_based=zero_based)
+    assert said == []
+    monkeypatch.setattr(highest_column, "WIDE", 2**10)
+    convert([shared_dir / "a.svm"], shared_dir / "wide", comm, say=said.append, zero_based=zero_based)
+    assert said == [f"{shared_dir}/a.svm:100: has the highest index, 3099"] * comm.is_root
+    assert "far above" not in capfd.readouterr().err

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from distsms.data.convert import convert
 from distsms.data.shards.dataset import load, read_manifest
+from distsms.errors import InputError
 from distsms.matrix import normalization
 from tests.support.files import (
     ALONE,
@@ -86,3 +87,18 @@ def test_normalizations_are_equal_if_their_kinds_and_factors_are():
         assert first == Normalization(first.kind, None if first.scale is None else first.scale.copy())
         assert all((first == other) == (i == j) for j, other in enumerate(several))
     assert several[0] != "l2"
+
+
+@pytest.mark.parametrize("kind", normalization.KINDS)
+def test_more_columns_than_memory_are_refused(comm, monkeypatch, kind):
+    """Before any vector of that length is made."""
+    p = 10**15
+
+    def fitted():
+        return normalization.fit(kind, lambda: iter([(np.array([p - 1]), np.ones(1))]), (1, p), comm)
+
+    if kind in normalization.BY_COLUMN:
+        with pytest.raises(InputError, match=rf"--normalize {kind} takes \d+ bytes for each of the {p} columns"):
+            fitted()
+    else:
+        assert fitted().kind == kind

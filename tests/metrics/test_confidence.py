@@ -12,19 +12,11 @@ from scipy import special, stats
 
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.parallel.communicator import Communicator
-from distsms.utils import hashing
 from tests.support import oracles
-from tests.support.problems import local_part
+from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()
 rows_with_ties = st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=4, max_size=14)
-
-
-def drawn(n, share, seed=0, decimals=1, shift=1.0):
-    rng = np.random.default_rng(seed)
-    labels = np.where(rng.random(n) < share, 1, -1).astype(np.int8)
-    labels[:4] = 1, 1, -1, -1
-    return np.round(rng.normal(size=n) + shift * (labels > 0), decimals), labels
 
 
 def area(scores, labels, level=0.95, comm=ALONE):
@@ -68,7 +60,7 @@ def test_delong_on_any_ranks(comm, monkeypatch, share, piece, size):
     permutation.
     """
     monkeypatch.setattr(ranking, "PIECE", piece)
-    scores, labels = drawn(150, share)
+    scores, labels = drawn_scores(150, share)
     order = np.random.default_rng(1).permutation(len(scores))
     for rows in (np.arange(len(scores)), order):
         mine, of_mine = local_part(size * scores[rows], comm), local_part(labels[rows], comm)
@@ -82,7 +74,7 @@ def test_delong_on_any_ranks(comm, monkeypatch, share, piece, size):
 
 
 def test_the_difference_of_two_models(comm):
-    (scores, labels), noise = drawn(300, 0.2), np.random.default_rng(1).normal(size=300)
+    (scores, labels), noise = drawn_scores(300, 0.2), np.random.default_rng(1).normal(size=300)
     other = scores + noise.round(1)
     mine = local_part(labels, comm)
     placed = [ranking.placements(local_part(values, comm), mine, comm) for values in (scores, other)]
@@ -134,7 +126,7 @@ def test_limits_of_zeros_and_ones_are_clopper_and_pearsons(n, data, level):
 @pytest.mark.serial
 def test_the_standard_errors_limits_where_rows_are_many():
     """With many rows, one more row changes nothing: the limits are the normal ones of DeLong's standard error."""
-    scores, labels = drawn(40_000, 0.3, decimals=9)
+    scores, labels = drawn_scores(40_000, 0.3, decimals=9)
     found = area(scores, labels)
     half = stats.norm.ppf(0.975) * found.standard_error
     assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=0.03 * half)
@@ -173,7 +165,7 @@ def test_folds_are_one_sample_about_its_mean_with_more_variance(folds):
 
 @pytest.mark.parametrize("decimals", [0, 9])
 def test_prbep_is_a_mean_over_positives_on_any_ranks(comm, decimals):
-    scores, labels = drawn(80, 0.3, decimals=decimals)
+    scores, labels = drawn_scores(80, 0.3, decimals=decimals)
     k = int(np.sum(labels > 0))
     mine, of_mine = local_part(scores, comm), local_part(labels, comm)
     share = ranking.top_k_shares(mine, k, comm)
@@ -194,57 +186,8 @@ def test_sums_beyond_64_bits():
     assert confidence._squares(large, ALONE) == sum(int(value) ** 2 for value in large)
 
 
-def replicates_by_hand(scores, labels, count, seed, measure=lambda s, y: ranking.ranking(s, y, ALONE).prbep):
-    """Repeat each replicate's rows as often as they are drawn, and measure them like any data."""
-    keys, found = hashing.row_keys(np.arange(len(scores)), seed), []
-    for b in range(count):
-        times = np.zeros((1, len(scores)), np.int64)
-        bootstrap._tabulate(keys, np.arange(len(scores)), np.array([b]), times)
-        s, y = (np.repeat(array, times[0]) for array in (scores, labels))
-        found.append(measure(s, y))
-    return np.array(found)
-
-
-@pytest.mark.parametrize(
-    "n, share, decimals", [(200, 0.2, 1), (200, 0.9, 0), (2000, 0.3, 2), (40, 0.05, 9), (9, 0.5, -9)]
-)
-@pytest.mark.parametrize("margin, block", [(20, 2**20), (0, 1)])
-def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals, margin, block):
-    """On any number of ranks, with windows that are too narrow at first, and with one replicate at a time."""
-    monkeypatch.setattr(bootstrap, "BLOCK", block)
-    monkeypatch.setattr(bootstrap, "MARGIN", margin)
-    monkeypatch.setattr(bootstrap, "SPREAD", margin / 2)
-    scores, labels = drawn(n, share, decimals=decimals)
-    found = bootstrap.prbep_replicates(
-        *(local_part(array, comm) for array in (scores, labels, np.arange(n))), 25, 7, comm
-    )
-    np.testing.assert_allclose(found, replicates_by_hand(scores, labels, 25, 7), rtol=1e-14)
-
-
-@pytest.mark.parametrize("k", [1, 7, 60, 195, 200, 201])
-@pytest.mark.parametrize("margin, decimals", [(20, 1), (0, 9)])
-def test_replicates_at_k_are_the_resampled_rows(comm, monkeypatch, k, margin, decimals):
-    """Where a replicate has fewer than k rows, all of them are taken; there are none for k above n."""
-    monkeypatch.setattr(bootstrap, "MARGIN", margin)
-    monkeypatch.setattr(bootstrap, "SPREAD", margin / 2)
-    scores, labels = drawn(200, 0.2, decimals=decimals)
-
-    def by_hand(s, y):
-        return ranking.top_k(s, y, min(k, len(s)), ALONE).recall
-
-    mine = (local_part(array, comm) for array in (scores, labels, np.arange(200)))
-    precision, recall = bootstrap.top_k_replicates(*mine, k, 25, 7, comm)
-    if k > 200:
-        assert np.isnan(precision).all()
-        return
-    wanted = replicates_by_hand(scores, labels, 25, 7, by_hand)
-    np.testing.assert_allclose(recall, wanted, rtol=1e-13)
-    positives = replicates_by_hand(scores, labels, 25, 7, lambda s, y: np.sum(y > 0))
-    np.testing.assert_allclose(precision, wanted * positives / k, rtol=1e-13)
-
-
 def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
-    scores, labels = drawn(300, 0.2, decimals=9)
+    scores, labels = drawn_scores(300, 0.2, decimals=9)
     mine = local_part(scores, comm), local_part(labels, comm)
     share = ranking.top_k_shares(mine[0], 40, comm)
     precision, recall = confidence.top_k_estimates(share, mine[1], 40, comm)
@@ -254,26 +197,6 @@ def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
     inside = scores[labels > 0] >= np.sort(scores)[-40]
     assert recall.value == pytest.approx(np.mean(inside))
     assert recall.error == pytest.approx(np.std(inside, ddof=1) / math.sqrt(len(inside)))
-
-
-@pytest.mark.serial
-def test_the_draws_are_poisson_and_independent():
-    """Compare counts of 4e5 draws with Poisson(1) by chi-square, and check the correlation of neighbouring rows and
-    replicates.
-
-    Bounds: the quantiles of the statistics' own distributions at 1e-6.
-    """
-    rows, reps = 4000, 100
-    table = np.zeros((reps, rows), np.int64)
-    bootstrap._tabulate(hashing.row_keys(np.arange(rows), 3), np.arange(rows), np.arange(reps), table)
-    seen = np.bincount(np.minimum(table.ravel(), 6), minlength=7)
-    expected = table.size * np.append(stats.poisson.pmf(np.arange(6), 1), stats.poisson.sf(5, 1))
-    assert stats.chisquare(seen, expected).pvalue > 1e-6
-    for a, b in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1])):
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * math.sqrt(a.size) < stats.norm.isf(5e-7)
-    other = np.zeros_like(table)
-    bootstrap._tabulate(hashing.row_keys(np.arange(rows), 4), np.arange(rows), np.arange(reps), other)
-    assert abs(np.corrcoef(table.ravel(), other.ravel())[0, 1]) * math.sqrt(table.size) < stats.norm.isf(5e-7)
 
 
 def test_one_positive_cannot_be_resampled(comm):
@@ -320,7 +243,7 @@ def test_the_interval_of_prbep_is_the_wider_one_of_two_on_each_side(replicates, 
 
 @pytest.mark.serial
 def test_paired_replicates_tell_models_apart():
-    scores, labels = drawn(4000, 0.2, decimals=9, shift=2.0)
+    scores, labels = drawn_scores(4000, 0.2, decimals=9, shift=2.0)
     worse = scores + np.random.default_rng(5).normal(size=4000)
     found = of_prbep(scores, labels, other=worse)
     assert confidence.verdict(found, "a", "b") == "a is better" and found.p == 2 / 401
@@ -335,7 +258,7 @@ def test_paired_replicates_tell_models_apart():
 @pytest.mark.serial
 def test_p_is_below_5_per_cent_where_an_interval_of_95_leaves_out_0():
     for seed in range(40):
-        scores, labels = drawn(300, 0.2, seed, decimals=9, shift=2.0)
+        scores, labels = drawn_scores(300, 0.2, seed, decimals=9, shift=2.0)
         found = of_prbep(scores, labels, other=scores + np.random.default_rng(seed).normal(size=300) * 2, seed=seed)
         assert (found.p < 0.05) == (found.low > 0) or abs(
             found.p - 0.05

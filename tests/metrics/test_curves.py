@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from distsms.metrics import curves, ranking
 from distsms.parallel.communicator import Communicator
-from tests.metrics.test_confidence import drawn
-from tests.support.problems import local_part
+from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()
 
@@ -50,7 +49,7 @@ def test_of_many_rows_points_are_exact_and_near_each_other(comm, monkeypatch, sh
     out lie within n_c / STEPS.
     """
     monkeypatch.setattr(curves, "STEPS", 25)
-    scores, labels = drawn(20_000, share, decimals=decimals)
+    scores, labels = drawn_scores(20_000, share, decimals=decimals)
     scores = size * scores
     n_pos = int(np.sum(labels > 0))
     head = ranking.top_k(scores, labels, n_pos, ALONE)
@@ -90,7 +89,7 @@ def test_next_to_nothing(comm, labels):
 
 @pytest.mark.parametrize("size", [1.0, 1e8, 1e-8])
 def test_histograms_count_every_row(comm, size):
-    scores, labels = drawn(3000, 0.2, decimals=9)
+    scores, labels = drawn_scores(3000, 0.2, decimals=9)
     scores[5:7] = 1e6, -1e6  # outliers do not squeeze the other rows into a single bar
     scores = size * scores
     curve = of(scores, labels, comm)

@@ -8,13 +8,12 @@ from sklearn import metrics
 
 from distsms.measures import Measure
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
-from tests.metrics.test_confidence import drawn
-from tests.support.problems import local_part
+from tests.support.problems import drawn_scores, local_part
 
 
 @pytest.mark.parametrize("measure", ["rocarea", "prbep", "f1", "precision@50"])
 def test_ranking_measures_and_the_trained_one(measure, comm):
-    scores, labels = drawn(400, 0.2, decimals=9)
+    scores, labels = drawn_scores(400, 0.2, decimals=9)
     calls = {"prbep": int(np.sum(labels > 0)), "precision@50": 50}.get(measure)
     mine = local_part(scores, comm), local_part(labels, comm)
     threshold = decision_threshold(calls, *mine, comm)

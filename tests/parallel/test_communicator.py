@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from distsms.errors import InputError, LaunchError
-from distsms.parallel import buffers
-from distsms.parallel.communicator import Communicator
+from distsms.parallel import buffers, mpi
+from distsms.parallel.communicator import Communicator, self_communicator
 from distsms.parallel.mpi import LAUNCHER, MPICommunicator, launched_size, world
 
 
@@ -149,3 +149,62 @@ def test_the_root_goes_first(comm, shared_dir):
         return seen
 
     assert comm.root_first(make) is not comm.is_root
+
+
+@pytest.mark.serial
+def test_the_launcher_that_belongs_to_this_environment(monkeypatch, tmp_path):
+    """An mpirun beside this Python is named, and also where the PATH leads to another one, or to none."""
+    for folder in ("own/bin", "other", "none"):
+        (tmp_path / folder).mkdir(parents=True)
+    for path in ("own/bin/mpirun", "other/mpirun"):
+        (tmp_path / path).write_text("#!/bin/sh")
+        (tmp_path / path).chmod(0o755)
+    own, other = str(tmp_path / "own/bin/mpirun"), str(tmp_path / "other/mpirun")
+
+    def described(prefix, path):
+        monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
+        monkeypatch.setenv("PATH", str(tmp_path / path))
+        return mpi.describe_launcher()
+
+    assert described("own", "own/bin") == own
+    assert described("own", "other").startswith(f"{own} (the PATH has {other}: activate the environment")
+    assert described("own", "none").startswith(f"{own} (the PATH has none")
+    assert described("none", "other") == other
+    assert described("none", "none") == "none in the PATH"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
+    monkeypatch.setenv("PMI_SIZE", "32")
+    with pytest.raises(LaunchError, match=f"Use that library's own mpirun, {own} "):
+        world()
+
+
+@pytest.mark.serial
+def test_a_launcher_that_the_installed_mpich_does_not_know_is_refused(monkeypatch, no_launcher):
+    """MPICH itself would end the process."""
+    monkeypatch.setenv("PMIX_RANK", "0")
+    monkeypatch.setattr(mpi.importlib.metadata, "version", {"mpich": "5.0.2"}.__getitem__)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)  # it is not loaded
+    with pytest.raises(LaunchError, match=r"another MPI library than mpi4py, which uses MPICH 5.0.2 of this environ"):
+        world()
+
+
+@pytest.mark.serial
+def test_mpi4py_without_an_mpi_library(monkeypatch, no_launcher):
+    """Wheels of mpi4py raise RuntimeError then."""
+
+    class Finder:
+        def find_spec(self, name, *_):
+            if name == "mpi4py.MPI":
+                raise RuntimeError("cannot load MPI library")
+
+    monkeypatch.setitem(sys.modules, "mpi4py", ModuleType("mpi4py"))
+    sys.modules["mpi4py"].__path__ = []
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    sys.modules["mpi4py"].rc = SimpleNamespace()
+    assert "cannot load MPI library" in mpi.library_versions()["mpi4py"]
+    assert self_communicator() is None
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert type(world()) is Communicator
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(LaunchError, match=r"cannot load MPI library. Install .*distsms\[mpi\]"):
+        world()

@@ -15,8 +15,9 @@ from distsms.measures import Measure
 from distsms.optim.run import minimize
 from distsms.parallel.communicator import Communicator
 from distsms.selection import auto_lambda, path, sample
-from distsms.selection.auto_lambda import DEFAULT, GRID, choose_lambda, moderate_choice, sample_shares
+from distsms.selection.auto_lambda import choose_lambda, sample_shares
 from distsms.selection.folds import deal_rows
+from distsms.selection.lambda_search import DEFAULT, GRID, moderate_choice
 from distsms.selection.path import Point
 from distsms.selection.sample import Shares, in_sample, load_sample
 from distsms.training.solver_choice import settings_for
@@ -52,11 +53,11 @@ def test_the_choice_is_the_best_mean_of_the_folds(comm):
     assert f"{found.rows} rows" in found.reason
 
 
-def points_of(values, idle=()):
+def points_of(values, useless=()):
     """Return points with these measures on the folds, by lambda."""
     for lam, own in values.items():
         for fold, value in enumerate(own, 1):
-            yield Point(lam, fold, {"vacuous": lam in idle}, 0.0, {}, {"rocarea": value})
+            yield Point(lam, fold, {"vacuous": lam in useless}, 0.0, {}, {"rocarea": value})
 
 
 @pytest.mark.serial
@@ -67,7 +68,7 @@ def test_a_moderate_lambda_is_taken_where_folds_cannot_tell():
     perhaps = {1.0: (0.72, 0.82, 0.92), 0.1: (0.74, 0.83, 0.87), 0.01: (0.70, 0.80, 0.90)}
     best, taken = moderate_choice([*points_of(perhaps)], "rocarea")
     assert (best.lam, taken.lam) == (1.0, 0.1)
-    assert moderate_choice([*points_of(perhaps, idle=(0.1,))], "rocarea")[1].lam == 1.0
+    assert moderate_choice([*points_of(perhaps, useless=(0.1,))], "rocarea")[1].lam == 1.0
     assert moderate_choice([*points_of({1.0: (0.7, 0.8), 0.1: (0.7, 0.8), 1e-4: (0.7, 0.8)})], "rocarea")[1].lam == 0.1
 
 

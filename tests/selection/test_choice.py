@@ -10,25 +10,25 @@ from distsms.cli.path import USUAL, lambdas
 from distsms.errors import InputError
 from distsms.measures import check_chooser
 from distsms.metrics import confidence
-from distsms.selection.choice import DECADES, chooser, expected, extension, means
+from distsms.selection.choice import DECADES, chooser, expected, extension, faults, means
 from distsms.selection.path import Point
 
 pytestmark = pytest.mark.serial
 
 
-def points_of(value, lams, idle=lambda lam: False):
+def points_of(value, lams, useless=lambda lam: False):
     """Return the points of three folds, whose mean is value(lam), with a standard error of 0.01."""
     for lam in lams:
-        yield Point(lam, 0, {"vacuous": False, "idle": idle(lam)}, 0.0, {}, None)
+        yield Point(lam, 0, {"vacuous": False, "chance": "ties" * useless(lam)}, 0.0, {}, None)
         for fold, less in enumerate((-1, 0, 1), 1):
             measured = value(lam) + less * 0.01 * math.sqrt(3)
-            yield Point(lam, fold, {"vacuous": False, "idle": idle(lam)}, 0.0, {}, {"rocarea": measured})
+            yield Point(lam, fold, {"vacuous": False, "chance": "ties" * useless(lam)}, 0.0, {}, {"rocarea": measured})
 
 
-def extended(value, grid, idle=lambda lam: False, rule="best"):
+def extended(value, grid, useless=lambda lam: False, rule="best"):
     """Return the lambdas that a path ends up with."""
     lams = list(grid)
-    while (lam := extension([*points_of(value, lams, idle)], "rocarea", grid, rule)) is not None:
+    while (lam := extension([*points_of(value, lams, useless)], "rocarea", grid, rule)) is not None:
         assert lam not in lams
         lams.append(lam)
     return sorted(lams, reverse=True)
@@ -57,10 +57,18 @@ def test_it_ends_four_powers_of_ten_beyond_the_grid():
 def test_it_does_not_grow_where_the_measure_is_flat_or_models_say_nothing():
     assert extended(lambda lam: 0.9, GRID) == GRID
     assert extended(lambda lam: 0.9 - 9e-4 * (lam < 1), GRID) == GRID  # no more than FLAT standard errors
-    assert extended(peak(1e3), GRID, idle=lambda lam: lam > 5) == [10.0, *GRID]
-    assert extended(peak(1e3), GRID, idle=lambda lam: lam > 0.5) == GRID
+    assert extended(peak(1e3), GRID, useless=lambda lam: lam > 5) == [10.0, *GRID]
+    assert extended(peak(1e3), GRID, useless=lambda lam: lam > 0.5) == GRID
     # No lambda of the grid is of use: smaller ones may be.
-    assert extended(peak(1e-7), GRID, idle=lambda lam: lam > 5e-7) == [*GRID, 1e-6, 1e-7, 1e-8]
+    assert extended(peak(1e-7), GRID, useless=lambda lam: lam > 5e-7) == [*GRID, 1e-6, 1e-7, 1e-8]
+
+
+def test_a_short_w_that_ranks_well_is_no_fault():
+    """At a large lambda, the least J is near J(0), too. Only the ranks of the rows say whether a model is of use."""
+    near_zero = [point._replace(result={**point.result, "idle": True}) for point in points_of(peak(10.0), [10.0])]
+    assert faults(near_zero) == {}
+    of_earlier_versions = [Point(1.0, 0, {"vacuous": True}, 0.0, {}, None)]
+    assert faults(of_earlier_versions) == {1.0: "no better than chance"}
 
 
 def test_the_rule_one_se_wants_its_own_lambda_inside():

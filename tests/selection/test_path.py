@@ -253,21 +253,21 @@ def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
     """Both rules pass over such a lambda as long as there is another; the run around the best one ends before it."""
 
     def points(*lines):
-        for k, (idle, *areas) in enumerate(lines):
+        for k, (chance, *areas) in enumerate(lines):
             lam = 10.0**-k
-            yield Point(lam, 0, {"vacuous": False, "idle": idle, "status": "proved"}, 0.0, {}, None)
+            yield Point(lam, 0, {"vacuous": chance, "chance": "ties" * chance, "status": "proved"}, 0.0, {}, None)
             yield from (
                 Point(lam, f, {"vacuous": False}, 0.0, {}, {"rocarea": a, "prbep": a}) for f, a in enumerate(areas, 1)
             )
 
     some = [*points((True, 0.80, 0.90), (False, 0.74, 0.90), (False, 0.72, 0.90), (False, 0.40, 0.55))]
     curve, wrong = means(some, "prbep"), faults(some)
-    assert wrong == {1.0: "no better than w = 0", 0.001: "ROCArea of the folds not above chance"}
+    assert wrong == {1.0: "no better than chance", 0.001: "ROCArea of the folds not above chance"}
     for rule in ("best", "one-se"):
         assert choose(curve, rule).chosen.lam == 1.0  # the rule alone
         found = choose(curve, rule, wrong)
         assert (found.chosen.lam, found.best.lam, found.high.lam, found.instead_of.lam) == (0.1, 0.1, 0.1, 1.0)
-        assert "lambda 1, which the rule would choose by its mean: no better than w = 0" in path_text.choice(
+        assert "lambda 1, which the rule would choose by its mean: no better than chance" in path_text.choice(
             "prbep", found, curve, some
         )
     one_se = [*points((True, 0.70, 0.90), (False, 0.74, 0.90), (False, 0.75, 0.90))]
@@ -279,7 +279,7 @@ def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
     curve = means(nothing, "prbep")
     found = choose(curve, "best", faults(nothing))
     assert found.chosen.lam == 1.0 and found.instead_of is None
-    assert "warning   no better than w = 0" in path_text.choice("prbep", found, curve, nothing)
+    assert "warning   no better than chance" in path_text.choice("prbep", found, curve, nothing)
 
 
 @pytest.mark.serial
@@ -377,7 +377,7 @@ def test_words_on_points_that_came_to_nothing():
     ]
     assert "nonfinite J -  gap        -" in path_text.line(points[1], "prbep")
     lines = formatting.format_table(*path_text.table(points, "prbep", None)).splitlines()
-    assert " ".join(lines[2].split()) == "0.1 0.50000000 0.0001 0 0.600000 - - no better than w = 0"
+    assert " ".join(lines[2].split()) == "0.1 0.50000000 0.0001 0 0.600000 - - no better than chance"
     assert lines[3].split() == ["0.01", "-", "-", "0", "-", "-", "-", "nonfinite"]
 
 
@@ -398,7 +398,7 @@ def test_words_on_a_choice_that_says_nothing():
     for vacuous in (True, False):
         points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
         text = path_text.choice("prbep", choose(some, "best"), some, points)
-        assert ("no better than w = 0" in text) == vacuous
+        assert ("no better than chance" in text) == vacuous
         assert ("is the largest one" in text) != vacuous
         assert ("--measure rocarea" in path_text.nothing("prbep", points)) == vacuous
         assert ("smaller lambdas may" in path_text.nothing("rocarea", points)) == vacuous

@@ -123,3 +123,11 @@ def problems(draw, max_rows=14):
     labels[0], labels[1] = 1, -1
     nu = draw(st.sampled_from([1e-9, 1e-3, 0.1, 0.5, 1.0, 2.0, 7.5, 1e4, 1e10]))
     return scores, labels, nu
+
+
+def drawn_scores(n, share, seed=0, decimals=1, shift=1.0):
+    """Return rounded scores, which have ties, and labels; `shift` is the mean of the positive class."""
+    rng = np.random.default_rng(seed)
+    labels = np.where(rng.random(n) < share, 1, -1).astype(np.int8)
+    labels[:4] = 1, 1, -1, -1
+    return np.round(rng.normal(size=n) + shift * (labels > 0), decimals), labels

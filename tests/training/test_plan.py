@@ -26,6 +26,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
 from distsms.training import plan
 from distsms.training.plan import Needs
+from distsms.utils import memory
 from tests.support.problems import data
 
 sizes = st.integers(0, 10**6)
@@ -133,6 +134,36 @@ def test_what_each_rank_may_take():
     assert plan.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * 120
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("measure, solver", [("rocarea", "lmvm"), ("rocarea", "bmrm"), ("prbep", "agm")])
+@pytest.mark.parametrize("mib", [300, 1000, 3000, 9000])
+def test_refusals_of_many_columns_name_what_fits(tmp_path, monkeypatch, measure, solver, mib):
+    """Few rows and very many columns: what a message proposes is accepted, and rows are not blamed."""
+    monkeypatch.setattr(plan, "available", lambda: 2**40)
+    manifest = write_data(tmp_path, sparse.csr_matrix(np.eye(4)), [1, -1, 1, -1])
+    manifest = replace(manifest, p=2 * 10**7)
+    settings = Settings(1.0, solver=solver)
+
+    def made(settings, ranks=1, step="auto"):
+        return plan.make_plan(manifest, measure, settings, ranks, [0], step=step, memory=mib * 2**20)
+
+    try:
+        made(settings)
+        return
+    except InputError as error:
+        text = str(error)
+    assert "for vectors with a number for each of the 20000000 columns" in text and "fewer rows" not in text
+    if mib == 300:
+        assert "No other solver" in text
+        return
+    proposed = re.search(r"What makes it fit: (.*)\. Otherwise", text)[1].split("; or ")
+    for words in proposed:
+        ranks = int(found[1]) if (found := re.match(r"(\d+) ranks, 1 on each node, --step spread", words)) else 1
+        options = dict(re.findall(r"--(history|planes|solver) (\w+)", words))
+        changed = {name: value if name == "solver" else int(value) for name, value in options.items()}
+        made(replace(settings, **changed), ranks, "spread" if ranks > 1 else "auto")
+
+
 def least_room(manifest):
     """What a refusal says that streaming needs at the least."""
     with pytest.raises(InputError, match=r"and \d+ are needed to stream") as refusal:
@@ -213,10 +244,10 @@ def test_what_is_there(tmp_path, groups, limits, expected):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert plan.available(tmp_path) == expected
+    assert memory.available(tmp_path) == expected
 
 
 @pytest.mark.serial
 def test_this_machine_has_some(tmp_path):
-    assert 0 < plan.available()
-    assert plan.available(tmp_path) == np.prod([os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "PAGE_SIZE")])
+    assert 0 < memory.available()
+    assert memory.available(tmp_path) == np.prod([os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "PAGE_SIZE")])

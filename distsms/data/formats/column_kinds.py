@@ -90,7 +90,10 @@ def _number(
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
             if same_length or _CODE_NAME.search(name):
                 report.notes.append(f"whole numbers that look like codes; if they are, --categorical {name}")
-    return _done(Column(name, None, report.missing > 0, fill=numbers.mean(place)), report)
+    mean, centred = numbers.mean(place), numbers.is_offset(place)
+    if centred:
+        report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
+    return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
 
 
 def _words(

@@ -20,6 +20,8 @@ MAX_NUMBERS = 1000
 """A column with more different numbers than this holds numbers: then a few other values in it are mistakes."""
 SAMPLE, SAMPLES = 1024, 2**21
 """The most values in the sample of a column, and in those of all columns together."""
+OFFSET = 10.0
+"""The mean is subtracted from columns whose mean is more standard deviations away from 0 than this."""
 YEAR = 365.25 * 86400e6
 """Microseconds in a year."""
 Y2K = 946684800 * 10**6
@@ -64,7 +66,7 @@ class NumberSurvey:
 
     def __init__(self, n_columns: int) -> None:
         self.counts = np.zeros((n_columns, 2), np.int64)  # rows with a number, and rows without
-        self.sums = np.zeros((n_columns, 2))  # each the rounded sum and its rounding error
+        self.sums = np.zeros((n_columns, 3))  # each the rounded sum, its rounding error, and the sum of squares
         self.extremes = np.tile([np.inf, -np.inf], (n_columns, 1))
         self.whole = np.ones(n_columns, bool)
         self.sample = Sample(n_columns)
@@ -82,7 +84,8 @@ class NumberSurvey:
         total = self.sums[:, 0] + other.sums[:, 0]
         part = total - self.sums[:, 0]
         error = (self.sums[:, 0] - (total - part)) + (other.sums[:, 0] - part)
-        self.sums = np.column_stack([total, self.sums[:, 1] + other.sums[:, 1] + error])
+        rest = self.sums[:, 1:] + other.sums[:, 1:]
+        self.sums = np.column_stack([total, rest[:, 0] + error, rest[:, 1]])
         self.extremes[:, 0] = np.minimum(self.extremes[:, 0], other.extremes[:, 0])
         self.extremes[:, 1] = np.maximum(self.extremes[:, 1], other.extremes[:, 1])
         self.whole &= other.whole
@@ -91,7 +94,15 @@ class NumberSurvey:
     def mean(self, column: int) -> float:
         """Return the mean of a column, 0 if it has no number."""
         count = int(self.counts[column, 0])
-        return float(self.sums[column].sum() / count / survey_kernels.SCALE) if count else 0.0
+        return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
+
+    def is_offset(self, column: int) -> bool:
+        """Return whether the mean of a column is more than `OFFSET` standard deviations away from 0.
+
+        This is False for a column with only one value, which may be there on purpose, as a constant feature.
+        """
+        (low, high), total, squares = self.extremes[column], float(self.sums[column, :2].sum()), self.sums[column, 2]
+        return bool(low < high and self.counts[column, 0] * squares < (1 + OFFSET**-2) * total * total)
 
 
 class TextSurvey:

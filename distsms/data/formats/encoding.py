@@ -69,7 +69,7 @@ def encode(
 
 def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> Entries:
     """Encode all columns of numbers together, since there may be very many."""
-    numeric, starts, fills = table.numbers
+    numeric, starts, fills, centres = table.numbers
     names = [column.name for column in numeric]
     values, missing, which = columns.numbers(cells, names)
     if len(which) < len(names):
@@ -81,7 +81,7 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> En
     if (wrong := np.isinf(values)).any():
         row, k = (int(place) for place in np.argwhere(wrong)[0])
         fail(names[k], row, "the value is not finite; expected a decimal number")
-    values = np.where(missing, fills, values)
+    values = np.where(missing, fills, values) - centres
     rows, places = np.nonzero(values)
     found = [(rows, starts[places], values[rows, places])]
     for gap in missing.any(axis=0).nonzero()[0].tolist():

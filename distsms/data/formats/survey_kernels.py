@@ -57,8 +57,8 @@ def add_numbers(values, bits, missing, where, counts, sums, extremes, whole, has
     """Add rows of numbers to the statistics of their columns.
 
     values, bits (the same as uint64), missing : (n, m).  where : (m,), the places of these columns in the statistics
-    of shape (c, ...): counts and missing values (c, 2), sums (c, 2) as sum and rounding error, extremes (c, 2), whole
-    (c,), and samples: hashes, times (c, k), sizes (c,).
+    of shape (c, ...): counts and missing values (c, 2), sums (c, 3) as sum, rounding error and sum of squares, extremes
+    (c, 2), whole (c,), and samples: hashes, times (c, k), sizes (c,).
     """
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):
@@ -75,6 +75,7 @@ def add_numbers(values, bits, missing, where, counts, sums, extremes, whole, has
             part = total - sums[c, 0]
             sums[c, 1] += (sums[c, 0] - (total - part)) + (add - part)
             sums[c, 0] = total
+            sums[c, 2] += add * add
             h = _mix(bits[i, j] * GOLDEN + _ONE)
             sizes[c] = add_to_sample(hashes[c], times[c], sizes[c], h, 1)
 

@@ -3,7 +3,8 @@
 A column is taken for one of these kinds (`Column.kind`); a missing value is marked by one more feature, `COLUMN is
 missing`, if the training rows had missing values in the column.
 
-number      one feature, the number; a missing value counts as `fill`, the mean of the training rows
+number      one feature, the number; a missing value counts as `fill`, the mean of the training rows. If this mean is
+            far larger than the standard deviation, it is subtracted (`centred`)
 category    a feature of 0 and 1 for each category, and if rare ones were put together, `COLUMN: other` for all others
 date        the time as a number, years since 2000, and features of 0 and 1 for month, weekday, and hour; all in UTC
 hash        2^bits features; each token (or the whole value) adds 1 or -1 to the feature that its hash selects
@@ -63,6 +64,8 @@ class Column:
         The logarithm of the number of features of a hashed column.
     tokens : bool
         Whether the words of a value are hashed rather than the value.
+    centred : bool
+        Whether `fill` is subtracted from the numbers.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Column:
     hours: bool = False
     bits: int = 0
     tokens: bool = False
+    centred: bool = False
 
     def __post_init__(self) -> None:
         if not self.kind:
@@ -84,9 +88,12 @@ class Column:
             self.kind not in KINDS
             or (self.kind == CATEGORY) != (self.categories is not None)
             or not np.isfinite(self.fill)
+            or (self.centred and self.kind != NUMBER)
             or not (1 if self.kind == HASH else 0) <= self.bits <= (MAX_BITS if self.kind == HASH else 0)
         ):
-            raise ValueError(f"column {self.name!r:.60}: kind, categories, fill and bits contradict each other")
+            raise ValueError(
+                f"column {self.name!r:.60}: kind, categories, fill, bits and centred contradict each other"
+            )
 
     @property
     def parts(self) -> list[str]:
@@ -201,11 +208,13 @@ class Table:
         return list(accumulate((column.n_features for column in self.columns), initial=0))
 
     @cached_property
-    def numbers(self) -> tuple[list[Column], NDArray[np.int64], NDArray[np.float64]]:
-        """The columns of numbers, the feature of each, (m,), and the value that a missing number counts as, (m,)."""
+    def numbers(self) -> tuple[list[Column], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """The columns of numbers; and the feature of each, what a missing number counts as, and what is subtracted."""
         found = [pair for pair in zip(self.columns, self.feature_starts, strict=False) if pair[0].kind == NUMBER]
         numbers = [column for column, _ in found]
-        return numbers, np.array([start for _, start in found], np.int64), np.array([one.fill for one in numbers])
+        fills = np.array([column.fill for column in numbers])
+        centred = np.array([column.centred for column in numbers], bool)
+        return numbers, np.array([start for _, start in found], np.int64), fills, np.where(centred, fills, 0.0)
 
     @property
     def p(self) -> int:
@@ -267,6 +276,10 @@ def check_same_features(ours: Table, theirs: Table, where: object, ignore_new: b
         difference = f"feature {k} is {b!r} there and {a!r} here" if k >= 0 else f"{theirs.p} there and {ours.p} here"
     else:
         for here, there in zip(ours.columns, theirs.columns, strict=False):
+            if (here.centred or there.centred) and (here.centred, here.fill) != (there.centred, there.fill):
+                less = [column.fill if column.centred else 0.0 for column in (there, here)]
+                difference = f"{less[0]!r} is subtracted from {here.name!r} there and {less[1]!r} here"
+                break
             if there.missing and there.fill != here.fill:
                 difference = f"a missing {here.name!r} counts as {there.fill:.6g} there and as {here.fill:.6g} here"
                 break

@@ -225,6 +225,12 @@ def check_readable(manifest: Manifest) -> None:
         storage.require(manifest.directory)
 
 
+def check_writable(compression: str) -> None:
+    """Raise InputError if the library to write shards with this compression is missing. Local."""
+    if compression != "none":
+        storage.require("--compress")
+
+
 def check_columns(manifest: Manifest, width: int) -> None:
     """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
     for shard in manifest.shards:

@@ -241,7 +241,7 @@ def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none"
 
 
 def require(where: object) -> None:
-    """Raise InputError that names `where` if compressed arrays cannot be read here."""
+    """Raise InputError that names `where` if compressed arrays can be neither read nor written here."""
     try:
         _blosc()
     except InputError as error:
@@ -253,7 +253,7 @@ def _blosc() -> Any:
     try:
         from numcodecs import blosc
     except ImportError as absent:
-        raise InputError("compressed shards need the package numcodecs: pip install numcodecs") from absent
+        raise InputError("compressed shards need the package numcodecs: pip install 'distsms[codecs]'") from absent
     blosc.use_threads = False
     return blosc
 

@@ -85,12 +85,15 @@ def write(
     Raises
     ------
     InputError
-        On every rank, if the directory cannot be written to, or holds a data set and `overwrite` is False.
+        On every rank, if the library for the compression is missing, or if the directory cannot be written to, or
+        holds a data set and `overwrite` is False.
 
     Notes
     -----
     Memory of a rank: a block, and the rank's largest shard, which is there twice for a moment.
     """
+    with comm.fail_together():
+        dataset.check_writable(compression)
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
     mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
     with writing(directory, comm, overwrite):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.data.convert import convert
 from distsms.data.shards import storage
 from distsms.data.shards.dataset import check_readable, load, read_manifest, verify, write_data
 from distsms.data.shards.manifest import COMPRESSIONS
@@ -94,8 +95,14 @@ def test_without_the_library(tmp_path, monkeypatch):
     check_readable(plain)
     assert load(plain, Communicator()).n == 2 and verify(tmp_path / PACKED) == []
     for use in (check_readable, lambda manifest: inputs.check(manifest.directory, inputs.untrained_model(manifest))):
-        with pytest.raises(InputError, match=r"blosc-lz4: compressed shards need the package numcodecs: pip install"):
+        with pytest.raises(
+            InputError, match=r"blosc-lz4: compressed shards need the package numcodecs: pip install .distsms\[codecs\]"
+        ):
             use(packed)
+    (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:1\n")
+    with pytest.raises(InputError, match="--compress: compressed shards need the package numcodecs"):
+        convert([tmp_path / "rows.svm"], tmp_path / "new", Communicator(), compression=PACKED)
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_is_compressed_is_smaller():

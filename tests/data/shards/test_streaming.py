@@ -21,8 +21,9 @@ from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.measures import Measure
 from distsms.selection import path
-from distsms.training.fit import TrainingTask, fit
+from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
+from distsms.training.task import TrainingTask
 from tests.support.problems import data
 from tests.support.sharded import ALONE, RankOf
 

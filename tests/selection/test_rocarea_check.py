@@ -10,12 +10,17 @@ import pytest
 from distsms.errors import EXIT_LIMIT, EXIT_OK, EXIT_VACUOUS
 from distsms.inference import scoring
 from distsms.measures import Measure
+from distsms.metrics.confidence import Interval
 from distsms.metrics.ranking import contingency
 from distsms.parallel.communicator import Communicator
-from distsms.training import quick_check
-from distsms.training.fit import RunOptions, TrainingTask, fit
-from distsms.training.quick_check import Checker
+from distsms.selection import rocarea_check
+from distsms.selection.auto_lambda import choose_lambda
+from distsms.selection.rocarea_check import Checker
+from distsms.training.advice import advise
+from distsms.training.fit import fit
+from distsms.training.quick_check import Contest, QuickCheck
 from distsms.training.solver_choice import settings_for
+from distsms.training.task import RunOptions, TrainingTask
 from tests.support.problems import block
 
 ALONE = Communicator()
@@ -24,7 +29,7 @@ ALONE = Communicator()
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch):
     """Do not let a slow machine decide."""
-    monkeypatch.setattr(quick_check, "LEAST_SECONDS", 60.0)
+    monkeypatch.setattr(rocarea_check, "LEAST_SECONDS", 60.0)
 
 
 def rare(n=3000, shift=1.7, seed=0):
@@ -42,7 +47,7 @@ def train(comm, X, y, measure, lam=1e-4, bias=None, check=True, **settings):
     solver = "lbfgs" if Measure.parse(measure).smooth else "bmrm"
     rows = block(comm, sparse.csr_matrix(X), y)
     task = TrainingTask(rows, Measure.parse(measure), settings_for(measure, solver, lam=lam, **settings), bias)
-    return fit(task, comm, RunOptions(check=check))
+    return fit(task, comm, RunOptions(check=rocarea_check.check if check else None))
 
 
 @pytest.mark.parametrize("measure, bias", [("prbep", None), ("f1", 1.0), ("precision@30", None), ("recall@100", None)])
@@ -97,7 +102,7 @@ def test_without_a_check_nothing_more_is_trained(comm):
 
 @pytest.mark.serial
 def test_a_check_that_has_no_time_says_nothing(monkeypatch):
-    monkeypatch.setattr(quick_check, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(rocarea_check, "LEAST_SECONDS", 0.0)
     trained = train(ALONE, *rare(n=1000), "prbep")
     assert trained.check.why == "it did not end in its time" and trained.check.contest is None
     assert trained.rocarea_model(trained.to_model(ALONE)) is None
@@ -110,7 +115,7 @@ def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
     X, y = rare(n=4000)
     rows = block(ALONE, as_csr(X), y)
     task = TrainingTask.of_rows(rows.features, y, "precision@100", settings_for("precision@100", "bmrm", lam=1e-2))
-    monkeypatch.setattr(quick_check, "MOST_ROWS", 1000)
+    monkeypatch.setattr(rocarea_check, "MOST_ROWS", 1000)
     found = Checker(rows, task.measure, task.settings, None, 0.1, 10, np.zeros(3), ALONE).run(hold_out=True)
     n_out = int(found.contest.on.split()[0])
     assert 800 < found.rows + n_out < 1200 and 0.25 < n_out / (found.rows + n_out) < 0.42
@@ -144,7 +149,7 @@ def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
     task = TrainingTask(
         read_manifest(f"{folder}/train"), Measure.parse("prbep"), settings_for("prbep", "lbfgs", lam=1e-2)
     )
-    trained = fit(task, comm, RunOptions(check=True, hold_out=False))
+    trained = fit(task, comm, RunOptions(check=rocarea_check.check, hold_out=False))
     assert trained.check.contest is None
     saved = trained.to_model(comm)
     test = scoring.score([saved, trained.rocarea_model(saved)], f"{folder}/test", comm)
@@ -165,11 +170,39 @@ def test_a_check_keeps_within_the_memory_and_is_left_out_where_it_has_no_room(tm
     settings = settings_for("prbep", "lbfgs", lam=1e-2)
     task = TrainingTask(manifest, Measure.parse("prbep"), settings)
     least = make_plan(manifest, "prbep", settings, 1, [0], memory=2**40).needs.least(1, root=True)
-    assert fit(task, ALONE, RunOptions(memory=1.2 * least, check=True)).check.contest is not None
-    assert fit(task, ALONE, RunOptions(memory=1.02 * least, check=True)).check is None
+    assert fit(task, ALONE, RunOptions(memory=1.2 * least, check=rocarea_check.check)).check.contest is not None
+    assert fit(task, ALONE, RunOptions(memory=1.02 * least, check=rocarea_check.check)).check is None
 
 
 def as_csr(X):
     from scipy import sparse
 
     return sparse.csr_matrix(X)
+
+
+@pytest.mark.serial
+def test_the_lambda_is_the_one_that_auto_takes():
+    """For the same rows: a check with test rows holds out no others."""
+    X, y = rare()
+    X = np.hstack([X, np.random.default_rng(1).normal(size=(len(X), 40))])
+    rows = block(ALONE, as_csr(X), y)
+    settings = settings_for("prbep", "lbfgs", lam=1e-4)
+    found = Checker(rows, Measure.parse("prbep"), settings, None, 0.1, 10, np.zeros(43), ALONE).run(hold_out=False)
+    automatic = choose_lambda(rows, "rocarea", ALONE, settings_for("rocarea", "lbfgs", lam=1.0))
+    assert found.rows == len(y) and found.lam == automatic.lam
+
+
+@pytest.mark.serial
+def test_a_difference_that_is_small_or_may_be_chance_raises_no_alarm():
+    """F1 of balanced classes: both models separate them equally well."""
+    for seed in (0, 1, 2):
+        rng = np.random.default_rng(seed)
+        y = np.where(rng.random(1000) < 0.5, 1, -1).astype(np.int8)
+        X = rng.normal(size=(1000, 5)) + 0.5 * (y > 0)[:, None] * np.eye(1, 5)
+        assert not train(ALONE, X, y, "f1", lam=0.1, bias=1.0).warnings()
+    little = Interval(0.011, 0.005, 0.001, 0.021, "bootstrap, paired", "")
+    large = Interval(0.05, 0.01, 0.03, 0.07, "bootstrap, paired", "")
+    values = {"rocarea": 0.7, "measure": 0.67}
+    for gain, alarm in ((little, False), (large, True)):
+        contest = Contest("rows", "f1", values, values, {"measure": gain, "rocarea": little}, True)
+        assert bool(advise(QuickCheck(np.zeros(1), 0.1, contest=contest), Measure.parse("f1"), False)) == alarm

@@ -1,0 +1,65 @@
+"""What makes a training fit in memory if vectors with a number for each column are too large, found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from distsms.optim.settings import Settings
+
+FEW_PAIRS, FEW_PLANES = 5, 10
+MOST_RANKS = 1024
+SHOWN = 2
+"""How many remedies a message names."""
+FEWER_COLUMNS = (
+    "leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with --min-count, and with"
+    " fewer bits of --hash)"
+)
+
+
+def describe(
+    settings: Settings, step: str, ranks: int, here: int, smooth: bool, fits: Callable[[Settings, str, int], bool]
+) -> str:
+    """Return a sentence on what makes the run fit. Local.
+
+    Parameters
+    ----------
+    settings, step, ranks
+        What does not fit.
+    here : int
+        The number of ranks on a node.
+    smooth : bool
+        Whether the measure has a smoothed risk, so that the solver agm can minimize it.
+    fits : callable
+        Returns whether a run with other settings, another step and another number of ranks fits.
+    """
+    found = []
+    for way in _ways(settings, step, ranks, here, smooth):
+        found += list(islice((words for words, changed, where, count in way if fits(changed, where, count)), 1))
+    if found:
+        return f"What makes it fit: {'; or '.join(found[:SHOWN])}. Otherwise allow more memory, or {FEWER_COLUMNS}"
+    return f"No other solver, --history, --planes or --step and no number of ranks makes it fit: {FEWER_COLUMNS}"
+
+
+def _ways(
+    settings: Settings, step: str, ranks: int, here: int, smooth: bool
+) -> Iterator[list[tuple[str, Settings, str, int]]]:
+    """Yield words, settings, step and number of ranks of what might fit, by kind; the smallest change comes first."""
+    solvers: list[tuple[Settings, list[str]]] = [(settings, [])]
+    if smooth and settings.solver != "agm":
+        solvers.append((replace(settings, solver="agm", solver_options=()), ["--solver agm"]))
+    for usual, words in solvers:
+        history, planes = min(usual.history, FEW_PAIRS), min(usual.planes, FEW_PLANES)
+        fewer = replace(usual, history=history, planes=planes)
+        less = [f"--history {history}"] * usual.traits.history + [f"--planes {planes}"]
+        sizes = [(usual, words), (fewer, words + less)]
+        yield [(" ".join(options), changed, step, ranks) for changed, options in sizes if changed != settings]
+        if usual.traits.spreadable:
+            first = ranks if step == "root" and ranks > 1 else 2 * ranks
+            doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
+            yield [
+                (" ".join([f"{n} ranks, {min(here, n)} on each node, --step spread", *options]), changed, "spread", n)
+                for n in doubled
+                for changed, options in sizes
+            ]

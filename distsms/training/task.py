@@ -1,0 +1,144 @@
+"""What is trained, and with which options."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distsms.data.shards.dataset import DataBlock
+from distsms.data.shards.manifest import Manifest
+from distsms.errors import InputError
+from distsms.inference.model import Model
+from distsms.matrix.normalization import Normalization
+from distsms.measures import Measure
+from distsms.optim.settings import Settings
+from distsms.training.quick_check import QuickCheck
+from distsms.utils.typing import Floats, Labels
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """The data, the measure and the settings of a training. All ranks have the same, except for rows in memory.
+
+    Parameters
+    ----------
+    data : Manifest or DataBlock
+        A data set, of which each rank loads its share (a manifest), or this rank's rows (a block).
+    measure : Measure
+        What to optimize.
+    settings : Settings
+        lambda, the solver, when to stop.
+    bias : float, optional
+        The value of a constant feature; with None there is no such feature.
+    start : Model, optional
+        A model whose coefficients the run begins from; it may have fewer columns than the data.
+    start_name : str
+        What error messages call `start`.
+    ordering, step : str
+        How the scores of all rows are sorted, and on which ranks the solver's vectors are kept; see `distsms train
+        --help`. ``"auto"`` takes what costs less.
+    fingerprint : str, optional
+        Identifies rows in memory, for checkpoints; a data set has its own.
+    """
+
+    data: Manifest | DataBlock
+    measure: Measure
+    settings: Settings
+    bias: float | None = None
+    start: Model | None = None
+    start_name: str = "start"
+    ordering: str = "auto"
+    step: str = "auto"
+    fingerprint: str | None = None
+
+    @classmethod
+    def of_rows(
+        cls, features: Any, labels: Labels, measure: str | Measure, settings: Settings, bias: float | None = None
+    ) -> TrainingTask:
+        """Return the task of training on rows in memory, all of them on this process.
+
+        `features` is what `distsms.matrix.local.as_features` or `distsms.matrix.augmented.RepeatedRows` made of them.
+        """
+        block = DataBlock(features, labels, None, 0, len(labels), features.shape[1], 0)
+        return cls(block, Measure.parse(measure), settings, bias)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The data set; None for rows in memory."""
+        return self.data if isinstance(self.data, Manifest) else None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a run must have in common with this one to go on from its checkpoint, ready for JSON."""
+        settings = self.settings
+        return {
+            "data": self.manifest.fingerprint if self.manifest else self.fingerprint,
+            "measure": self.measure.name,
+            "lambda": settings.lam,
+            "bias": self.bias,
+            **{name: getattr(settings, name) for name in ("solver", "c_mu", "scaling", "zero_plane")},
+        }
+
+    def check(self) -> None:
+        """Raise InputError if the bias is neither None nor a finite positive number."""
+        if self.bias is not None and not 0 < self.bias < math.inf:
+            raise InputError(f"bias is {self.bias}; it must be a positive number, or None")
+
+    def start_vector(self) -> Floats | None:
+        """Return the coefficients that the run begins from, (p,) or with a bias (p + 1,); None for 0.
+
+        Raises
+        ------
+        InputError
+            If the model to start from has more columns than the data, or was made for rows normalized otherwise.
+        """
+        if self.start is None:
+            return None
+        p, begin, name = self.data.p, self.start, self.start_name
+        how = self.manifest.normalization if self.manifest else Normalization()
+        if begin.p > p:
+            raise InputError(
+                f"{name}: has {begin.p} columns, the data {p}; a start wants a model of the same features or fewer"
+            )
+        if (begin.normalization.kind == "l2") != (how.kind == "l2"):
+            raise InputError(f"{name}: is for rows normalized as {begin.normalization.kind}, the data are {how.kind}")
+        w = how.unfold(np.pad(begin.w, (0, p - begin.p)))
+        return np.append(w, begin.bias / self.bias) if self.bias else w
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run that do not change its result: memory, files, when to stop, and what to measure at the end.
+
+    Parameters
+    ----------
+    memory : float, optional
+        The most bytes that each rank may take; rows of a data set that do not fit are read again on each pass.
+    checkpoint : path, optional
+        A folder for the state of the run, written every `Settings.checkpoint_every` seconds and at the end.
+    resume : bool
+        Whether to go on from the newest checkpoint in that folder, if there is one.
+    trace : path, optional
+        A file that gets one JSON line for each evaluation.
+    stop_wanted : callable
+        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
+    measure_rows : bool
+        Whether to compute the measures on the training rows, which sorts the scores.
+    check : callable, optional
+        Compares a model for another measure with a ROCArea model: `distsms.selection.rocarea_check.check`.
+    hold_out : bool
+        Whether that comparison holds out training rows. If not, the caller compares the models on test rows.
+    """
+
+    memory: float | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = False
+    trace: str | os.PathLike[str] | None = None
+    stop_wanted: Callable[[], bool] = lambda: False
+    measure_rows: bool = True
+    check: Callable[..., QuickCheck] | None = None
+    hold_out: bool = True

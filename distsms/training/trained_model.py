@@ -1,0 +1,142 @@
+"""A trained model with the findings of its run: warnings, measures, what the run took."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distsms.errors import EXIT_OK, EXIT_VACUOUS
+from distsms.inference import model
+from distsms.inference.model import Model
+from distsms.inference.scoring import ScoredRows
+from distsms.metrics.differences import JudgedRows
+from distsms.optim.result import Result
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.vectors import Vectors
+from distsms.training.advice import advise, describe_chance, describe_idleness
+from distsms.training.provenance import Distribution, model_info, provenance
+from distsms.training.quick_check import QuickCheck, judge
+from distsms.training.task import RunOptions, TrainingTask
+from distsms.utils.timing import Clock
+from distsms.utils.typing import Floats
+from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
+
+
+@dataclass
+class TrainedModel:
+    """A trained model and the findings of its run. All ranks have the same, except for `clock` and `reading`.
+
+    Attributes
+    ----------
+    w : ndarray of shape (p,)
+        The coefficients, without that of the constant feature.
+    bias, threshold : float
+        The constant that is added to each score, and the score from which on a row is called positive.
+    result : Result
+        How the run ended, and what it proved.
+    chance : str
+        Why the model ranks no better than chance; an empty string if it ranks better. If `RunOptions.measure_rows` is
+        false, the only reason that is looked for is that all scores are equal.
+    check : QuickCheck or None
+        The comparison with a quick ROCArea model. `compare` replaces it if the caller has test rows.
+    training : dict or None
+        The measures on the training rows, by name.
+    data : dict or None
+        What is known of the training rows, as `describe_data_set` or `describe_rows` returned it; None without
+        `RunOptions.measure_rows`.
+    vectors : Vectors
+        The places of the solver's vectors, which also say what was sent between ranks.
+    clock, reading : Clock, ReadCounter
+        This rank's seconds by phase, and its bytes read. A caller may use them for its own phases, too.
+    evaluations : int
+        The number of evaluations since the run was started or last resumed.
+    """
+
+    task: TrainingTask
+    options: RunOptions
+    w: Floats
+    bias: float
+    threshold: float
+    result: Result
+    distribution: Distribution
+    chance: str
+    check: QuickCheck | None
+    training: dict[str, float] | None
+    data: dict[str, Any] | None
+    vectors: Vectors
+    clock: Clock
+    reading: ReadCounter
+    evaluations: int
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the model ranks no better than chance."""
+        return bool(self.chance)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `distsms train`."""
+        return self.result.status.exit_code or (EXIT_VACUOUS if self.vacuous else EXIT_OK)
+
+    def warnings(self) -> list[str]:
+        """Return the warnings that users must read before they use the model; usually there are none."""
+        task, result = self.task, self.result
+        advice = advise(self.check, task.measure, self.vacuous)
+        if not self.vacuous:
+            return [text for text in (describe_idleness(result), advice) if text]
+        n_pos = 0 if self.data is None else self.data["n_pos"]
+        said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos)
+        return [f"{said} {advice}".rstrip()]
+
+    def findings(self) -> dict[str, Any]:
+        """Return the entries of the model file that say whether the model is of use."""
+        found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
+        return found | ({"rocarea_check": self.check.as_json()} if self.check else {})
+
+    def rocarea_model(self, own: Model) -> Model | None:
+        """Return the quick ROCArea model with the columns and labels of `own`, the model of this run; or None."""
+        if self.check is None or self.check.why:
+            return None
+        info = {name: own.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
+        return model.from_training(self.check.w, info, self.task.manifest)
+
+    def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
+        """Compare this model with the ROCArea model on test rows. **Collective.**
+
+        `scored` has the scores of this model first, and then those of the ROCArea model.
+        """
+        assert self.check is not None
+        (own, labels), (other, _) = scored.counted_scores(0), scored.counted_scores(1)
+        numbers = scored.first_row + np.flatnonzero(scored.counted)
+        judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold))
+        self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
+
+    def usage(self, comm: Communicator) -> list[dict[str, Any]]:
+        """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
+        return comm.allgather(resource_usage(self.clock, comm.bytes_moved(), self.reading.bytes, self.evaluations))
+
+    def usage_info(self, usage: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the entries of the model file on what the run took."""
+        return maximum_usage(usage) | {"outward": self.vectors.outward, "inward": self.vectors.inward}
+
+    def to_model(self, comm: Communicator) -> Model:
+        """Return the model with all information that its file gets. Every rank gets the same. **Collective.**"""
+        task, trace, usage = self.task, self.options.trace, self.usage(comm)
+        assert self.data is not None
+        info = model_info(
+            task.measure,
+            task.settings,
+            self.result,
+            self.distribution,
+            self.bias,
+            self.threshold,
+            self.training,
+            self.data,
+            comm.bcast(provenance() if comm.is_root else None),
+        )
+        info |= self.findings()
+        info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
+        return model.from_training(self.w, info, task.manifest)

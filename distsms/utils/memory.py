@@ -1,0 +1,39 @@
+"""How much memory this machine has available."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+"""The files in which control groups of version 2 and 1 have their limit of memory."""
+
+
+def available(root: Path = Path("/")) -> int:
+    """Return the bytes that this machine has available, or the limit of a control group if that is less. Local.
+
+    Parameters
+    ----------
+    root : Path
+        The root of the file system that has /proc and /sys.
+    """
+    fields = (line.split() for line in _lines(root / "proc/meminfo"))
+    found = [1024 * int(field[1]) for field in fields if field[0] == "MemAvailable:"]
+    found = found or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controller, group = line.split(":", 2)
+        at = root / "sys/fs/cgroup" / controller
+        inner = at / group.lstrip("/")
+        for place in (inner, *inner.parents):
+            if place.is_relative_to(at):
+                limits = [text for name in _LIMITS for text in _lines(place / name)]
+                found += [int(text) for text in limits if text.isdecimal()]  # "max" means that there is no limit
+    return min(found)
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a small file; none if it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

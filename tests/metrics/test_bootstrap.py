@@ -1,0 +1,85 @@
+"""The replicates of the bootstrap are resampled rows, on any number of ranks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from distsms.metrics import bootstrap, ranking
+from distsms.parallel.communicator import Communicator
+from distsms.utils import hashing
+from tests.support.problems import drawn_scores, local_part
+
+ALONE = Communicator()
+
+
+def replicates_by_hand(scores, labels, count, seed, measure=lambda s, y: ranking.ranking(s, y, ALONE).prbep):
+    """Repeat each replicate's rows as often as they are drawn, and measure them like any data."""
+    keys, found = hashing.row_keys(np.arange(len(scores)), seed), []
+    for b in range(count):
+        times = np.zeros((1, len(scores)), np.int64)
+        bootstrap._tabulate(keys, np.arange(len(scores)), np.array([b]), times)
+        s, y = (np.repeat(array, times[0]) for array in (scores, labels))
+        found.append(measure(s, y))
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    "n, share, decimals", [(200, 0.2, 1), (200, 0.9, 0), (2000, 0.3, 2), (40, 0.05, 9), (9, 0.5, -9)]
+)
+@pytest.mark.parametrize("margin, block", [(20, 2**20), (0, 1)])
+def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals, margin, block):
+    """On any number of ranks, with windows that are too narrow at first, and with one replicate at a time."""
+    monkeypatch.setattr(bootstrap, "BLOCK", block)
+    monkeypatch.setattr(bootstrap, "MARGIN", margin)
+    monkeypatch.setattr(bootstrap, "SPREAD", margin / 2)
+    scores, labels = drawn_scores(n, share, decimals=decimals)
+    found = bootstrap.prbep_replicates(
+        *(local_part(array, comm) for array in (scores, labels, np.arange(n))), 25, 7, comm
+    )
+    np.testing.assert_allclose(found, replicates_by_hand(scores, labels, 25, 7), rtol=1e-14)
+
+
+@pytest.mark.parametrize("k", [1, 7, 60, 195, 200, 201])
+@pytest.mark.parametrize("margin, decimals", [(20, 1), (0, 9)])
+def test_replicates_at_k_are_the_resampled_rows(comm, monkeypatch, k, margin, decimals):
+    """Where a replicate has fewer than k rows, all of them are taken; there are none for k above n."""
+    monkeypatch.setattr(bootstrap, "MARGIN", margin)
+    monkeypatch.setattr(bootstrap, "SPREAD", margin / 2)
+    scores, labels = drawn_scores(200, 0.2, decimals=decimals)
+
+    def by_hand(s, y):
+        return ranking.top_k(s, y, min(k, len(s)), ALONE).recall
+
+    mine = (local_part(array, comm) for array in (scores, labels, np.arange(200)))
+    precision, recall = bootstrap.top_k_replicates(*mine, k, 25, 7, comm)
+    if k > 200:
+        assert np.isnan(precision).all()
+        return
+    wanted = replicates_by_hand(scores, labels, 25, 7, by_hand)
+    np.testing.assert_allclose(recall, wanted, rtol=1e-13)
+    positives = replicates_by_hand(scores, labels, 25, 7, lambda s, y: np.sum(y > 0))
+    np.testing.assert_allclose(precision, wanted * positives / k, rtol=1e-13)
+
+
+@pytest.mark.serial
+def test_the_draws_are_poisson_and_independent():
+    """Compare counts of 4e5 draws with Poisson(1) by chi-square, and check the correlation of neighbouring rows and
+    replicates.
+
+    Bounds: the quantiles of the statistics' own distributions at 1e-6.
+    """
+    rows, reps = 4000, 100
+    table = np.zeros((reps, rows), np.int64)
+    bootstrap._tabulate(hashing.row_keys(np.arange(rows), 3), np.arange(rows), np.arange(reps), table)
+    seen = np.bincount(np.minimum(table.ravel(), 6), minlength=7)
+    expected = table.size * np.append(stats.poisson.pmf(np.arange(6), 1), stats.poisson.sf(5, 1))
+    assert stats.chisquare(seen, expected).pvalue > 1e-6
+    for a, b in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * math.sqrt(a.size) < stats.norm.isf(5e-7)
+    other = np.zeros_like(table)
+    bootstrap._tabulate(hashing.row_keys(np.arange(rows), 4), np.arange(rows), np.arange(reps), other)
+    assert abs(np.corrcoef(table.ravel(), other.ravel())[0, 1]) * math.sqrt(table.size) < stats.norm.isf(5e-7)
