@@ -74,8 +74,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
         models = [_model(path) for path in paths]
-        shown = _usages if args.usage else _results
-        print(formatting.to_json(models, indent=1) if args.json else printable(shown(models), "\n"))
+        print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
     found: dict[str, Any] = (
         versions(load_mpi=True) | {"mpirun": describe_launcher()}
@@ -231,7 +230,7 @@ def _red(text: str) -> str:
     from distsms.cli.terminal import paint
     from distsms.utils import formatting
 
-    return paint(formatting.wrap(text, formatting.terminal_width()), "red", sys.stdout)
+    return paint(formatting.wrap(printable(text, "\n"), formatting.terminal_width()), "red", sys.stdout)
 
 
 def _number(value: float | None, digits: int) -> str:

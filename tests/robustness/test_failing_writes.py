@@ -73,7 +73,9 @@ def test_every_command_at_many_bytes(home, library):
     for words, ended in zip(every, whole, strict=True):
         n = ended.written
         assert n > 80, words
-        cases += [case(home, words, after) for after in (1, n // 2, n - 1)]
+        cases += [
+            case(home, words, after) for after in (1, n // 2, n - n // 20)
+        ]  # n varies, with times and process numbers
         cases.append(case(home, words, n // 3, errno=errno.EIO))
         cases.append(case(home, words, n // 2, calls="close"))
     for made, ended in zip(cases, failing_writes.run(cases, library), strict=True):
@@ -97,7 +99,7 @@ def test_no_byte_loses_the_model(home, library):
     data, out = home / "data", home / "out"
     words = "train", data, "--output", out / "model.h5", "--quiet"
     (whole,) = failing_writes.run([case(home, words, AMPLE)], library)
-    places = [0, 1, 96, 100, *range(500, whole.written, 2500), whole.written - 1]
+    places = [0, 1, 96, 100, *range(500, whole.written - 500, 2500), whole.written - 500]
     cases = [case(home, words, after, f"rescue{after}") for after in places]
     cases += [case(home, words, after, f"late{after}", calls="close") for after in (0, 3000)]
     for made, ended in zip(cases, failing_writes.run(cases, library), strict=True):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.__main__ import main
 from distsms.utils.untrusted_text import harmless_cell, printable
 
 
@@ -36,3 +37,28 @@ def test_nothing_that_a_terminal_acts_on_is_left(text):
 def test_escapes_are_those_of_python():
     assert printable("a\x1b[2J\nb\u202e\x9b") == r"a\x1b[2J\nb\u202e\x9b"
     assert printable("a\x1b\n", "\n") == "a\\x1b\n"
+
+
+def test_messages_and_text_have_no_escapes(tmp_path, capfd):
+    """Of names of files, columns, labels and rows, whatever shows them."""
+    evil = "evil\x1b[2J"
+    rows = "".join(f'"{evil}{k}",{k % 7 + k % 2},{evil if k % 2 else "no"}\n' for k in range(60))
+    path, data, model = (str(tmp_path / f"{evil}{name}") for name in (".csv", "", ".h5"))
+    (tmp_path / f"{evil}.csv").write_text(f"id,{evil},y\n{rows}")
+    commands = (
+        (1, "shard", path, data, "--label", f"z{evil}"),
+        (1, "shard", path, data, "--label", "id"),
+        (0, "shard", path, data, "--label", "y", "--id", "id", "--positive", evil),
+        (0, "info", data),
+        (0, "train", data, "--output", model, "--lambda", "1e-2", "--solver", "lbfgs"),
+        (0, "info", model),
+        (0, "info", model, model),
+        (0, "evaluate", model, data),
+        (0, "predict", model, path, "--quiet"),
+        (0, "export", model, "--to", "csv"),
+    )
+    for code, *words in commands:
+        assert main(words) == code, (words, capfd.readouterr())
+        found = capfd.readouterr()
+        assert "\x1b" not in found.out + found.err, words
+        assert r"evil\x1b[2J" in found.out + found.err, words
