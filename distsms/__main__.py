@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
-from distsms.cli.terminal import unfailing_stderr
+from distsms.cli.terminal import fold, unfailing_stderr
 from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError
 from distsms.utils.untrusted_text import printable
 
@@ -28,7 +28,7 @@ for _name in THREADS:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name) and return its exit code.
 
-    One rank that fails ends the whole job: the others would wait for it in a collective for ever.
+    One rank that fails ends the whole job: the others would wait for it in a collective forever.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
-            print(f"distsms {args.command}: {where}{printable(str(error))}", file=sys.stderr, flush=True)
+            print(fold(f"distsms {args.command}: {where}{printable(str(error))}"), file=sys.stderr, flush=True)
         if not error.everywhere:
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except MemoryError as error:
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
-        print(f"distsms {args.command}: {where} is out of memory: {error}. More ranks hold less each", file=sys.stderr)
+        text = f"distsms {args.command}: {where} is out of memory: {error}. More ranks hold less each"
+        print(fold(text), file=sys.stderr)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
     except BaseException as error:

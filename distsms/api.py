@@ -56,6 +56,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.selection import rocarea_check
 from distsms.training.fit import TrainingObserver, fit
+from distsms.training.hints import describe_test
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 
@@ -129,8 +130,8 @@ def train(
     checkpoint_every : float, optional
         Seconds between two checkpoints, 300 by default. One is always written at the end of the run.
     resume : bool
-        Go on from the newest checkpoint in the folder; if there is none, start anew. Data, measure, lambda and method
-        must be the same.
+        Continue from the newest checkpoint in the folder; without one, start from the beginning. Data, measure, lambda
+        and method must be the same.
     trace : path, optional
         A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
     label : str, optional
@@ -143,8 +144,8 @@ def train(
     seed : int
         The seed of the split.
     shards : path, optional
-        A folder for the data sets that are made of a table; None means a temporary folder. If the ranks are on several
-        hosts, a folder that all hosts see must be given.
+        A folder for the data sets that are made from a table; None means a temporary folder. If the ranks are on
+        several hosts, a folder that all hosts see must be given.
     check : bool
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
         the rows, in at most a tenth of the run's time or two seconds.
@@ -170,7 +171,8 @@ def train(
     Warns
     -----
     ModelWarning
-        On the root, if the model ranks no better than chance, or a quick ROCArea model is clearly better.
+        On the root, if the model ranks no better than chance, or a quick ROCArea model is clearly better. For tables
+        also if a column tells the outcome, or if the model is far better on its training rows than on test rows.
 
     Examples
     --------
@@ -246,6 +248,8 @@ def _train_table(
     own = {field.name for field in fields(Settings)} | {"relative", "solver"}
     reading = {name: settings.pop(name) for name in list(settings) if name not in own}
     reading = {name: tuple(value) if isinstance(value, list) else value for name, value in reading.items()}
+    lists = {"drop", "keep", "categorical", "numeric"}
+    reading |= {name: (value,) for name, value in reading.items() if name in lists and isinstance(value, str)}
     asked = {name: reading.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in reading}
     if asked:
         reading["columns"] = ColumnOptions(**asked)
@@ -258,9 +262,14 @@ def _train_table(
         found = train(sets[0].directory, comm.mpi_comm, **conduct, **settings)
         found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
         if len(sets) == 2:
-            test = scoring.score([found], sets[1].directory, comm).counted_scores()
-            how = Measure.parse(conduct["measure"])
-            found.info["test"] = headline_measures(how, *test, found.threshold, comm)
+            scores, labels = scoring.score([found], sets[1].directory, comm).counted_scores()
+            how, info = Measure.parse(conduct["measure"]), found.info
+            info["test"] = headline_measures(how, scores, labels, found.threshold, comm)
+            about = info["training"], info["test"], info["data"], labels, "auto_lambda" in info, not info["warnings"]
+            if warning := describe_test(*about, comm):
+                info["warnings"].append(warning)
+                if comm.is_root:
+                    warnings.warn(warning, ModelWarning, stacklevel=3)
     return found
 
 

@@ -40,7 +40,7 @@ class InputError(DistsmsError):
 
 
 class ModelWarning(UserWarning):
-    """A model was trained as asked for, and is of little or no use. The message says what to use instead."""
+    """A model was trained as requested, but is hardly useful or useless. The message says what to use instead."""
 
 
 class LaunchError(DistsmsError):

@@ -1,8 +1,8 @@
-"""Results of the benchmarks and experiments as JSON, with what one needs to know about where they come from.
+"""Write and read results of benchmarks and experiments as JSON, with their origin: machine, versions, commit.
 
 A file holds one JSON object: `program`, `arguments`, `date`, `commit`, `dirty` (whether the clone had changes that
-were not committed), `machine`, `versions` and `records`, a list of objects that belong to the program. Some programs
-add keys of their own. The pages of the manual in docs/results are made from such files.
+were not committed), `machine`, `versions` and `records`, a list of objects whose keys depend on the program. Some
+programs add further keys to the file. The pages of the manual in docs/results are made from such files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def write(path: Path | None, program: str, records: list[Record], **more: Any) -
 
     Parameters
     ----------
-    path : the file, or None where the user wants none.
+    path : the file, or None if the user did not ask for one.
     program : name of the module, such as "scripts.experiments.attack".
     records : the results.
-    **more : what the program adds to the file, by key.
+    **more : further keys and values of the file.
     """
     if path is None:
         return
@@ -85,12 +85,12 @@ def machine() -> dict[str, Any]:
 
 
 def without_folders(argument: str) -> str:
-    """Leave folders out of the paths of an argument: they mean nothing on another machine."""
+    """Remove the folders from all paths in an argument, since they mean nothing on another machine."""
     return re.sub(r"[^=,\s]*/", "", argument)
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of this clone, or None where it is none."""
+    """Return what a command of git prints about this clone; None if this is no clone or git is missing."""
     command = ["git", "-C", str(ROOT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

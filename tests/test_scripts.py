@@ -1,4 +1,4 @@
-"""Every program of scripts/ runs to its end on small data, and refuses what it cannot do before it begins."""
+"""Every program of scripts/ runs on small data, and refuses bad arguments before it writes anything."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def texts(tmp_path):
 
 
 def test_every_program_is_here():
-    """Programs are those that take arguments; the other modules under scripts/ are parts of these."""
+    """The modules under scripts/ that take arguments are the programs; the others are parts of them."""
     found = {path for path in SCRIPTS.rglob("*.py") if "argparse.ArgumentParser(description" in path.read_text()}
     assert {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in found} == PROGRAMS
 
 
 def provenance(path, program):
-    """A file that --json has written; it says where its records come from."""
+    """Read a file that --json has written, and check that it records its origin."""
     found = json.loads(path.read_text())
     assert found["program"] == f"scripts.{program}" and found["records"]
     assert found["machine"]["cores"] >= 1 and found["versions"]["distsms"] and found["arguments"]
@@ -99,13 +99,13 @@ def test_published_figures(texts, tmp_path):
 
 @pytest.mark.slow
 def test_coverage():
-    """Ten simulations of each row, and the same whoever makes them."""
+    """Ten simulations of each table row; the results do not depend on the number of processes."""
     words = ("--parts", "pair", "--simulations", 10, "--minutes", 0.001, "--processes")
     alone, both = (script("experiments.coverage", *words, processes) for processes in (1, 2))
-    assert alone == both and "pair: 10 simulations a row" in alone
+    assert alone == both and "pair: at least 10 simulations per row" in alone
     *_, last = alone.strip().split("\n\n")
     header, _, *rows = last.splitlines()
-    assert "ROCArea: false, mean" in header
+    assert "ROCArea: mean false verdicts [%]" in header
     assert [row.split(" | ")[0] for row in rows] == ["| 10", "| 20", "| 50", "| 200"]
     assert all(row.count("±") == 4 for row in rows)
 
@@ -119,7 +119,7 @@ def test_a_sweep(texts):
 
 
 def test_the_attack(tmp_path):
-    """A problem of each kind, then one alone."""
+    """First a problem of each kind, then a single one."""
     words = ("--problems", "17", "--seed", "3", "--json", tmp_path / "attack.json")
     out = script("experiments.attack", *words)
     found = provenance(tmp_path / "attack.json", "experiments.attack")["records"]
@@ -162,7 +162,7 @@ def test_benchmarks(part, rows, texts, tmp_path):
 
 @pytest.mark.parametrize("name, words, rows", [("accuracy", (), 2), ("measures", ("--max-evaluations", "20"), 6)])
 def test_tables_of_train_and_evaluate(name, words, rows, texts, monkeypatch, capsys):
-    """In this process: starting the program for each model would take most of the time."""
+    """Everything runs in this process, because starting the program for each model would take most of the time."""
 
     def output_of(*words, **more):
         with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -202,7 +202,9 @@ def test_refused_before_anything_is_written(name, words, error, tmp_path, monkey
 
 def test_bench_starts_its_program():
     done = subprocess.run([str(SCRIPTS / "bench"), "--help"], capture_output=True, text=True, timeout=TIME_LIMIT)
-    assert done.returncode == 0 and "compressed shards against plain ones" in " ".join(done.stdout.split()), done.stderr
+    assert done.returncode == 0 and "compressed shards compared with plain ones" in " ".join(done.stdout.split()), (
+        done.stderr
+    )
 
 
 @pytest.mark.slow

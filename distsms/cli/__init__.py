@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from distsms._version import __version__
 from distsms.cli import baseline, compare, evaluate, export, info, path, predict, report, shard, synth, train
+from distsms.cli.terminal import fold
 from distsms.cli.types import add_stall_timeout
 from distsms.errors import EXIT_USAGE
 
@@ -59,14 +63,21 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n".join(wrapped)
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors fit the terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and end the program."""
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
+
+
 def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser of the whole command line, and the parsers of the commands by their names."""
-    parser = argparse.ArgumentParser(
-        prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=HelpFormatter
-    )
+    parser = Parser(prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=HelpFormatter)
     parser.add_argument("--version", action="version", version=f"distsms {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    parsers = {}
+    parsers: dict[str, argparse.ArgumentParser] = {}
     for module in COMMANDS:
         summary = (module.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(
@@ -112,7 +123,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if argv[:1] == [train.NAME] and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
-    args, unknown = parser.parse_known_args(argv)
+    args, unknown = _parse_known(parser, parsers, argv)
     if args.command is None:
         parser.print_help(sys.stderr)
         parser.exit(EXIT_USAGE)
@@ -125,3 +136,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parsers[args.command].error(problem)
     args.solver_options = options
     return args
+
+
+def _parse_known(
+    parser: argparse.ArgumentParser, parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """Parse the words. If files are missing, they may stand behind the single column of --drop or --keep.
+
+    So `--drop a b` names two columns, but `distsms train --drop a my.csv` names a column and a file.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return parser.parse_known_args(argv)
+    except SystemExit as ended:
+        lists = [action for action in parsers.get(argv[0], parser)._actions if action.dest in ("drop", "keep")]
+        if ended.code == EXIT_USAGE and lists:
+            for action in lists:
+                action.nargs = 1
+            with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+                return parser.parse_known_args(argv)
+        print(said.getvalue(), end="", file=sys.stderr)
+        raise

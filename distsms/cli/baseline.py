@@ -87,6 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"The methods to compare, of {', '.join(METHODS)} (default: all).",
     )
     parser.add_argument(
+        "--no-trees", action="store_true", help="Leave out the trees, which take most of the time of a comparison."
+    )
+    parser.add_argument(
         "--tree-fits",
         type=count,
         default=20,
@@ -100,9 +103,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--solver", choices=tuple(SOLVERS), help=f"The solver of the fits of distsms. {SOLVERS_HELP}. {USUAL_SOLVER}."
     )
     add_stopping(parser, float("inf"))
-    parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM})
+    parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM}, check=_check)
     add_threads(parser)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+
+
+def _check(args: argparse.Namespace) -> str | None:
+    """Leave out the trees if --no-trees is given. Return what is wrong with the arguments, or None."""
+    if args.no_trees:
+        args.methods = [method for method in args.methods if method != "trees"]
+    return None if args.methods else "no method is left to compare"
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -274,12 +284,12 @@ class FitRecorder:
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
     """Return sentences on what the folds do not take into account."""
-    from distsms.data import duplicates
+    from distsms.data.groupby import doubles_warning
     from distsms.selection import folds
 
     by = identity["folds_by"]
     applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
-    warning = "" if by == "doubles" else duplicates.warning(manifest.doubles, manifest.n)
+    warning = doubles_warning(manifest, by)
     return [f"Note: {folds.CAVEATS[kind]}." for kind in applying] + [f"Warning: {warning}."] * bool(warning)
 
 

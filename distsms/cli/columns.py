@@ -11,52 +11,47 @@ from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 
 BITS = 16
 """A hashed column gets 2^BITS features, unless the user gives another exponent."""
-WIDTH, NAME_WIDTH, MOST_SHOWN = 80, 28, 40
+WIDTH, NAME_WIDTH, MOST_SHOWN = 80, 28, 15
 """The largest numbers of characters in a line, of characters in a name, and of lines in the list of columns."""
+MOST_NAMED = 5
+"""A note that is true of more columns than this names only the first of them."""
+
+
+def add_list(parser: argparse._ActionsContainer, name: str, text: str, metavar: str = "COLUMN", **more: Any) -> None:
+    """Add an option for columns. They may be separated by spaces or commas, and the option may be repeated."""
+    parser.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text, **more)
 
 
 def add_column_options(parser: argparse._ActionsContainer) -> None:
     """Add the options that say what the columns of a table contain."""
-    parser.add_argument(
+    add_list(
+        parser,
         "--categorical",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="COLUMN",
-        help="Take these columns of a table for categories, such as codes that are written as numbers.",
+        "Take these columns of a table for categories, such as codes that are written as numbers. Here and in the"
+        " other options for columns, several are written as a,b or a b.",
     )
-    parser.add_argument(
-        "--numeric",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="COLUMN",
-        help="Take these columns for numbers, also if they look like ids.",
-    )
-    parser.add_argument(
+    add_list(parser, "--numeric", "Take these columns for numbers, also if they look like ids.")
+    add_list(
+        parser,
         "--date",
-        nargs="+",
-        action="extend",
-        default=[],
-        type=_date,
-        metavar="COLUMN[:FORM]",
-        help="Take these columns for dates, written in the FORM of strptime, such as day:%%d.%%m.%%Y (default: as"
+        "Take these columns for dates, written in the FORM of strptime, such as day:%%d.%%m.%%Y (default: as"
         " 2024-05-31 or 2024-05-31T12:30:00, which needs no option).",
+        "COLUMN[:FORM]",
+        type=_date,
     )
-    parser.add_argument(
+    add_list(
+        parser,
         "--hash",
-        nargs="+",
-        action="extend",
-        default=[],
+        "Keep these columns of text, ids or very many categories: each word (or value) adds 1 or -1 to one of"
+        f" 2^BITS features (default: {BITS}). From 20 bits on, training takes more than 1 GiB of memory.",
+        "COLUMN[:BITS]",
         type=_hash,
-        metavar="COLUMN[:BITS]",
-        help="Keep these columns of text, ids or very many categories: each word (or value) adds 1 or -1 to one of"
-        f" 2^BITS features (default: {BITS}).",
     )
     parser.add_argument(
         "--min-count",
@@ -79,10 +74,11 @@ def column_options(args: argparse.Namespace) -> ColumnOptions:
     from distsms.data.formats.column_options import ColumnOptions
     from distsms.errors import InputError
 
-    for name, given in (("date", args.date), ("hash", args.hash)):
+    hashed = [pair for pairs in args.hash for pair in pairs]
+    for option, given in (("date", args.date), ("hash", hashed)):
         if len({column for column, _ in given}) < len(given):
-            raise InputError(f"--{name}: a column is named twice", everywhere=True)
-    columns = tuple(args.categorical), tuple(args.numeric), dict(args.date), dict(args.hash)
+            raise InputError(f"--{option}: a column is named twice", everywhere=True)
+    columns = tuple(args.categorical), tuple(args.numeric), dict(args.date), dict(hashed)
     return ColumnOptions(*columns, args.min_count)
 
 
@@ -91,43 +87,60 @@ def _date(text: str) -> tuple[str, str | None]:
     return (found[1], found[2]) if found else (text, None)
 
 
-def _hash(text: str) -> tuple[str, int]:
-    found = re.fullmatch(r"(.*):([0-9]{1,9})", text, re.DOTALL)
-    return (found[1], int(found[2])) if found else (text, BITS)
+def _hash(text: str) -> list[tuple[str, int]]:
+    parts = re.sub(r"(:[0-9]{1,9}),", r"\1\n", text).split("\n")  # a:10,b:12 has two parts, and a,b:12 has one
+    found = [re.fullmatch(r"(.*):([0-9]{1,9})", part) for part in parts]
+    return [(pair[1], int(pair[2])) if pair else (part, BITS) for part, pair in zip(parts, found, strict=True)]
 
 
 def format_columns(reports: Sequence[ColumnReport]) -> str:
     """Return a list that says how each column is used, followed by notes on columns that look wrong.
 
-    No line is longer than `WIDTH`. If there are more than `MOST_SHOWN` columns, the list leaves out columns of numbers
-    without notes.
+    No line is longer than `WIDTH`. If there are more than `MOST_SHOWN` columns, the list shows those with notes first,
+    and then those that are not numbers, and says how many others there are of each kind. A question mark behind the
+    kind points to a note. Columns with the same note share it.
     """
     import textwrap
+    from collections import Counter
 
-    shown = list(reports)
-    if len(shown) > MOST_SHOWN:
-        shown = [report for report in shown if report.taken_for != "number" or report.notes][:MOST_SHOWN]
-    lines = [f"{'column':<{NAME_WIDTH}}  {'taken for':<9}  {'values':>11}  {'missing':>11}  {'features':>9}"]
+    first = sorted(reports, key=lambda report: (not report.notes, report.taken_for == "number"))[:MOST_SHOWN]
+    listed = {report.name for report in first}
+    shown = [report for report in reports if report.name in listed]
+    lines = [f"{'column':<{NAME_WIDTH}}  {'type':<10}  {'values':>11}  {'missing':>11}  {'features':>9}"]
     for report in shown:
         values = f"{'' if report.exact else '~'}{report.values:,}"
         features = f"{report.features:,}" if report.features else "left out"
+        taken_for = f"{report.taken_for} ?" if report.features and report.notes else report.taken_for
         lines.append(
-            f"{shorten(report.name):<{NAME_WIDTH}}  {report.taken_for:<9}  {values:>11}  {report.missing:>11,}"
-            f"  {features:>9}"
+            f"{shorten(report.name):<{NAME_WIDTH}}  {taken_for:<10}  {values:>11}  {report.missing:>11,}  {features:>9}"
         )
-    if rest := len(reports) - len(shown):
-        what = "more columns" if len(shown) >= MOST_SHOWN else "columns of numbers"
-        lines.append(f"and {rest:,} {what}, {sum(report.features for report in reports):,} features in all")
-    for report in shown:
-        for note in report.notes:
-            lines += textwrap.wrap(
-                f"{printable(report.name)}: {note}",
-                WIDTH,
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_on_hyphens=False,
-            )
+    if rest := Counter(report.taken_for for report in reports if report.name not in listed):
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in rest.items())
+        in_all = sum(report.features for report in reports)
+        lines.append(f"... and {rest.total():,} more ({kinds}); {in_all:,} features in all")
+    for text, told in _notes(reports).items():
+        lines += textwrap.wrap(
+            f"{_listed(told)}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
     return "\n".join(lines)
+
+
+def _notes(reports: Sequence[ColumnReport]) -> dict[str, list[str]]:
+    """Return the notes, each with the names of its columns. A note of several columns says COLUMN for their names."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for report in reports:
+        name = re.escape(report.name)
+        for note in report.notes:
+            key = re.sub(rf"(--[a-z-]+) {name}(?![\w-])", r"\1 COLUMN", note)
+            alike.setdefault(key, []).append((printable(report.name), note))
+    return {
+        printable(found[0][1] if len(found) == 1 else key): [name for name, _ in found] for key, found in alike.items()
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def shorten(name: str) -> str:

@@ -29,8 +29,8 @@ seconds of a run do not include loading, a few evaluations to warm up, and scori
 gets table.md, table.csv, figures/ and a folder with trace and result for each run.
 
 If you give the same command line again, it keeps finished runs and makes the others; a run that was stopped or killed
-begins anew. If you add lambdas, solvers or smoothings, their runs are added. If you give larger limits, those runs that
-a smaller limit ended are repeated.
+starts from the beginning. If you add lambdas, solvers or smoothings, their runs are added. If you give larger limits,
+those runs that a smaller limit ended are repeated.
 
 exit codes:
   0 all runs have ended   1 error   2 usage   7 the J of one run is below a lower bound that another run proved
@@ -157,7 +157,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             say(line)
     test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
     about = {"host": os.uname().nodename, "versions": versions()}
-    step, _ = choose_step(args.step, manifest.p, comm.size, all(one.traits.spreadable for one in settings.values()))
+    step, _ = choose_step(args.step, manifest.p, comm.size)
     runner = Runner(block, test, args.ordering, folder, comm, signals.wanted, about, step)
     stopped = _run_cells(settings, runner, say)
     runner.close()

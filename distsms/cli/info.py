@@ -116,7 +116,7 @@ def _refuse_other_folder(path: str) -> None:
     if checkpoint.exists(Path(path)):
         raise InputError(
             f"{path}: is a checkpoint folder, neither a data set nor a model; `distsms train --checkpoint {path} "
-            "--resume` goes on from it"
+            "--resume` continues from it"
         )
     for name, what in FOLDERS.items():
         if Path(path, name).is_file():

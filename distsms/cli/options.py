@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distsms.parallel.signals import StopSignals
 
 SOLVERS_HELP = (
-    "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is SciPy's L-BFGS, for machines without PETSc; "
+    "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method without PETSc; "
     "agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is the same"
     " with "
     "two planes and no quadratic program"
@@ -156,9 +156,8 @@ def solver_for(
     """
     from distsms.training.solver_choice import choose_solver
 
-    wanted = ["PETSc's options (after --)"] if args.solver_options else []
-    wanted += ["--step spread with lmvm"] if getattr(args, "step", "") == "spread" else []
-    solver, why = choose_solver(asked, measure, comm, lmvm_only=" and ".join(wanted))
+    options = "PETSc's options (after --)" if args.solver_options else ""
+    solver, why = choose_solver(asked, measure, comm, lmvm_only=options)
     if why:
         say(f"solver    {solver}: {why}")
     return solver

@@ -31,8 +31,8 @@ of all rows at the chosen lambda is then there already. All models are trained i
 data.
 
 Folds by rows have equal numbers of rows of each class, up to one row; they depend on --seed and the order of the rows.
-Folds by groups or doubles (equal rows) are as even as the groups allow. For K folds by time the rows are cut into K + 1
-blocks in the order of time: each block but the first evaluates the models that are trained on all blocks before it.
+Folds by groups or doubles (duplicate rows) are as even as the groups allow. For K folds by time the rows are cut into K
++ 1 blocks in the order of time: each block but the first evaluates the models that are trained on all blocks before it.
 Folds do not depend on the number of ranks.
 
 The rule one-se starts at the best lambda, and takes the largest lambda up to which all means are within one standard
@@ -131,7 +131,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         "--folds-by",
         choices=BY,
         help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms"
-        " shard --group`, doubles rows that are equal; with time, models are evaluated on rows that come later"
+        " shard --group`, doubles duplicate rows; with time, models are evaluated on rows that come later"
         " than those they are trained on (default: groups where the data have them, else rows).",
     )
     parser.add_argument(
@@ -369,10 +369,10 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
 
 def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
     """Return warnings on what the folds do not take into account."""
-    from distsms.data import duplicates
+    from distsms.data.groupby import doubles_warning
 
-    told = duplicates.warning(manifest.doubles, manifest.n) if problem.folds and problem.folds_by != "doubles" else ""
-    return [told] if told else []
+    text = doubles_warning(manifest, problem.folds_by) if problem.folds else ""
+    return [text] if text else []
 
 
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:

@@ -37,11 +37,14 @@ class TrainingProgress:
         Where to write; None writes nothing.
     live : bool
         Whether the stream is a terminal that a person watches.
+    brief : bool
+        Whether a log has the first of the first ten lines only.
     """
 
-    def __init__(self, stream: TextIO | None, live: bool = False) -> None:
+    def __init__(self, stream: TextIO | None, live: bool = False, brief: bool = False) -> None:
         self._stream = stream
         self._live = live
+        self._brief = brief
         self._last_time = 0.0
         self._pending: State | None = None
         if stream is not None:
@@ -52,7 +55,7 @@ class TrainingProgress:
         if self._stream is None:
             return
         now = time.monotonic()
-        step = 10 ** max(0, int(math.log10(state.evaluation)))
+        step = 10 ** max(int(self._brief), int(math.log10(state.evaluation)))
         due = now - self._last_time > (0.1 if self._live else 10.0)
         self._pending = state
         if due or (not self._live and state.evaluation % step == 0):
@@ -76,7 +79,7 @@ class TrainingProgress:
     def _print(self, text: str) -> None:
         try:
             print(text, end="", file=self._stream, flush=True)
-        except OSError:  # whoever read the output has gone; the run goes on
+        except OSError:  # the reader of the output has gone; the run continues
             self._stream = None
 
 
@@ -135,9 +138,34 @@ class Progress:
         padded = f"\r{line.ljust(len(self._shown))}" if self._live else f"{line}\n"
         try:
             print(padded if line or not self._live else f"{padded}\r", end="", file=self._stream, flush=True)
-        except OSError:  # whoever read the output has gone; the task goes on
+        except OSError:  # the reader of the output has gone; the task continues
             self._stream = None
         self._shown = line
+
+
+class TaskProgress:
+    """Shows the progress of several tasks, one after the other, each as a `Progress`, on the root.
+
+    Parameters
+    ----------
+    speaks : bool
+        Whether it shows anything: on the root, without --quiet.
+    """
+
+    def __init__(self, speaks: bool) -> None:
+        self._speaks, self._task = speaks, ""
+        self._progress = Progress("", "", None)
+
+    def __call__(self, task: str, unit: str, done: float, of: float) -> None:
+        """Show that `done` of `of` units of a task are done; another task than before begins a new line."""
+        if task != self._task or not done:
+            self.close()
+            self._task, self._progress = task, Progress.on_root(task, unit, self._speaks)
+        self._progress(done, of)
+
+    def close(self) -> None:
+        """Remove the line from a terminal."""
+        self._progress.close()
 
 
 FEW_RANKS = 6

@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading(parser)
     add_threads(parser)
     add_old_names(parser, on="test", out="output")
+    parser.set_defaults(shown={})
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -93,7 +94,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
             trace, note, names, *selection = more
             about = trace, note, names, heads, *selection
-            data = sections.ReportData(evaluated, args.test, args.level, curve, histogram, *about)
+            rows_name = args.shown.get(args.test, args.test)
+            data = sections.ReportData(evaluated, rows_name, args.level, curve, histogram, *about)
             _write(args, *sections.compose(data))
     return EXIT_OK
 

@@ -5,25 +5,28 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.columns import add_column_options, column_options, format_columns
+from distsms.cli.columns import add_column_options, add_list, column_options, format_columns
 from distsms.cli.types import BY, add_compress, add_old_names, add_output_folder, count, shares, whole
 from distsms.errors import EXIT_OK, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from distsms.cli.terminal import Speaker
+    from distsms.data.formats.column_options import ColumnReport
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
 
 NAME = "shard"
-MOSTLY = 0.8  # from this share of positive rows on, the wrong label may have been taken for the positive one
+MOSTLY = 0.8  # from this share of positive rows on, the wrong label may have been used as the positive one
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
 The format follows from the end of the name: .csv and .tsv (also followed by .gz, .bz2, .xz or .zst), .parquet and .pq,
 .npy, .npz (of NumPy, or a CSR matrix of SciPy) and .h5ad. Every other file is read as svmlight text. CSV and Parquet
 need pyarrow (pip install 'distsms[tables]').
 
-In tables, --label names the column of labels. Before the rows are written, a list shows what every other column is
-taken for. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
+In tables, --label names the column of labels. Before the rows are written, a list shows how every other column is
+treated. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
 becomes a number and features for month, weekday and hour. Ids and text are left out unless --hash names them. A missing
 number is replaced by the mean of its column; each column with missing values also gets a feature that says where they
 are missing. These rules are kept with the data set and in the model, so that later tables are read in the same way.
@@ -65,14 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help="The column with names of the rows. They are kept, and `distsms predict` writes them.",
     )
-    parser.add_argument(
-        "--drop",
-        nargs=1,
-        action="extend",
-        default=[],
-        metavar="COLUMN",
-        help="Leave out this column of a table. May be repeated.",
-    )
+    add_list(parser, "--drop", "Leave out these columns of a table.")
     parser.add_argument(
         "--group",
         metavar="COLUMN",
@@ -85,14 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The column with the time of each row, as numbers or dates. It is kept for folds and splits, and is not a"
         " feature.",
     )
-    parser.add_argument(
-        "--keep",
-        nargs=1,
-        action="extend",
-        default=[],
-        metavar="COLUMN",
-        help="Use this column, which --group or --time names, as a feature, too. May be repeated.",
-    )
+    add_list(parser, "--keep", "Use these columns, which --group or --time names, as features, too.")
     add_column_options(parser)
     parser.add_argument(
         "--normalize",
@@ -115,8 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split-by",
         choices=BY,
-        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles rows"
-        " that are equal; with time the last part has the latest rows (default: groups with --group, time with"
+        help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles"
+        " duplicate rows; with time the last part has the latest rows (default: groups with --group, time with"
         " --time alone, else rows).",
     )
     parser.add_argument(
@@ -159,21 +148,34 @@ def _check(args: argparse.Namespace) -> None:
         args.output = args.folder
 
 
-def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Convert the files, and print what they contain. **Collective.**"""
+def run(args: argparse.Namespace, comm: Communicator, brief: bool = False) -> int:
+    """Convert the files, and print what they contain. **Collective.**
+
+    With `brief`, only the list of columns, the sizes of the parts, and warnings are printed.
+    """
     import time
     from pathlib import Path
 
     from distsms.cli.options import speaker
-    from distsms.cli.progress import Progress
+    from distsms.cli.progress import TaskProgress
     from distsms.data.convert import convert
+    from distsms.data.groupby import doubles_warning
     from distsms.data.shards.dataset import read_manifest
     from distsms.data.splits import Splitter, usual_split
     from distsms.utils.formatting import format_bytes
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
-    progress = Progress.on_root("writing", "shards", verbose)
+    progress = TaskProgress(verbose)
+
+    def show_text(text: str) -> None:
+        progress.close()
+        if verbose:
+            print(text, flush=True)
+
+    def show(reports: Sequence[ColumnReport]) -> None:
+        show_text(format_columns(reports))
+
     if args.split_by and args.split is None:
         raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
     by = args.split_by or usual_split(args.group, args.time)
@@ -193,8 +195,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         args.like,
         split,
         args.compression,
-        lambda reports: None if args.quiet else print(format_columns(reports), flush=True),
-        lambda text: None if args.quiet else print(text, flush=True),
+        show,
+        show_text,
         columns=column_options(args),
         decimal=args.decimal,
         label=args.label,
@@ -211,24 +213,43 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         n_bytes = sum(file["bytes"] for file in manifest.source)
         parts = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
         for part in parts:
-            _print_summary(part, args.positive is not None, say)
+            if not brief:
+                _print_summary(part, say)
+            for warning in _warnings(part, args.positive is not None):
+                say.warn(warning)
+        if brief and len(parts) == 2:
+            say(f"rows      {_describe_parts(*parts)}")
         if manifest.split is not None and (left := manifest.split["of"] - sum(part.n for part in parts)):
             say(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
-        say(
-            f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
-            f"{format_bytes(n_bytes / seconds)}/s"
-        )
+        if not brief:
+            say(
+                f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
+                f"{format_bytes(n_bytes / seconds)}/s"
+            )
+            for part in parts[:1]:
+                if doubles := doubles_warning(part):
+                    say.warn(doubles)
     say.close()
     return EXIT_OK
 
 
-def _print_summary(manifest: Manifest, positive_named: bool, say: Speaker) -> None:
-    """Print what a data set contains, and what is odd about it."""
+def _describe_parts(train: Manifest, test: Manifest) -> str:
+    """Return how many rows are to train with and how many are held out, and how these were chosen."""
+    from distsms.data.groupby import describe
+
+    by = (train.split or {}).get("by", "rows")
+    how = {"rows": "at random", "groups": "by whole groups", "doubles": "at random, equal rows together"}
+    if by == "time":
+        return f"{train.n:,} to train, and the latest {test.n:,} held out to test ({describe(test)['time']})"
+    return f"{train.n:,} to train, and {test.n:,} held out to test, {how[by]}"
+
+
+def _print_summary(manifest: Manifest, say: Speaker) -> None:
+    """Print what a data set contains."""
     from distsms.cli.progress import describe_files
     from distsms.data.groupby import describe
-    from distsms.data.labels import format_labels, original_labels
 
-    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    names = {sign: _label_names(manifest, sign) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
     say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
     say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
@@ -245,16 +266,30 @@ def _print_summary(manifest: Manifest, positive_named: bool, say: Speaker) -> No
         say(f"  split     by {manifest.split.get('by', 'rows')}: {manifest.n} of {manifest.split['of']} rows")
     say(f"  files     {describe_files(manifest)}")
     for name, description in describe(manifest).items():
-        say(f"  {name:<9} {description}")
+        if name != "warning":
+            say(f"  {name:<9} {description}")
+
+
+def _warnings(manifest: Manifest, positive_named: bool) -> list[str]:
+    """Return what is odd about the labels and the split of a data set."""
+    found = []
     if not (manifest.n_pos and manifest.n_neg):
-        say("  warning   there is only one class: such data can be scored, but not be used to train or to evaluate")
+        found.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
     elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
-        say(
-            f"  warning   {manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {names['+1']}); if "
-            f"you look for the rare class, name its label: --positive {names['-1']}"
+        positive, negative = (_label_names(manifest, sign) for sign in ("+1", "-1"))
+        found.append(
+            f"{manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {positive}); if you look for the "
+            f"rare class, name its label: --positive {negative}"
         )
     if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
-        say(
-            "  warning   whole groups were held out, so some training rows are later than test rows; "
-            "--split-by time holds out the latest rows"
+        found.append(
+            "whole groups were held out, so some training rows are later than test rows; --split-by time holds out the "
+            "latest rows"
         )
+    return found
+
+
+def _label_names(manifest: Manifest, sign: str) -> str:
+    from distsms.data.labels import format_labels, original_labels
+
+    return format_labels(original_labels(manifest.label_map, sign))

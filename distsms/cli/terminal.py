@@ -63,6 +63,11 @@ def unfailing_stderr() -> TextIO:
     return io.TextIOWrapper(buffered, sys.stderr.encoding, "backslashreplace", line_buffering=True)
 
 
+def fold(text: str) -> str:
+    """Return a text for standard error: its lines fit the terminal. In a log they stay long, unless COLUMNS is set."""
+    return wrap(text, terminal_width()) if sys.stderr.isatty() or os.environ.get("COLUMNS") else text
+
+
 class Speaker:
     """Prints lines at once, but keeps those that begin with "warning", and prints each of these once, at the end.
 

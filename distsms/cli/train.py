@@ -21,6 +21,7 @@ from distsms.cli.options import (
     solver_for,
     speaker,
 )
+from distsms.cli.terminal import fold
 from distsms.cli.types import duration, measure, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
@@ -52,9 +53,10 @@ The best model so far is written with its proved gap, unless the exit code is 1,
 
 Words after -- go to PETSc (solver lmvm only), for example: -- -tao_ls_type armijo -tao_monitor
 
-A run that was stopped or killed can go on from its last checkpoint. With --checkpoint FOLDER --resume, the same command
-line first starts the run, and later resumes it. Evaluations and seconds are counted over all starts, and the trace is
-continued. Data, measure, lambda and method must stay the same; limits, outputs and the number of ranks may change.
+A run that was stopped or killed can continue from its last checkpoint. With --checkpoint FOLDER --resume, the same
+command line first starts the run, and later resumes it. Evaluations and seconds are counted over all starts, and the
+trace is continued. Data, measure, lambda and method must stay the same; limits, outputs and the number of ranks may
+change.
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
 makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),
@@ -135,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="C",
         help="Keep the smoothing fixed at the paper's mu = C epsilon/D; the paper takes C = 10. Without this option the"
-        " smoothing is reduced as the run goes on.",
+        " smoothing is reduced during the run.",
     )
     how.add_argument(
         "--solver",
@@ -161,7 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep.add_argument(
         "--resume",
         action="store_true",
-        help="Go on from the newest checkpoint in the folder of --checkpoint; start anew if there is none.",
+        help="Continue from the newest checkpoint in the folder of --checkpoint; without one, start at the beginning.",
     )
     parser.add_argument(
         "--ignore-new-features",
@@ -182,7 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
     )
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=_check)
+    parser.set_defaults(check=_check, shown={}, brief=False)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -239,8 +241,15 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(f"lambda    {stored:g}, that of the run that is resumed")
     elif hint:
         say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
-    checked = {"check": None if args.no_check else rocarea_check.check, "hold_out": not args.test}
-    options = RunOptions(args.memory, args.checkpoint, args.resume, args.trace, signals.wanted, **checked)
+    options = RunOptions(
+        args.memory,
+        args.checkpoint,
+        args.resume,
+        args.trace,
+        signals.wanted,
+        check=None if args.no_check else rocarea_check.check,
+        hold_out=not args.test,
+    )
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
     observer.close()
@@ -254,18 +263,21 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say(line)
     say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
     if args.test:
+        test_name = args.shown.get(args.test, args.test)
         gc.collect()  # the memory of the training rows is needed for the test rows
         with trained.clock.phase("test"):
             quick = trained.rocarea_model(saved)
             with trained.reading:
                 judged = [saved, *([quick] if quick else [])]
                 test = scoring.score(judged, args.test, comm, inputs.InputOptions(args.ignore_new_features))
-            on_test = headline_measures(task.measure, *test.counted_scores(), trained.threshold, comm)
+            scores, labels = test.counted_scores()
+            on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm)
+            trained.judge_test(on_test, labels, chosen is not None, comm)
             if quick:
-                trained.compare(test, args.test, comm)
-                saved.info.update(trained.findings())
+                trained.compare(test, test_name, comm)
+            saved.info.update(trained.findings())
         saved.info["test"] = on_test
-        say(f"  test      {text.describe_measures(on_test)}   ({args.test})")
+        say(f"  test      {text.describe_measures(on_test)}" + ("" if args.shown else f"   ({test_name})"))
     for warning in trained.warnings():
         say.warn(warning, "red" if trained.vacuous else "yellow")
     usage = trained.usage(comm)
@@ -277,9 +289,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     say.close()
     if args.quiet and comm.is_root:
         if result.status.exit_code:
-            print(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}", file=sys.stderr)
+            print(fold(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}"), file=sys.stderr)
         for warning in trained.warnings():
-            print(f"distsms train: warning: {warning}", file=sys.stderr)
+            print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return trained.exit_code
 

@@ -90,16 +90,18 @@ class TrainingFiles:
         `code` is the exit code of the training.
         """
         from distsms import cli
+        from distsms.data import frames
         from distsms.inference import model
 
         with comm.fail_together():
             if comm.is_root and args.shards is None:  # the shards are temporary; name the files instead
                 trained = model.load(args.output)
-                trained.info["data"]["directory"] = ", ".join(self.names)
+                trained.info["data"]["directory"] = frames.short_list(self.names)
                 model.save(args.output, trained)
         if self.report is None or code == EXIT_REQUEUE:
             return
         asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report])
+        asked.shown = args.shown
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 asked.run(asked, comm)
@@ -126,7 +128,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
     from distsms.data.shards.dataset import read_manifest
     from distsms.inference import model
 
-    several, report = frames.on_several_hosts(comm), None
+    several, report, shown = frames.on_several_hosts(comm), None, {}
     with comm.fail_together():
         _check_folder(args, several)
         if args.split and (args.test or len(args.split) != 2):
@@ -142,9 +144,14 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         base = args.shards
         if base is None:
             base = os.path.join(held.enter_context(frames.folder_of_all(comm)), Path(names[0]).name)
+            whole = frames.short_list(names)
+            shown = {os.path.join(base, "train"): whole, os.path.join(base, "test"): f"test rows of {whole}"}
+            shown |= {base: whole}
+        held.enter_context(frames.renaming(shown))
         args.data = base if args.test else os.path.join(base, "train")
         if not args.test:
             args.test = os.path.join(base, "test")
+        args.shown, args.brief = shown, not args.usage
         with _interruptible():
             _make_shards(args, names, base, comm)
         with comm.fail_together():
@@ -215,7 +222,7 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
         if name in asked:
             setattr(asked, name, getattr(args, name))
     asked.quiet = args.quiet
-    shard.run(asked, comm)
+    shard.run(asked, comm, brief=args.brief)
 
 
 @contextlib.contextmanager

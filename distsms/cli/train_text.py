@@ -10,6 +10,8 @@ from typing import Any
 from distsms.cli import progress
 from distsms.cli.options import rows_held
 from distsms.cli.terminal import is_watched
+from distsms.data.groupby import doubles_warning
+from distsms.data.labels import format_labels, original_labels
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
@@ -24,8 +26,13 @@ from distsms.utils.formatting import format_objective
 from distsms.utils.typing import Floats
 
 
-def describe_task(name: str, task: TrainingTask, manifest: Manifest, step: str, ranks: int) -> list[str]:
-    """Return lines that describe the data, the problem and the method; `name` is how the user named the data."""
+def describe_task(
+    name: str, task: TrainingTask, manifest: Manifest, step: str, ranks: int, brief: bool = False
+) -> list[str]:
+    """Return lines that describe the data, the problem and the method; `name` is how the user named the data.
+
+    With `brief` they leave out the method, and what a list of the columns has said before.
+    """
     settings, bias = task.settings, task.bias
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
     history, planes = settings.history_within(longest), settings.planes_within(longest)
@@ -35,14 +42,19 @@ def describe_task(name: str, task: TrainingTask, manifest: Manifest, step: str, 
     up_to = "up to " if planes > settings.planes else ""
     constant = f", a constant feature of {bias:g}" if bias else ""
     kind = manifest.normalization.kind
+    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    labels = {sign: f" ({name})" if brief and name else "" for sign, name in names.items()}
+    shards = f", {manifest.nnz} nonzeros, {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}"
     lines = [
-        f"data      {name}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros,"
-        f" {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}",
-        f"          {manifest.n_pos} positive, {manifest.n_neg} negative rows"
+        f"data      {name}: {manifest.n} {'training ' * brief}rows, {manifest.p} columns{'' if brief else shards}",
+        f"          {manifest.n_pos} positive{labels['+1']}, {manifest.n_neg} negative{labels['-1']} rows"
         f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)" + (f"; normalized: {kind}" if kind != "none" else ""),
         f"problem   {task.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.describe_target()}",
-        f"method    {settings.solver}, {up_to}{kept}, {smoothing}",
     ]
+    if not brief:
+        lines.append(f"method    {settings.solver}, {up_to}{kept}, {smoothing}")
+    if warning := doubles_warning(manifest):
+        lines.append(f"warning   {warning}")
     if task.measure.k not in (None, manifest.n_pos):
         lines.append(
             f"warning   K is not n+ = {manifest.n_pos}, the number of positive rows: then a shift of all scores lowers"
@@ -73,8 +85,10 @@ class TrainingNarrator(TrainingObserver):
 
     def planned(self, plan: Plan, notes: list[str]) -> None:
         assert self._task.manifest is not None
-        task_lines = describe_task(self._args.data, self._task, self._task.manifest, plan.step, plan.ranks)
-        for line in [*task_lines, *plan.describe(self._args.usage), *notes]:
+        args, manifest = self._args, self._task.manifest
+        name = args.shown.get(args.data, args.data)
+        task_lines = describe_task(name, self._task, manifest, plan.step, plan.ranks, args.brief)
+        for line in [*task_lines, *([] if args.brief else plan.describe(args.usage)), *notes]:
             self._say(line)
 
     def loaded(self, block: DataBlock, vectors: Vectors) -> None:
@@ -84,7 +98,7 @@ class TrainingNarrator(TrainingObserver):
             self._say(f"vectors   {vectors.describe()}")
         self._say("")
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
-        self._progress = progress.TrainingProgress(stream, live=is_watched(sys.stdout))
+        self._progress = progress.TrainingProgress(stream, is_watched(sys.stdout), self._args.brief)
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
@@ -110,8 +124,12 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
         *files,
     ]
     if result.status.exit_code == EXIT_REQUEUE:
-        how = "the same line with --resume" if args.checkpoint else f"--init {args.output}, for want of a --checkpoint"
-        lines.append(f"  go on     {how}")
+        how = (
+            "the same line with --resume"
+            if args.checkpoint
+            else f"--init {args.output}, since there is no --checkpoint"
+        )
+        lines.append(f"  continue  {how}")
     return lines
 
 

@@ -16,10 +16,10 @@ from scipy import sparse
 
 from distsms.data import duplicates, row_metadata
 from distsms.data.formats import text_files
-from distsms.data.formats.base import Reader, ReadOptions
+from distsms.data.formats.base import Meter, Reader, ReadOptions
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
-from distsms.data.formats.rows import RowBlock, combined
+from distsms.data.formats.rows import RowBlock, RowRange, combined
 from distsms.data.groupby import group_statistics
 from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, interpret, to_signs
@@ -49,7 +49,6 @@ class OutputOptions(NamedTuple):
     dtype: str = "float64"
     compression: str = "none"
     normalize: str | None = None  # None: "standard" for tables, else "none"
-    progress: Callable[[int, int], None] = lambda done, of: None
     split: Splitter | None = None
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None
     say: Callable[[str], None] = lambda text: None
@@ -75,7 +74,7 @@ def convert(
     n_features: int | None = None,
     dtype: str = "float64",
     overwrite: bool = False,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[str, str, float, float], None] = lambda task, unit, done, of: None,
     normalize: str | None = None,
     like: str | os.PathLike[str] | None = None,
     split: Splitter | None = None,
@@ -110,7 +109,8 @@ def convert(
     overwrite : bool
         Whether to replace a data set that is there already.
     progress : callable
-        Is called with two numbers: how many shares this rank has written, and how many it has to write.
+        Is called with what is being done, what is counted ("MiB" or "rows"), how much of it this rank has done, and
+        how much it has to do.
     normalize : str, optional
         A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none".
     like : path, optional
@@ -142,22 +142,14 @@ def convert(
     Memory of a rank: twice the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
     have groups, and 8 more if they have times.
     """
-    options = ReadOptions(zero_based=zero_based, positive=positive, **read_options)
-    if wrong := set(options.keep) - set(options.metadata_columns):
-        raise InputError(
-            f"--keep {sorted(wrong)[0]}: only the columns of --group and --time can be kept", everywhere=True
-        )
+    options = ReadOptions(zero_based=zero_based, positive=positive, meter=Meter(progress), **read_options)
     if options.label is not None and options.label in options.metadata_columns:
         raise InputError(f"--group or --time {options.label}: that column is the label", everywhere=True)
-    if wrong := set(options.drop) & set(options.metadata_columns):
-        raise InputError(
-            f"--drop {sorted(wrong)[0]}: the column of --group or --time is not a feature anyway", everywhere=True
-        )
     if split is not None and split.by == "groups" and options.group is None:
         raise InputError(
             "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
         )
-    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, progress, split, show_columns, say)
+    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, split, show_columns, say)
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
@@ -219,7 +211,8 @@ def _convert(
     given: normalization.Normalization | None,
 ) -> dataset.Manifest:
     """Read, write and publish the shares. Collective. `given` is the normalization, if it is known."""
-    staged, highest = _stage_all(reader, sum(file["bytes"] for file in source), directory, comm, output)
+    n_bytes = sum(file["bytes"] for file in source)
+    staged, highest = _stage_all(reader, n_bytes, directory, comm, output, options.meter)
     found = {float(label) for block in staged for label in block.values[: MAX_LABELS + 1]}
     labels_of, columns_of, counts = zip(
         *comm.allgather((found, highest.columns, sum(block.shard.rows for block in staged))), strict=True
@@ -235,7 +228,7 @@ def _convert(
     if output.split is not None:
         part_of = _part_of(staged, sum(counts[: comm.rank]), output.split, comm)
         with comm.fail_together():
-            parts = _divide(staged, part_of, folders)
+            parts = _divide(staged, part_of, folders, options.meter)
     sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
         kind = output.normalize or ("none" if reader.reports is None else "standard")
@@ -272,7 +265,7 @@ def _convert(
 
 
 def _stage_all(
-    reader: Reader, n_bytes: int, directory: Path, comm: Communicator, output: OutputOptions
+    reader: Reader, n_bytes: int, directory: Path, comm: Communicator, output: OutputOptions, meter: Meter
 ) -> tuple[list[_Staged], HighestColumn]:
     """Write this rank's rows to staged shards; return these and the highest column that they use. Collective."""
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
@@ -280,8 +273,8 @@ def _stage_all(
     staged, highest = list[_Staged](), HighestColumn()
     comm.root_first(lambda: duplicates.hash_rows(sparse.csr_matrix((1, 1))))  # compiles its kernel
     with comm.fail_together():
-        output.progress(0, len(mine))
-        for done, k in enumerate(mine):
+        meter.begin("writing the shards", [part for k in mine for part in shares[k]])
+        for k in mine:
             number = k
             for rows in combined(reader.read(shares[k]), SHARD_BYTES):
                 highest.add(rows, shares[k])
@@ -289,7 +282,6 @@ def _stage_all(
                 staged.append(_stage(rows, directory, number, output, reader.has_ids))
                 number += len(shares)
                 del rows  # before the next ones are read
-            output.progress(done + 1, len(mine))
     return staged, highest
 
 
@@ -308,10 +300,11 @@ def _part_of(staged: Sequence[_Staged], first: int, split: Splitter, comm: Commu
 
 
 def _divide(
-    staged: Sequence[_Staged], part_of: Sequence[NDArray[np.uint8]], folders: Sequence[Path]
+    staged: Sequence[_Staged], part_of: Sequence[NDArray[np.uint8]], folders: Sequence[Path], meter: Meter
 ) -> list[list[_Staged]]:
     """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards."""
     parts: list[list[_Staged]] = [[] for _ in folders]
+    meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
     for block, part in zip(staged, part_of, strict=True):
         X, ids = dataset.staged_rows(block.shard)
         for k, folder in enumerate(folders):
@@ -323,6 +316,7 @@ def _divide(
                 )
                 parts[k].append(_Staged(shard, block.values, block.codes[rows], block.hashes[rows], metadata))
         block.shard.path.unlink()
+        meter.add(block.shard.rows)
     return parts
 
 

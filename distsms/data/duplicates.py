@@ -2,7 +2,7 @@
 
 The hash has 64 bits and covers the columns and values of a row, with zeros left out. So it is the same from sparse and
 dense shards, and from float32 and float64 if the values are equal. Among n different rows, about n^2 / 2^65 pairs are
-taken for equal on average: for 1e8 rows, these are 3e-4 pairs.
+treated as equal on average: for 1e8 rows, these are 3e-4 pairs.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
         found[row] = _mix(total)
 
 
-def warning(found: Mapping[str, int] | None, n: int) -> str:
-    """Return a warning that folds by rows separate equal rows, or "" if there are too few of them to matter.
+def warning(found: Mapping[str, int] | None, n: int, by: str | None = None) -> str:
+    """Return a warning that a split by rows separates equal rows, or "" if there are too few of them to matter.
 
     Parameters
     ----------
@@ -66,13 +66,15 @@ def warning(found: Mapping[str, int] | None, n: int) -> str:
         The record "doubles" of the manifest.
     n : int
         The number of rows.
+    by : str, optional
+        How the rows were or will be divided. If it is "doubles", equal rows are together and there is no warning.
     """
-    if found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
+    if by == "doubles" or found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
         return ""
     return (
-        f"{found['rows'] / n:.1%} of the rows have an exact double: if a model was trained on it, the row may measure "
-        "what the model remembers. `distsms path --folds-by doubles` keeps equal rows together, and shows what "
-        "difference it makes"
+        f"{found['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
+        "among the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) "
+        "and `--folds-by doubles` (of `path` and `baseline`) keep equal rows together"
     )
 
 
@@ -80,8 +82,8 @@ def describe(found: Mapping[str, int], n: int) -> str:
     """Return a line for people about the equal rows among n rows."""
     if not found["rows"]:
         return "no row occurs twice"
-    text = f"{found['rows'] / n:.1%} of the rows have one: {found['different']} different rows, the most frequent one "
-    text += f"{found['largest']} times"
+    text = f"{found['rows'] / n:.1%} of the rows have a duplicate: {found['different']} different rows, "
+    text += f"the most frequent one occurs {found['largest']} times"
     if not found["contradicting"]:
         return f"{text}; their labels agree"
-    return f"{text}; the doubles of {found['contradicting']} rows have both labels"
+    return f"{text}; the duplicates of {found['contradicting']} rows have both labels"

@@ -36,6 +36,26 @@ def on_several_hosts(comm: Communicator) -> bool:
 
 
 @contextlib.contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """In the messages of InputErrors, replace the names of temporary files, which users do not know.
+
+    `names` has the texts to be replaced; the first that fits counts.
+    """
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        for temporary, name in names.items():
+            message = message.replace(temporary, name)
+        raise InputError(message, error.everywhere) from error
+
+
+def short_list(names: Sequence[str]) -> str:
+    """Return names as a text: all if there are at most three, else the first two and how many more."""
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more files"
+
+
+@contextlib.contextmanager
 def folder_of_all(comm: Communicator) -> Iterator[Path]:
     """Yield a temporary folder, which all ranks share, and which the root removes at the end. **Collective.**"""
     with contextlib.ExitStack() as held:
@@ -88,6 +108,7 @@ def as_data_sets(
         by = split_by or usual_split(reading.get("group"), reading.get("time"))
         parts = None if split is None else Splitter(tuple(split), seed, by)
         target = folder / "data" if shards is None else folder
+        held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
             convert(names, target, comm, split=parts, **reading)
         finally:
@@ -96,6 +117,19 @@ def as_data_sets(
             found = [target] if parts is None else [target / name for name in parts.names]
             sets = [read_manifest(path) for path in found]
         yield sets
+
+
+def _names_for_people(data: Any, names: Sequence[str], target: Path | None) -> dict[str, str]:
+    """Return what messages call temporary files: those of a table in memory, and the data sets in `target`."""
+    whole = "the table" if is_frame(data) else short_list(names)
+    found = {}
+    if target is not None:
+        parts = {f"/{part}": f" ({part})" for part in ("train", "test")} | {"": ""}
+        found = {f"{target}{folder}": f"{whole}{which}" for folder, which in parts.items()}
+    if is_frame(data):
+        found |= {name: f"the table of rank {rank}" for rank, name in enumerate(names)} if len(names) > 1 else {}
+        found |= {names[0]: whole} if len(names) == 1 else {}
+    return found
 
 
 def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path]:

@@ -148,6 +148,11 @@ def group_statistics(
     return found
 
 
+def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
+    """Return the warning of `duplicates.warning` for a data set; `by` says how it is divided into folds, if it is."""
+    return duplicates.warning(manifest.doubles, manifest.n, by or (manifest.split or {}).get("by"))
+
+
 def describe(manifest: Manifest) -> dict[str, str]:
     """Return lines for people about the groups, times and equal rows of a data set, as far as they are known."""
     lines, n = {}, manifest.n
@@ -157,6 +162,6 @@ def describe(manifest: Manifest) -> dict[str, str]:
         first, last = (format_time(time[end], time["kind"]) for end in ("first", "last"))
         lines["time"] = f"{time['column']}: {first} to {last}"
     if manifest.doubles:
-        lines["doubles"] = duplicates.describe(manifest.doubles, n)
-        lines |= {"warning": found} if (found := duplicates.warning(manifest.doubles, n)) else {}
+        lines["duplicates"] = duplicates.describe(manifest.doubles, n)
+        lines |= {"warning": found} if (found := doubles_warning(manifest)) else {}
     return lines

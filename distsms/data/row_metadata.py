@@ -27,7 +27,9 @@ NUMBERS, DATES = "numbers", "dates"
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
 NO_TIME = "expected a time: a number, or a date such as 2024-05-31 or 2024-05-31T12:30:00Z"
-TOO_LONG = "times are doubles, which cannot tell whole numbers of this size apart; subtract the first time from all"
+TOO_LONG = (
+    "times are stored as float64, which cannot distinguish whole numbers of this size; subtract the first time from all"
+)
 _WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -52,6 +52,17 @@ class Model:
     table: Table | None = None  # of the training data
     scale: NDArray[np.float64] | None = None  # (p,), of `normalization`
 
+    def __repr__(self) -> str:
+        """Return a line with the measure, lambda, the number of columns, and how good the model is."""
+        info = self.info
+        parts = [f"{info.get('measure', '?')}", f"{self.p} columns", f"{info.get('status', 'status unknown')}"]
+        parts[1:1] = [f"lambda={info['lambda']:g}"] if "lambda" in info else []
+        parts += [f"gap={info['gap']:.3g}"] if info.get("gap") is not None else []
+        for rows in ("training", "test"):
+            area = (info.get(rows) or {}).get("rocarea")
+            parts += [f"ROCArea {area:.4f} on the {rows} rows"] if area is not None else []
+        return f"<distsms.Model: {', '.join(parts)}>"
+
     @property
     def normalization(self) -> Normalization:
         """How the rows were normalized in training."""

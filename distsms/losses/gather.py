@@ -107,8 +107,8 @@ def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, fl
     O(n_q + n_x). Both arrays are walked down together. The window of q_i is the set of the x_j with 0 < t_ij < nu.
 
     The paper keeps the sums of a_j and a_j^2 over the window and computes those of t by subtraction, which loses digits
-    if the scores are large. This function keeps the sums of t and t^2 themselves, and updates them when it goes on to
-    the next q_i. So it loses no precision with scores of size 1e8.
+    if the scores are large. This function keeps the sums of t and t^2 themselves, and updates them when it moves on
+    to the next q_i. So it loses no precision with scores of size 1e8.
     """
     n_x = len(x)
     inside = 0  # x[:inside] have t > 0

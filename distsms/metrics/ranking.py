@@ -332,7 +332,7 @@ def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicat
     Notes
     -----
     This is a sample sort. Each rank gets the different scores in one range, with the number of rows of each class that
-    have them, and is told how many rows are above its range. A rank sends 16 bytes for each different score that it has
+    have them, and learns how many rows are above its range. A rank sends 16 bytes for each different score that it has
     in a class. It receives at most about 1/P + 2/SAMPLE of the scores of all ranks. O((n/P) log n) time.
     """
     classes = [np.unique(scores[rows], return_counts=True) for rows in (labels > 0, labels < 0)]

@@ -2,9 +2,9 @@
 
 A solver such as TAO's calls the objective from its own loop, which this module cannot interrupt. So each solve is a
 coroutine (a greenlet). It runs until it requests an evaluation. When all solves have requested one, the objective
-answers all requests in one pass over the data, with X times a matrix and X' times a matrix, and each solve goes on with
-its own answer. Only one solve runs at a time. Their order is the same on every rank that runs solvers, so collective
-calls match on all ranks, as they do with one solve.
+answers all requests in one pass over the data, with X times a matrix and X' times a matrix, and each solve continues
+with its own answer. Only one solve runs at a time. Their order is the same on every rank that runs solvers, so
+collective calls match on all ranks, as they do with one solve.
 """
 
 from __future__ import annotations

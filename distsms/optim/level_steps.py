@@ -20,10 +20,10 @@ FIRST = 5  # number of evaluations of the solver before the first trial, and bef
 GROWTH = 2.0  # if a trial did not pay, the number of evaluations before the next is multiplied by this
 WORTH = 1.5  # a level step pays if it gains this many times the mean gain of the solver's evaluations
 RECENT, STALLED = 5, 0.2  # the solver has stalled if its last 5 evaluations gained less than 0.2 of its mean gain
-# If the solver has stalled, a trial goes on in spite of this many steps in a row that do not pay, since the bundle may
-# need some planes first. If the solver had many evaluations since the last trial, the number is larger.
+# If the solver has stalled, a trial continues in spite of this many steps in a row that do not pay, since the bundle
+# may need some planes first. If the solver had many evaluations since the last trial, the number is larger.
 PATIENCE = 3
-REPEATS, LITTLE = 20, 1e-4  # PATIENCE, and the gain above which a step pays, if the solver cannot go on
+REPEATS, LITTLE = 20, 1e-4  # PATIENCE, and the gain above which a step pays, if the solver cannot continue
 
 
 class LevelStepSchedule:
@@ -67,7 +67,7 @@ class LevelStepSchedule:
         self._interval, self._since = FIRST if paid else GROWTH * self._interval, 0
 
     def rescue(self, step: Callable[[], float]) -> None:
-        """Take level steps as long as they gain anything. To be called if the solver cannot go on."""
+        """Take level steps as long as they gain anything. To be called if the solver cannot continue."""
         self._steps(step, LITTLE, REPEATS)
 
     def _steps(self, step: Callable[[], float], least: float, patience: int) -> int:

@@ -84,5 +84,5 @@ class SmoothedProblem:
         self.patience = max(STUCK, 2 * self._course.without_progress)
 
     def resumed(self) -> None:
-        """Forget the reasons for the pause. To be called before the solver goes on."""
+        """Forget the reasons for the pause. To be called before the solver continues."""
         self.found_better = self.stuck = False

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from distsms.errors import InputError
 from distsms.optim.course import Course, Watcher
 from distsms.optim.objective import Evaluator, Objective
 from distsms.optim.problem import SmoothedProblem
@@ -20,7 +19,6 @@ from distsms.optim.result import Result, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
-from distsms.parallel.vector_placement import NOT_SPREADABLE
 from distsms.utils.typing import Floats
 
 Keeper = Callable[[Snapshot], None]
@@ -63,8 +61,7 @@ def minimize(
     Raises
     ------
     InputError
-        If the solver needs a smoothed risk and the loss has none, or if it needs whole vectors and they are
-        distributed.
+        If the solver needs a smoothed risk and the loss has none.
 
     Notes
     -----
@@ -91,12 +88,9 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
     Raises
     ------
     InputError
-        If the solver needs a smoothed risk and the loss has none, or if it needs whole vectors and they are
-        distributed.
+        If the solver needs a smoothed risk and the loss has none.
     """
     settings.check_measure(objective.losses[0].name, objective.losses[0].smooth)
-    if objective.vectors.longest < objective.p and not settings.traits.spreadable:
-        raise InputError(NOT_SPREADABLE, everywhere=True)
     if not (settings.traits.scaled and settings.scaling):
         return None
     with objective.clock.phase("scaling"):

@@ -10,10 +10,8 @@ import numpy as np
 from distsms.errors import InputError
 from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 
-RUN, PAIR = 6, 3
-"""Numbers of vectors (p,) held in memory, as measured. RUN: by an evaluation, the run and the proof together. PAIR: by
-TAO for each pair of vectors in its history.
-"""
+RUN = 6
+"""The number of vectors (p,) that an evaluation, the run and the proof together hold in memory, as measured."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Settings:
         The gap to prove, as a share of J, below 1. At least one of `epsilon` and `relative` must be given. If both are,
         the larger of the two gaps is the target.
     c_mu : float, optional
-        Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width as the run goes on.
+        Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width during the run.
     solver : str
         The solver: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
     history : int
@@ -118,21 +116,22 @@ class Settings:
     def history_within(self, p: int) -> int:
         """Return the number of pairs in the solver's history if a rank holds p entries of each vector.
 
-        A pair takes 24 p bytes. There are at least 5 pairs, which is TAO's default.
+        A pair takes 24 p bytes with "lmvm", 16 p with "lbfgs". There are at least 5 pairs, which is TAO's default.
         """
         if not self.traits.history:
             return 0
-        room = max(5, self.vector_bytes / 2 // (8 * PAIR * max(p, 1)))
+        room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))
         return int(min(self.history, room, max(5, self.max_evaluations)))
 
     def remembered_within(self, p: int) -> int:
-        """Return how many pairs are kept for snapshots if a rank holds p entries of each vector.
+        """Return how many pairs are kept a second time for snapshots if a rank holds p entries of each vector.
 
-        They take at most a quarter of `vector_bytes`, but there are at least 5, or as many as in the history.
+        They take at most a quarter of `vector_bytes`, but there are at least 5, or as many as in the history. There are
+        none if the solver needs no copies.
         """
-        if self.checkpoint_every is None:
+        if self.checkpoint_every is None or not self.traits.copies:
             return 0
-        return int(min(self.history_within(p), max(5, self.vector_bytes / 4 // (16 * max(p, 1)))))
+        return int(min(self.history_within(p), max(5, self.vector_bytes / 4 // (8 * self.traits.copies * max(p, 1)))))
 
     def planes_within(self, p: int) -> int:
         """Return how many planes are kept, at least 2, if a rank holds p entries of each.
@@ -150,8 +149,9 @@ class Settings:
 
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""
-        planes, pairs = self.planes_within(p), PAIR * self.history_within(p) + 2 * self.remembered_within(p)
-        return 8 * p * (pairs + self.traits.vectors + planes + RUN) + 8 * planes**2
+        planes, traits = self.planes_within(p), self.traits
+        pairs = traits.history * self.history_within(p) + traits.copies * self.remembered_within(p)
+        return 8 * p * (pairs + traits.vectors + planes + RUN) + 8 * planes**2
 
     def target(self, J: float) -> float:
         """Return the gap to prove if the best J so far is J."""

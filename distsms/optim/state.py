@@ -13,7 +13,7 @@ T = TypeVar("T")
 class Snapshot(NamedTuple):
     """The state of a run, or of a part of it, on a rank that runs the solver.
 
-    The arrays are views of arrays that the run changes when it goes on, so they must be written or copied at once.
+    The arrays are views of arrays that the run changes when it continues, so they must be written or copied at once.
 
     Parameters
     ----------

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator, self_communicator
 from distsms.parallel.vectors import Vectors, triangular
 from distsms.utils.typing import Floats
@@ -27,7 +26,6 @@ SHARED_FROM = 2**17
 PIECE = 2**17
 """Number of elements in a piece, where a reduction proceeds in pieces."""
 STEPS = ("root", "spread")
-NOT_SPREADABLE = "this solver needs whole vectors on the root: use --step root, or choose another solver"
 
 
 class RootVectors(Vectors):
@@ -163,7 +161,7 @@ class DistributedVectors(Vectors):
         return -float(self.comm.maximum(np.array([-super().minimum(values)]))[0])
 
 
-def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple[str, str]:
+def choose_step(asked: str, p: int, size: int) -> tuple[str, str]:
     """Choose where the solver's vectors of length p are held, and say why. Local.
 
     Parameters
@@ -172,23 +170,12 @@ def choose_step(asked: str, p: int, size: int, spreadable: bool = True) -> tuple
         "root", "spread" (distributed) or "auto": distributed from `SPREAD_FROM` columns on.
     p, size : int
         The number of columns and of ranks.
-    spreadable : bool, optional
-        Whether the solver works with distributed vectors.
 
     Returns
     -------
     step, why : str
         "root" or "spread", and the reason in words.
-
-    Raises
-    ------
-    InputError
-        If "spread" is requested for a solver that needs whole vectors.
     """
-    if not spreadable:
-        if asked == "spread":
-            raise InputError(NOT_SPREADABLE)
-        return "root", "this solver needs whole vectors"
     if asked != "auto":
         return asked, "as asked for"
     if size == 1:

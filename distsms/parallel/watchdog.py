@@ -75,7 +75,7 @@ class Watchdog:
             sock.close()
 
     def _tell(self, message: bytes, sockets: list[socket.socket] | None = None) -> None:
-        """Send the watcher a message and sockets. If the watcher has failed, the run goes on without it."""
+        """Send the watcher a message and sockets. If the watcher has failed, the run continues without it."""
         if self._process is not None:
             with contextlib.suppress(OSError):
                 socket.send_fds(self._end, [message], [sock.fileno() for sock in sockets or []])

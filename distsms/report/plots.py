@@ -1,6 +1,6 @@
 """Draw the figures of a report on one model: curves, scores, convergence, path and baseline.
 
-Each figure is drawn once, and serves both the page and the files of `distsms report --figures`.
+Each figure is drawn once, for both the page and the files of `distsms report --figures`.
 """
 
 from __future__ import annotations

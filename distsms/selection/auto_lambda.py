@@ -154,13 +154,13 @@ def choose_lambda(
     tried = f"{len(means)} lambdas from {means[-1].lam:g} to {means[0].lam:g}"
     both = moderate_choice(found.points, by_measure)
     if both is None:
-        return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that ranks better than chance")
+        return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that is better than w = 0")
     (best, taken), name = both, display_name(by_measure)
     where = f"on {n_folds} held-out folds (by {by}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
     if taken != best:
-        told = f"not clearly worse than the best of {tried}, {best.mean:.4f} at {best.lam:g}"
-        reason = f"{name} {taken.mean:.4f} {where}, {told}"
+        comparison = f"not clearly worse than the best of {tried}, {best.mean:.4f} at {best.lam:g}"
+        reason = f"{name} {taken.mean:.4f} {where}, {comparison}"
     return chosen(taken.lam, means, reason)
 
 

@@ -1,4 +1,4 @@
-"""Fit several methods on the same folds, and keep the fits in a folder, so that a killed run can go on.
+"""Fit several methods on the same folds, and keep the fits in a folder, so that a killed run can continue.
 
 A fit belongs to a method, a setting and a fold: the method is trained with the setting on the rows outside of the fold
 (or before it in time), and scores the rows of the fold. The fits are divided among the ranks. Each rank holds all rows,
@@ -134,7 +134,7 @@ class BaselineStore(ResumableStore):
     def _read(self, fields: Fields, trials: bool) -> Iterator[dict[str, Any]]:
         for path in (self.path / self.parts).glob("[!.]*.json"):
             if ("_try" in path.name) == trials:
-                content = read_objects(path, fields, f"Remove {path}, and it is fitted anew")[0]
+                content = read_objects(path, fields, f"Remove {path}, and it is fitted again")[0]
                 yield {name: value for name, value in content.items() if value is not None}
 
     def scores(self, fit: Fit) -> Floats:
@@ -144,7 +144,7 @@ class BaselineStore(ResumableStore):
             return np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{path}: cannot be read: {error}. Remove the .json file beside it, and it is fitted anew"
+                f"{path}: cannot be read: {error}. Remove the .json file next to it, and it is fitted again"
             ) from error
 
     def _file(self, result: Fit | Trial, suffix: str) -> Path:

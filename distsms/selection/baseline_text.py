@@ -68,7 +68,7 @@ def sentences(results: Sequence[MethodResult], measure: str) -> list[str]:
         elif result.differences and not METHODS[result.method].linear:
             lines.append(_compare_with_trees(result, result.differences[measure], name))
     if lines and not any(not METHODS[result.method].linear for result in results if result.method != BEST):
-        lines.append("A model that is not linear may be ahead of all of these: --methods with trees tells.")
+        lines.append("A model that is not linear may be ahead of all of these; --methods with trees shows it.")
     if any(result.at_end for result in results):
         lines.append("* The lambda of most folds is at an end of the grid; there may be a better one beyond it.")
     lines += [f"{result.method}: {result.notes}." for result in results if result.notes and result.method != BEST]

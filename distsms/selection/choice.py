@@ -125,10 +125,11 @@ def chooser(trained: str, select: str | None) -> str:
 def faults(points: Sequence[Point]) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
-    A lambda is not usable if the model of all rows ranks its training rows no better than chance (without a model of
-    all rows, this must hold for the model of each fold), or if the mean ROCArea of the held-out folds is at most one
-    standard error above 0.5, which is chance. A J that is hardly below J(0) is no fault: at a large lambda, w is short,
-    but it may rank the rows as well as any other.
+    A lambda is not usable if the model of all rows ranks its training rows no better than chance. A J that is hardly
+    below J(0) is no fault then: at a large lambda, w is short, but it may rank the rows as well as any other. Without a
+    model of all rows, a lambda is not usable if the models of all folds are hardly better than w = 0, or rank no better
+    than chance: a training at this lambda, which begins at w = 0, might end there at once. Nor is a lambda usable if
+    the mean ROCArea of the held-out folds is at most one standard error above 0.5, which is chance.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)
@@ -139,6 +140,8 @@ def faults(points: Sequence[Point]) -> dict[float, str]:
     for lam, of_models in results.items():
         if all(result.get("chance", result["vacuous"]) for result in of_models):  # earlier versions have no "chance"
             reasons[lam] = "no better than chance"
+        elif not with_all and all(result["vacuous"] or result.get("idle") for result in of_models):
+            reasons[lam] = "no better than w = 0"
     for mean in means(points, "rocarea"):
         if mean.mean - mean.error <= 0.5:
             reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")

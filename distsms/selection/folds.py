@@ -6,11 +6,11 @@ class and the row numbers. So the numbers of rows of a class in two folds differ
 does not depend on the rank that holds it. No row is sent; the ranks only exchange how many rows of each class they
 hold.
 
-Folds by groups (or doubles, which are groups of equal rows) keep all rows of a group in one fold. Two groups have the
-same composition if they have equally many rows of each class. If c groups have the same composition, each fold gets
-c // folds of them, in the order of a hash. The other groups are assigned one by one, from large to small: each goes to
-the fold that so far has the fewest rows of the group's classes. If every group has one row, this is as even as folds by
-rows.
+Folds by groups (or by doubles, which are groups of duplicate rows) keep all rows of a group in one fold. Two groups
+have the same composition if they have equally many rows of each class. If c groups have the same composition, each fold
+gets c // folds of them, in the order of a hash. The other groups are assigned one by one, from large to small: each
+goes to the fold that so far has the fewest rows of the group's classes. If every group has one row, this is as even as
+folds by rows.
 
 Folds by time cut the rows, in their order in time, into folds + 1 blocks of equal numbers of rows. Block f evaluates
 the models that are trained on all blocks before it. The first block, number 0, evaluates none, as in scikit-learn's
@@ -107,7 +107,8 @@ def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArra
 
     Notes
     -----
-    For doubles, all entries of these rows are read; for groups and time, only the keys are read; for rows, nothing.
+    For doubles (duplicate rows), all entries of these rows are read; for groups and time, only the keys; for rows,
+    nothing.
     """
     found = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):

@@ -1,4 +1,4 @@
-"""The folder of a path, from which a killed path can go on.
+"""The folder of a path, from which a killed path can continue.
 
 It contains
 
@@ -53,7 +53,9 @@ class PathStore(ResumableStore):
         """Read all points, by falling lambda and then by fold. Raises InputError if one is damaged."""
         points = []
         for path in (self.path / self.parts).glob("[!.]*.json"):
-            points.append(Point.from_json(read_objects(path, POINT, f"Remove {path}, and the point is run anew")[0]))
+            points.append(
+                Point.from_json(read_objects(path, POINT, f"Remove {path}, and the point is computed again")[0])
+            )
         return sorted(points, key=lambda point: (-point.lam, point.fold))
 
     def keep(self, point: Point, trained: Model) -> None:

@@ -43,7 +43,7 @@ class Comparison(NamedTuple):
         return self._asdict() | {"gain": self.gain.as_json()}
 
     def warning(self, measure: str, chance: bool) -> str:
-        """Return a warning if the ROCArea models are clearly better, or the path's models are of no use; otherwise "".
+        """Return a warning if the ROCArea models are clearly better, or the path's models are useless; otherwise "".
 
         Parameters
         ----------

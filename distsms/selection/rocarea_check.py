@@ -157,15 +157,15 @@ class Checker:
     def _choose_lambda(self, training: NDArray[np.bool_], n_folds: int) -> float:
         """Return the lambda that `--lambda auto` would take for ROCArea on these rows. **Collective.**"""
         settings, rows = self._quick(DEFAULT), replace(self._block, weights=training.astype(float))
-        step = self._step(rows.features, settings)
+        step = self._step(rows.features)
         found = search(rows, Problem("rocarea", GRID, n_folds, 0, settings, step=step), self._comm, self._late)
         if not means(found.points, "rocarea"):
             raise _OutOfTime
         both = moderate_choice(found.points, "rocarea")
         return both[1].lam if both else DEFAULT
 
-    def _step(self, features: Features, settings: Settings) -> str:
-        return choose_step("auto", features.shape[1], self._comm.size, settings.traits.spreadable)[0]
+    def _step(self, features: Features) -> str:
+        return choose_step("auto", features.shape[1], self._comm.size)[0]
 
     def _retrained(self, training: NDArray[np.bool_]) -> Floats | None:
         """Train for the run's measure on these rows; return w, or None if there is no proof in time. **Collective.**"""
@@ -180,7 +180,7 @@ class Checker:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""
         features = self._block.features if measure == ROCAREA else self._with_bias()
         _, (loss,) = make_losses(self._block, measure, "auto", self._comm, [training])
-        vectors = make_vectors(self._step(features, settings), features.shape[1], self._comm)
+        vectors = make_vectors(self._step(features), features.shape[1], self._comm)
         try:
             found = minimize(Objective(features, [loss], self._comm, self._late, None, vectors), settings)
         finally:

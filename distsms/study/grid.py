@@ -1,4 +1,4 @@
-"""The grid of runs of a comparison, and the folder that keeps them, so that a killed comparison can go on.
+"""The grid of runs of a comparison, and the folder that keeps them, so that a killed comparison can continue.
 
 The folder contains
 

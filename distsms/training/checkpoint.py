@@ -3,7 +3,7 @@
 checkpoint.npz        the newest, a NumPy archive without pickle (a zip file, not compressed)
 checkpoint.older.npz  the one before it
 
-    info.json         format, version, `problem` (what must be the same in a run that goes on), `numbers`, and
+    info.json         format, version, `problem` (what must be the same in a resumed run), `numbers`, and
                       `shapes`, by the names of the arrays
     NAME.npy          float64 (k, p) or (k,)
 
@@ -135,7 +135,9 @@ def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, l
             )
         return found, words
     if words:
-        raise InputError(f"{'; '.join(words)}. No other checkpoint is there. Remove the folder to start anew")
+        raise InputError(
+            f"{'; '.join(words)}. There is no other checkpoint. Remove the folder to start from the beginning"
+        )
     return None, []
 
 

@@ -21,6 +21,7 @@ from distsms.optim.result import State, Status
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
+from distsms.training.hints import SUSPICIOUS, leaking_columns
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows
@@ -109,7 +110,7 @@ def fit(
         )
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
         features = WithBias(block.features, task.bias) if task.bias else block.features
-        step, _ = choose_step(step, features.shape[1], comm.size, settings.traits.spreadable)
+        step, _ = choose_step(step, features.shape[1], comm.size)
         with clock.phase("measure"):
             vectors = make_vectors(step, features.shape[1], comm)
         stack.callback(vectors.close)
@@ -130,6 +131,9 @@ def fit(
                 data = describe_data_set(manifest, manifest.directory)
             else:
                 data = describe_rows(block, task.fingerprint, comm)
+        leaks = []
+        if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
+            leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm)
     del scores, labels
     check = None
@@ -142,7 +146,7 @@ def fit(
     w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
-    return TrainedModel(*found, vectors, clock, reading, evaluations)
+    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks)
 
 
 def _load(

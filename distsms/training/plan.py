@@ -363,12 +363,12 @@ def make_plan(
     Raises
     ------
     InputError
-        If the node has too little memory, or the shards cannot be read for want of a library.
+        If the node has too little memory, or a library that is needed to read the shards is missing.
     """
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg
     ordering, why_ordering = choose_ordering(ordering, measure, n_pos, n_neg, ranks)
-    step, why_step = choose_step(step, p, ranks, settings.traits.spreadable)
+    step, why_step = choose_step(step, p, ranks)
     cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
     layout = Layout(step, ranks, len(node_ranks))
     needed, there = needs(manifest, settings, cost, layout, bias, losses, solves), available()

@@ -26,7 +26,7 @@ class RunRecorder:
     Attributes
     ----------
     notes : list of str
-        On the root, lines for the user about the checkpoint that the run goes on from.
+        On the root, lines for the user about the checkpoint from which the run continues.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ def recording(
     checkpoint : path, optional
         A folder for the state of the run. It is locked, so that no other job uses it at the same time.
     resume : bool
-        Whether to go on from the newest checkpoint in the folder. If there is none, the run starts anew.
+        Whether to continue from the newest checkpoint in the folder. Without one, the run starts from the beginning.
     identity : mapping
-        What must be the same in a run that goes on from the checkpoint, ready for JSON.
+        What must be the same in a run that is resumed from the checkpoint, ready for JSON.
 
     Raises
     ------

@@ -52,14 +52,13 @@ def _ways(
     for usual, words in solvers:
         history, planes = min(usual.history, FEW_PAIRS), min(usual.planes, FEW_PLANES)
         fewer = replace(usual, history=history, planes=planes)
-        less = [f"--history {history}"] * usual.traits.history + [f"--planes {planes}"]
+        less = [f"--history {history}"] * bool(usual.traits.history) + [f"--planes {planes}"]
         sizes = [(usual, words), (fewer, words + less)]
         yield [(" ".join(options), changed, step, ranks) for changed, options in sizes if changed != settings]
-        if usual.traits.spreadable:
-            first = ranks if step == "root" and ranks > 1 else 2 * ranks
-            doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
-            yield [
-                (" ".join([f"{n} ranks, {min(here, n)} on each node, --step spread", *options]), changed, "spread", n)
-                for n in doubled
-                for changed, options in sizes
-            ]
+        first = ranks if step == "root" and ranks > 1 else 2 * ranks
+        doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
+        yield [
+            (" ".join([f"{n} ranks, {min(here, n)} on each node, --step spread", *options]), changed, "spread", n)
+            for n in doubled
+            for changed, options in sizes
+        ]

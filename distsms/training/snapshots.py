@@ -29,7 +29,7 @@ class CheckpointWriter:
     folder : Path
         The checkpoint folder.
     problem : mapping
-        What must be the same in a run that goes on from a checkpoint, ready for JSON.
+        What must be the same in a run that is resumed from a checkpoint, ready for JSON.
     about : mapping
         More for people to read, such as the settings.
     vectors : Vectors
@@ -42,7 +42,7 @@ class CheckpointWriter:
     vectors: Vectors
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Write a snapshot. If this fails, print a warning; the older checkpoints are kept, and the run goes on.
+        """Write a snapshot. If this fails, print a warning; the older checkpoints are kept, and the run continues.
 
         **Collective** among the ranks that run the solver. If vectors are spread over the ranks, the root needs memory
         for one whole vector.
@@ -55,7 +55,7 @@ class CheckpointWriter:
             try:
                 checkpoint.save(self.folder, self.problem, {**snapshot.numbers, "about": self.about}, arrays)
             except InputError as error:
-                print(f"warning: no checkpoint: {error}; the run goes on", file=sys.stderr, flush=True)
+                print(f"warning: no checkpoint was written: {error}; the run continues", file=sys.stderr, flush=True)
         # The other ranks take part in gathering here, and so must the root if writing has failed.
         for array in arrays.values():
             for _ in array.rows:
@@ -94,7 +94,7 @@ def opened(
         return None, []
     found, words = checkpoint.load(folder, problem)
     if found is None:
-        return None, [f"resume    {folder} holds no checkpoint: the run starts anew"]
+        return None, [f"resume    {folder} has no checkpoint: the run starts from the beginning"]
     if words:
         # Move the undamaged checkpoint to the newest place. Otherwise the next one would replace it by the damaged one.
         os.replace(found.path, newest := folder / checkpoint.NEWEST)

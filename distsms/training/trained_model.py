@@ -17,11 +17,12 @@ from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
 from distsms.training.advice import advise, describe_chance, describe_idleness
+from distsms.training.hints import LeakingColumn, describe_leaks, describe_test
 from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
 
@@ -53,6 +54,10 @@ class TrainedModel:
         This rank's seconds by phase, and its bytes read. A caller may use them for its own phases, too.
     evaluations : int
         The number of evaluations since the run was started or last resumed.
+    leaks : list of LeakingColumn
+        Columns of a table that rank the training rows almost perfectly by themselves.
+    on_test : str
+        A warning about the measures on test rows, from `judge_test`.
     """
 
     task: TrainingTask
@@ -70,6 +75,8 @@ class TrainedModel:
     clock: Clock
     reading: ReadCounter
     evaluations: int
+    leaks: list[LeakingColumn]
+    on_test: str = ""
 
     @property
     def vacuous(self) -> bool:
@@ -86,13 +93,14 @@ class TrainedModel:
         task, result = self.task, self.result
         advice = advise(self.check, task.measure, self.vacuous)
         if not self.vacuous:
-            return [text for text in (describe_idleness(result), advice) if text]
+            texts = describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test
+            return [text for text in texts if text]
         n_pos = 0 if self.data is None else self.data["n_pos"]
         said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos)
         return [f"{said} {advice}".rstrip()]
 
     def findings(self) -> dict[str, Any]:
-        """Return the entries of the model file that say whether the model is of use."""
+        """Return the entries of the model file that say whether the model is useful."""
         found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
         return found | ({"rocarea_check": self.check.as_json()} if self.check else {})
 
@@ -113,6 +121,16 @@ class TrainedModel:
         numbers = scored.first_row + np.flatnonzero(scored.counted)
         judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold))
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
+
+    def judge_test(self, measures: dict[str, float], labels: Labels, chosen: bool, comm: Communicator) -> None:
+        """Find out whether the measures on test rows (labels: (n_local,)) need a warning. **Collective.**
+
+        `chosen` says whether lambda was chosen by cross-validation.
+        """
+        manifest = self.task.manifest
+        check_perfect = manifest is not None and manifest.table is not None and not self.leaks
+        assert self.training is not None and self.data is not None
+        self.on_test = describe_test(self.training, measures, self.data, labels, chosen, check_perfect, comm)
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""

@@ -1,8 +1,8 @@
 """Whether a trained model ranks better than chance.
 
-A small gap does not say that a model is of use: if the minimum of J is at w = 0, the best model gives all rows the same
-score. So the scores of the training rows decide. A model ranks no better than chance if all scores are equal, or if its
-ROCArea on these rows is not more than two standard errors above 0.5.
+A small gap does not mean that a model is useful: if the minimum of J is at w = 0, the best model gives all rows the
+same score. So the scores of the training rows decide. A model ranks no better than chance if all scores are equal, or
+if its ROCArea on these rows is not more than two standard errors above 0.5.
 """
 
 from __future__ import annotations

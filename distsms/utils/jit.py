@@ -23,7 +23,7 @@ from numba.core.runtime import rtsys
 
 LOCK = "distsms.lock"
 PATIENCE = 10.0
-"""A process waits this many seconds for the lock. Then it goes on without it, since the lock of a failed host may
+"""A process waits this many seconds for the lock. Then it continues without it, since the lock of a failed host may
 remain.
 """
 _given_up: set[str] = set()
@@ -102,7 +102,7 @@ def _lock(folder: str | None, kind: int) -> Iterator[None]:
             if folder not in _given_up and not _acquire(file.fileno(), kind):
                 _given_up.add(str(folder))
                 print(
-                    f"{folder}/{LOCK}: another process has held this lock for {PATIENCE:g} s; going on without it",
+                    f"{folder}/{LOCK}: another process has held this lock for {PATIENCE:g} s; continuing without it",
                     file=sys.stderr,
                 )
         yield

@@ -1,10 +1,10 @@
-"""The directive `command`: the help of a command of `distsms`, as its parser of arguments has it.
+"""The directive `command`: the help of a command of `distsms`, made from its argument parser.
 
     ```{command} train
     ```
 
 gives the usage, the description, every option by group, and the examples. Options can be referred to as
-{option}`distsms train --lambda`. Nothing is typed twice: what the page says is what `distsms train --help` says.
+{option}`distsms train --lambda`. The page has the same text as `distsms train --help`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ FENCE = "````"
 
 
 class Command(SphinxDirective):
-    """One command; its name is the directive's argument."""
+    """The directive; its argument is the name of the command."""
 
     required_arguments = 1
     has_content = False
     option_spec: ClassVar[dict[str, Any]] = {}
 
     def run(self) -> list[nodes.Node]:
-        """What the page gets."""
+        """Return the nodes for the page."""
         name = self.arguments[0]
         _, parsers = cli.make_parsers()
         if name not in parsers:
-            raise self.error(f"no command is called {name!r}; there are {', '.join(parsers)}")
+            raise self.error(f"there is no command {name!r}; the commands are {', '.join(parsers)}")
         return self.parse_text_to_nodes("\n".join(markdown(name, parsers[name])), allow_section_headings=True)
 
 
 def markdown(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The lines of a command's page, in MyST's markdown."""
+    """Yield the lines of a command's page in MyST Markdown."""
     prose, literal = [], []
     for block in re.split(r"\n\s*\n", (parser.epilog or "").strip("\n")):
         (literal if re.match(r"(examples?|exit codes):", block) else prose).append(block)
@@ -57,7 +57,7 @@ def markdown(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
             title = TITLES.get(group.title or "", group.title or "")
             yield from [f":::{{rubric}} {title[:1].upper()}{title[1:]}", ":::", ""]
         for action in shown:
-            yield from [f"{FENCE}{{option}} {signature(action)}", "", escaped(told(parser, action)), "", FENCE, ""]
+            yield from [f"{FENCE}{{option}} {signature(action)}", "", escaped(help_text(parser, action)), "", FENCE, ""]
     for block in literal:
         title, _, text = block.partition(":")
         lines = [line.removeprefix("  ") for line in text.strip("\n").split("\n")]
@@ -65,13 +65,13 @@ def markdown(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def signature(action: argparse.Action) -> str:
-    """How an argument is typed: `--lambda LAM`, `DATA`."""
+    """Return an argument as it is shown in the usage: `--lambda LAM`, `DATA`."""
     value = values(action)
     return ", ".join(f"{name} {value}".strip() for name in action.option_strings) or value
 
 
 def values(action: argparse.Action) -> str:
-    """What stands for an argument's values."""
+    """Return the placeholder for the values of an argument."""
     if action.nargs == 0:
         return ""
     one: Any = action.metavar
@@ -81,19 +81,19 @@ def values(action: argparse.Action) -> str:
     return {"+": f"{one} [{one} ...]", "*": f"[{one} ...]", "?": f"[{one}]"}.get(str(action.nargs), one)
 
 
-def told(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    """An argument's help, with its default filled in."""
+def help_text(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Return the help text of an argument, with its default filled in."""
     return parser._get_formatter()._expand_help(action)
 
 
 def escaped(text: str) -> str:
-    """Plain text as markdown: only what stands between backquotes is more than text."""
+    """Escape plain text for Markdown. Text between backquotes stays as it is."""
     text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*|--(?= ))(?![^`\n]*`[^`]*$)", r"`\1`", text)
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([\\*_<>\[\]$#|])", r"\\\1", part) for part in parts)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Sphinx's entry."""
+    """Register the directive with Sphinx."""
     app.add_directive("command", Command)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

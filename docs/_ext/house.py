@@ -1,4 +1,4 @@
-"""The directive `floors`: the floors of the package as a picture and a table.
+"""The directive `floors`: the floors (layers) of the package as a picture and a table.
 
 Both are made from the contract that import-linter checks, in setup.cfg, and from the first lines of docstrings.
 """
@@ -22,17 +22,17 @@ WIDTH, HEIGHT, GAP = 720, 40, 8  # of the picture, of a floor, and between boxes
 
 
 class Floors(SphinxDirective):
-    """No arguments, no content."""
+    """The directive, which has neither arguments nor content."""
 
     def run(self) -> list[nodes.Node]:
-        """What the page gets."""
+        """Return the nodes for the page."""
         levels = floors()
         picture = nodes.raw("", svg(levels), format="html")
         return [picture, *self.parse_text_to_nodes("\n".join(table(levels)))]
 
 
 def floors() -> list[list[str]]:
-    """The names on each floor, the highest floor first."""
+    """Return the names on each floor, the highest floor first."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     layers = setup["importlinter:contract:floors"]["layers"].strip().splitlines()
@@ -40,14 +40,14 @@ def floors() -> list[list[str]]:
 
 
 def purpose(module: str) -> str:
-    """The first line of a module's docstring, or of a package's."""
+    """Return the first line of the docstring of a module or package."""
     path = ROOT / "distsms" / module
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").split("\n")[0]
 
 
 def svg(levels: list[list[str]]) -> str:
-    """The picture: each floor rests on those below it."""
+    """Return the picture as SVG, with the highest floor at the top."""
     boxes = []
     for level, names in enumerate(levels):
         width = (WIDTH - GAP * (len(names) - 1)) / len(names)
@@ -60,7 +60,7 @@ def svg(levels: list[list[str]]) -> str:
                 f"{escape(name)}</text>"
             )
     height = len(levels) * (HEIGHT + GAP) - GAP
-    label = "The floors of the package; each imports from those below it only"
+    label = "The floors of the package; each imports only from those below it"
     return (
         f'<svg viewBox="-1 -1 {WIDTH + 2} {height + 2}" role="img" aria-label="{label}" style="max-width: 100%; '
         f'font-family: monospace; font-size: 15px">{"".join(boxes)}</svg>'
@@ -68,7 +68,7 @@ def svg(levels: list[list[str]]) -> str:
 
 
 def table(levels: list[list[str]]) -> Iterator[str]:
-    """The same in words, with the packages inside."""
+    """Yield the lines of a table with the purpose of each module and sub-package on each floor."""
     yield from ["| | |", "|---|---|"]
     for names in levels:
         for name in names:
@@ -78,6 +78,6 @@ def table(levels: list[list[str]]) -> Iterator[str]:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Sphinx's entry."""
+    """Register the directive with Sphinx."""
     app.add_directive("floors", Floors)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

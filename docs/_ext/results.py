@@ -1,18 +1,19 @@
-"""The directive `results`: tables of what a program in scripts/ has measured, made of the JSON that it wrote.
+"""The directive `results`: tables of the results of a program in scripts/, made from the JSON file that it wrote.
 
     ```{results} attack-101
     :show: solver
     python -m scripts.experiments.attack --problems 10000 --seed 101 --json docs/results/data/attack-101.json
     ```
 
-reads docs/results/data/attack-101.json and puts the program's own table here, with a line that says where the numbers
-come from: program, date, commit, machine. The content is the command that writes the file anew; where there is no
-such file, the page says so and shows the command. `show` chooses among the tables of a program that has several, and
-"figure" draws a figure. No number is typed.
+reads docs/results/data/attack-101.json, and inserts the table that the program prints and a line about its origin:
+date, version, commit, machine. The content of the directive is the command that writes the file again. If the file is
+missing, the page says so and shows the command. `show` selects one of several tables of a program, or a figure. So no
+number is typed by hand.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ DATA = Path(__file__).resolve().parents[1] / "results" / "data"
 
 
 class Results(SphinxDirective):
-    """The results in a file; its name without .json is the directive's argument."""
+    """The directive; its argument is the name of the file without .json."""
 
     required_arguments = 1
     has_content = True
@@ -52,7 +53,7 @@ class Results(SphinxDirective):
 
 
 def has(found: dict[str, Any], show: str) -> bool:
-    """Return whether a file has the part of a program that is to be shown; a program may have run without it."""
+    """Return whether a file has the part of the program that `show` selects; it may have run without that part."""
     parts = {row["part"] for row in found["records"] if "part" in row}
     return not parts or show in parts
 
@@ -72,7 +73,7 @@ def table(found: dict[str, Any], show: str) -> str:
         return coverage.table([row for row in rows if row["part"] == show])
     if program == "scripts.benchmarks.run":
         part = [row for row in rows if row["part"] == show]
-        disturbed = [warning for warning in found["warnings"] if f"during {show} " in warning]
+        disturbed = [warning for warning in found["warnings"] if re.search(rf"during {show}\b", warning)]
         return "\n\n".join([benchmarks.table(part), *disturbed])
     if program == "scripts.experiments.paper":
         return str(paper.OTHERS[found["arguments"][0]].table(rows))
@@ -91,15 +92,17 @@ def figure(found: dict[str, Any]) -> str:
 def provenance(found: dict[str, Any]) -> str:
     """Say in a sentence where the results come from."""
     machine, commit = found["machine"], found["commit"]
-    dirty = " with changes that were not committed" if found["dirty"] else ""
-    at = f"commit {commit[:10]}{dirty}" if commit else "the commit was not recorded"
+    dirty = " with uncommitted changes" if found["dirty"] else ""
+    at = f"commit {commit[:10]}{dirty}" if commit else "commit not recorded"
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB"
-    load = f", load {machine['load'][0]:.1f} when it ended" if "load" in machine else ""
+    load = f"; load average {machine['load'][0]:.1f} at the end" if "load" in machine else ""
     note = f" {found['note']}" if "note" in found else ""
-    return f"*{found['date'][:10]}, distsms {found['versions']['distsms']}, {at}; {where}{load}.*{note}"
+    return (
+        f"*Measured on {found['date'][:10]} with distsms {found['versions']['distsms']} ({at}) on {where}{load}.*{note}"
+    )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Register the directive with Sphinx."""
     app.add_directive("results", Results)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

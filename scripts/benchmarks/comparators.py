@@ -1,9 +1,10 @@
-"""The seconds of lmvm to a proved gap, compared with those of dlib's trainer and of our cutting planes, on one core.
+"""Time training to a proved gap on one core: lmvm compared with dlib's trainer and with cutting planes (bmrm).
 
 dlib's `svm_rank_trainer` minimizes 1/2 ||w||^2 + C R(w), where R is the mean over pairs of max(0, 1 - (s_i - s_j)).
-With C = 1 / lambda this is J / lambda. Its epsilon is a gap in R, ours is a gap in J; both programs get the same
-epsilon. J at dlib's w is computed here, which shows how near to the minimum dlib came; the seconds to 1 % and 0.1 % of
-the least J are also compared. dlib has no PRBEP. The time for loading does not count.
+With C = 1 / lambda this is J / lambda. dlib's epsilon is a gap in R, and that of distsms a gap in J; both programs get
+the same epsilon. This module computes J at dlib's w, which shows how close dlib came to the minimum. It also compares
+the times until J is within 1 % and within 0.1 % of the least J. dlib cannot train for PRBEP. The time for loading the
+data does not count.
 
     python -m scripts.benchmarks.comparators DATA C EPSILON W    run dlib once, write w to the file W, print JSON
 """
@@ -31,11 +32,11 @@ from scripts.benchmarks.running import run_module
 
 LADDER = (0.1, 0.03, 0.01, 0.003, EPSILON, 3e-4, 1e-4)
 FASTER = ("adult9", "web8")
-"""The data sets whose names begin like this have a target."""
+"""A data set has a target if its name begins with one of these words."""
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield the rows of a data set.
+    """Yield the table rows for a data set.
 
     If a program does not end within the limit, the limit counts as its time. The true ratio is then larger than the
     one in the table.
@@ -47,11 +48,12 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
         objective = objective_of(block, measure, Communicator())
         runs = [solve(objective, Settings(LAMBDA, EPSILON)) for _ in range(1 if quick else 5)]
         ours = [result.seconds for result, _ in runs]
-        yield row("comparators", given.name, f"{measure}: lmvm to a proved {EPSILON:g}", ours, "s")
+        yield row("comparators", given.name, f"{measure}: lmvm, time to prove a gap of {EPSILON:g}", ours, "s")
         planes = solve(objective, Settings(LAMBDA, EPSILON, solver="bmrm", time_limit=limit))[0]
-        least = "" if planes.status.exit_code == 0 else f" (not proved after {planes.seconds:.0f} s)"
+        note = "" if planes.status.exit_code == 0 else f" (bmrm stopped without a proof after {planes.seconds:.0f} s)"
         ratio = planes.seconds / np.array(ours)
-        yield row("comparators", given.name, f"{measure}: bmrm / lmvm to the proof{least}", ratio, "x", target)
+        what = f"{measure}: time ratio bmrm / lmvm to prove a gap of {EPSILON:g}{note}"
+        yield row("comparators", given.name, what, ratio, "x", target)
         if measure == "rocarea":
             yield from _dlib(given, folder, objective, ours, limit, target)
 
@@ -69,7 +71,7 @@ def _dlib(
     try:
         import dlib  # noqa: F401
     except ImportError:
-        say("comparators: dlib is not installed; pip install 'distsms[bench]'")
+        say("comparators: dlib is not installed, so its rows are missing; install it: pip install 'distsms[bench]'")
         return
     rungs = []  # (epsilon, seconds, J)
     for epsilon in LADDER:
@@ -80,20 +82,21 @@ def _dlib(
         rungs.append((epsilon, found["seconds"], objective.evaluate([request])[0].J))
     least = min([best.J, *(J for _, _, J in rungs)])
     proofs = [seconds for epsilon, seconds, _ in rungs if epsilon == EPSILON]
-    note = "" if proofs else f" (dlib not done after {limit:.0f} s)"
+    note = "" if proofs else f" (dlib stopped after {limit:.0f} s)"
     ratio = (proofs[0] if proofs else limit) / np.array(ours)
-    yield row("comparators", given.name, f"rocarea: dlib / lmvm to a proved {EPSILON:g}{note}", ratio, "x", target)
+    what = f"rocarea: time ratio dlib / lmvm to prove a gap of {EPSILON:g}{note}"
+    yield row("comparators", given.name, what, ratio, "x", target)
     for epsilon, _, J in rungs:
         if epsilon == EPSILON:
-            yield row("comparators", given.name, "rocarea: dlib's J above the least", J - least)
+            yield row("comparators", given.name, "rocarea: J of dlib's model minus the least J", J - least)
     for share in (0.01, 0.001):
         mine = next((state.seconds for state in course if state.best_J <= (1 + share) * least), np.nan)
         theirs = next((seconds for _, seconds, J in rungs if (1 + share) * least >= J), np.nan)
         if np.isfinite(theirs):
-            what = f"rocarea: dlib / lmvm to {100 * share:g} % of the least J"
+            what = f"rocarea: time ratio dlib / lmvm until J is within {100 * share:g} % of the least"
             yield row("comparators", given.name, what, theirs / mine, "x")
         else:
-            what = f"rocarea: lmvm to {100 * share:g} % of the least J, where dlib does not come"
+            what = f"rocarea: lmvm, time until J is within {100 * share:g} % of the least (dlib does not get there)"
             yield row("comparators", given.name, what, mine, "s")
 
 

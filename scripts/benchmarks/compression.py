@@ -21,24 +21,24 @@ TIMES = 4  # the data set is this many times as large as the memory allowed for 
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield the rows of a data set, which is repeated until its plain shards have half a GiB.
+    """Yield the table rows for a data set, which is repeated until its plain shards have half a GiB.
 
-    The repeated data sets stay in the folder. Plain and compressed shards take turns.
+    The repeated data sets stay in the folder. Measurements of plain and of compressed shards alternate.
     """
     plain, packed = (_copy(given, folder, kind, SMALL if quick else BYTES) for kind in COMPRESSIONS)
     sizes = [sum(shard.bytes for shard in manifest.shards) for manifest in (plain, packed)]
-    yield row("compression", given.name, "bytes: plain / compressed", sizes[0] / sizes[1])
+    yield row("compression", given.name, "size ratio plain / compressed", sizes[0] / sizes[1])
     functions = {
         "loading": [_loading(manifest) for manifest in (plain, packed)],
-        f"X w, on 1/{TIMES} of the memory": [_streaming(manifest, sizes[0]) for manifest in (plain, packed)],
+        f"X w with memory for 1/{TIMES} of the rows": [_streaming(manifest, sizes[0]) for manifest in (plain, packed)],
     }
     times: dict[tuple[str, str], list[list[float]]] = {}
     for _ in range(3 if quick else 7):
-        for place in ("the disk", "the cache"):
+        for place in ("disk", "the page cache"):
             for what, pair in functions.items():
                 found = []
                 for manifest, function in zip((plain, packed), pair, strict=True):
-                    forget(manifest) if place == "the disk" else read(manifest, 2 * sizes[0])
+                    forget(manifest) if place == "disk" else read(manifest, 2 * sizes[0])
                     start = time.perf_counter()
                     function()
                     found.append(time.perf_counter() - start)
@@ -48,7 +48,7 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
         yield row(
             "compression",
             given.name,
-            f"{what}, from {place}: seconds compressed / plain",
+            f"{what}, from {place}: time ratio compressed / plain",
             seconds[:, 1] / seconds[:, 0],
             "x",
         )

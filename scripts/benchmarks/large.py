@@ -1,4 +1,4 @@
-"""A large sparse synthetic data set on 2 ranks; and a small one on 32 ranks, which must give the same J as one rank."""
+"""Train on a large sparse synthetic data set with 2 ranks; compare J of a small one on 32 ranks and on one."""
 
 from __future__ import annotations
 
@@ -16,28 +16,33 @@ ROWS, COLUMNS, SMALL = 2e7, 1e6, 2e4
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield rows for data sets that are made here and stay in the folder. The given data set is not used."""
+    """Yield the table rows for two synthetic data sets, which stay in the folder. `given` is not used."""
     rows, few, many = (2e4, 2e3, 5) if quick else (ROWS, SMALL, 32)
     data, model = _made(folder / f"sparse-{rows:.0g}", rows, COLUMNS), folder / "model.h5"
     manifest = read_manifest(data)
     name = f"synthetic, {manifest.n:.3g} rows, {manifest.nnz:.3g} nonzeros"
     yield row(
-        "large", name, "shards", sum(shard.bytes for shard in manifest.shards) / 2**30, "GiB", "" if quick else ">= 1"
+        "large",
+        name,
+        "size of the shards",
+        sum(shard.bytes for shard in manifest.shards) / 2**30,
+        "GiB",
+        "" if quick else ">= 1",
     )
     for measure in ("rocarea", "prbep"):
         start = time.perf_counter()
         found, peaks = train(data, model, *_words(measure), ranks=2)
         whole = time.perf_counter() - start
-        what = f"{measure}, 2 ranks: {found['status']}, {found['evaluations']} evaluations"
-        yield row("large", name, f"{what}, training", found["seconds"], "s")
-        yield row("large", name, f"{what}, with loading and measures", whole, "s")
+        what = f"{measure}, 2 ranks, {found['status']} after {found['evaluations']} evaluations: time"
+        yield row("large", name, f"{what} of training", found["seconds"], "s")
+        yield row("large", name, f"{what} with loading and measuring", whole, "s")
         yield row("large", name, f"{measure}, 2 ranks: proved gap", found["gap"], "", f"<= {EPSILON:g}")
-        yield row("large", name, f"{measure}, 2 ranks: peak memory of a rank", max(peaks) / 2**30, "GiB")
+        yield row("large", name, f"{measure}, 2 ranks: largest peak memory of a rank", max(peaks) / 2**30, "GiB")
     data = _made(folder / f"sparse-{few:.0g}", few, 1e4)
     for measure in ("rocarea", "prbep"):
         alone, together = (train(data, model, *_words(measure), ranks=ranks)[0] for ranks in (1, many))
         apart = abs(alone["J"] - together["J"])
-        what = f"{measure}: J on {many} ranks and on one apart, of the larger proved gap"
+        what = f"{measure}: difference of J on {many} ranks and on one / larger proved gap"
         yield row("large", f"synthetic, {few:.0g} rows", what, apart / max(alone["gap"], together["gap"]), "x", "<= 1")
 
 

@@ -1,4 +1,4 @@
-"""The time of the losses compared with NumPy's sort and with SciPy's products, at margins from a training."""
+"""Time the losses at margins from a training, compared with NumPy's sort and with SciPy's products X w and X'c."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW = 6  # evaluations in a round
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield the rows of a data set. In every round, each function uses the same consecutive w of a training."""
+    """Yield the table rows for a data set. In every round, all functions use the same successive w of a training."""
     block, (X, y, _) = given.load(), load_matrix(read_manifest(given.train))
     c = np.random.default_rng(0).normal(size=len(y))
     losses, asked, margins = {}, {}, {}
@@ -39,9 +39,9 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     }
     times = timed(functions, 0.2 if quick else 6.0)
     for what, this, that, wanted in (
-        ("ROCArea loss / SciPy's two products", "rocarea", "products", target(PRODUCTS, given.name)),
-        ("NumPy's sort of both classes / ROCArea loss", "sorts", "rocarea", target(SORT, given.name)),
-        ("PRBEP loss / ROCArea loss", "prbep", "rocarea", "<= 1"),
+        ("time ratio ROCArea loss / SciPy's X w and X'c", "rocarea", "products", target(PRODUCTS, given.name)),
+        ("time ratio NumPy's sort of both classes / ROCArea loss", "sorts", "rocarea", target(SORT, given.name)),
+        ("time ratio PRBEP loss / ROCArea loss", "prbep", "rocarea", "<= 1"),
     ):
         yield row("loss", given.name, what, times[this] / times[that], "x", wanted)
 

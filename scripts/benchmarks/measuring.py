@@ -1,4 +1,4 @@
-"""Helpers of the benchmarks: timing in turns, rows of the table with a target and a verdict, the triad, objectives."""
+"""Helpers of the benchmarks: alternating timings, table rows with a target and a verdict, the triad, objectives."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def timed(functions: Mapping[str, Callable[[], object]], seconds: float = 3.0) -
     """Return the seconds of each function in each round, (rounds,). In a round, each function is called once.
 
     Before the rounds, each function is called once without being timed. There are at least 5 and at most 300 rounds,
-    which together take about as many seconds as the parameter says.
+    which together take about `seconds`.
     """
     for function in functions.values():
         function()

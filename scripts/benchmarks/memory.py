@@ -1,4 +1,4 @@
-"""The peak memory of each rank of a training, divided into three parts: rows, interpreter, and vectors of length p."""
+"""Measure the peak memory of each rank in training, in three parts: rows, interpreter, and vectors of length p."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FEW = 50  # rows of each class
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield the rows of a data set.
+    """Yield the table rows for a data set.
 
-    A training on a few rows with all columns measures what p costs. One on the same rows with 8 columns measures the
-    memory of the interpreter alone.
+    Training on a few rows with 8 columns measures the memory of the interpreter alone. Training on the same rows with
+    all columns adds the vectors of length p.
     """
     words = ("--lambda", LAMBDA, "--epsilon", 1e-12, "--max-evaluations", 5 if quick else 60)
     X, y, _ = load_matrix(read_manifest(given.train))
@@ -30,7 +30,13 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     _, peaks = train(given.train, folder / "model.h5", *words, ranks=ranks)
     for rank, (peak, with_p, without) in enumerate(zip(peaks, base["few rows"], base["no columns"], strict=True)):
         who = "root" if rank == 0 else f"rank {rank}"
-        yield row("memory", given.name, f"{who}: the interpreter's base", without / 2**20, "MiB")
-        yield row("memory", given.name, f"{who}: what p = {manifest.p} costs", (with_p - without) / 2**20, "MiB")
-        what = f"{who}: memory for rows / its share of the shards, {share / 2**20:.3g} MiB"
+        yield row("memory", given.name, f"{who}: memory of Python and its libraries", without / 2**20, "MiB")
+        yield row(
+            "memory",
+            given.name,
+            f"{who}: memory for vectors of length p = {manifest.p}",
+            (with_p - without) / 2**20,
+            "MiB",
+        )
+        what = f"{who}: memory for rows / its share of the shards ({share / 2**20:.3g} MiB)"
         yield row("memory", given.name, what, (peak - with_p) / share, "x", "<= 1.3")

@@ -1,6 +1,6 @@
-"""Time a path with 5 folds, with all models in one pass and one after the other, in turns. Print the seconds as JSON.
+"""Time a path with 5 folds: alternately with all models in one pass and one by one. Print the seconds as JSON.
 
-python -m scripts.benchmarks.one_pass DATA ROUNDS          also under mpirun with any number of ranks
+python -m scripts.benchmarks.one_pass DATA ROUNDS          works under mpirun, too
 """
 
 from __future__ import annotations

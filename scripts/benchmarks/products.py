@@ -1,4 +1,4 @@
-"""X w and X'c compared with SciPy's on the same float64 data; bytes of memory per nonzero; share of the memory rate."""
+"""Compare X w and X'c with SciPy's on the same float64 data: time, memory per nonzero, and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripts.benchmarks.measuring import Row, Set, Triad, row, timed
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield the rows of a data set. No coefficient is zero, so that X'c cannot skip rows."""
+    """Yield the table rows for a data set. No coefficient is zero, so that X'c cannot skip rows."""
     features, (X, y, _) = given.load().features, load_matrix(read_manifest(given.train))
     if not isinstance(features, SparseRows):
         return
@@ -30,13 +30,15 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     ones = isinstance(features, PatternRows)
     for name in ("X w", "X'c"):
         ratio = times[f"SciPy {name}"] / times[name]
-        yield row("products", given.name, f"SciPy's {name} / ours", ratio, "x", ">= 1.5" if ones else ">= 1")
+        yield row(
+            "products", given.name, f"{name}: time ratio SciPy / distsms", ratio, "x", ">= 1.5" if ones else ">= 1"
+        )
         rate = (features.nbytes + 8 * len(y)) / times[name]
-        yield row("products", given.name, f"bytes of rows a second in {name} / of a triad", 100 * rate / triad, "%")
-    yield row("products", given.name, "bytes held for a nonzero", features.nbytes / features.nnz, "", _most(given))
+        yield row("products", given.name, f"{name}: memory bandwidth / that of a triad", 100 * rate / triad, "%")
+    yield row("products", given.name, "bytes of memory per nonzero", features.nbytes / features.nnz, "", _most(given))
     if not ones and X.data.dtype != np.float32:
         narrow = SparseRows(X.data.astype(np.float32), X.indices, np.diff(X.indptr), X.shape[1])
-        what = "bytes held for a nonzero, with --dtype float32"
+        what = "bytes of memory per nonzero with --dtype float32"
         yield row("products", given.name, what, narrow.nbytes / narrow.nnz, "", "<= 8.2")
 
 

@@ -1,4 +1,4 @@
-"""The time of an evaluation on two ranks compared with one rank, and the gain of two cores over one in a triad."""
+"""Time an evaluation on two ranks compared with one rank, and measure how much faster two cores run a triad."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LARGE = 5_000_000
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield the rows of a data set. For a small one, they show the additional time that a second rank costs."""
+    """Yield the table rows for a data set. For a small one, they show the additional time that a second rank costs."""
     found = run_module("two_ranks", given.train, 3 if quick else 15, ranks=2)
     large = read_manifest(given.train).nnz >= LARGE
     for measure, times in found.items():
         alone, pair, triad, triads = (np.array(times[name]) for name in ("one", "two", "triad alone", "triads"))
         gain = 2 * triad / triads
         target = f">= {min(1.7, 0.85 * float(np.median(gain))):.3g}" if large else ""
-        yield row("ranks", given.name, f"{measure}: two ranks, times faster than one", alone / pair, "x", target)
+        yield row("ranks", given.name, f"{measure}: speedup of two ranks over one", alone / pair, "x", target)
         if large:
-            yield row("ranks", given.name, "two triads at once, times faster than one after the other", gain, "x")
+            yield row("ranks", given.name, "speedup of two triads at once over one after the other", gain, "x")
         else:
             extra = 1e3 * (pair - alone / 2)
-            yield row("ranks", given.name, f"{measure}: two ranks need more than half of one's time by", extra, "ms")
+            yield row("ranks", given.name, f"{measure}: time on two ranks minus half the time on one", extra, "ms")

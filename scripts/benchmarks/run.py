@@ -4,11 +4,11 @@ quartiles.
     scripts/bench --data adult9=a9a,a9a.t web8=w8a,w8a.t news20=news20.xz [--output results/bench] [--quick]
     scripts/bench loss products --data adult9=shards/adult9
 
-Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some rows have a target, if the NAME
-of the set begins with adult9, web8, news20 or covertype-nominal. The parts `ranks` and `large` need two idle cores.
-OUTPUT/bench.md has the table. OUTPUT/bench.json has the same with the quartiles and a description of the machine. If a
-part is run again, its rows are replaced. A triad (a = b + 3 c) is timed before and after each set. If its rate varies
-by more than a fifth, something else used the machine, and a warning says so.
+Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some table rows have a target if the
+NAME of the set begins with adult9, web8, news20 or covertype-nominal. The parts `ranks` and `large` need two idle
+cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has the same with the quartiles and a description of the
+machine. If a part is run again, its rows are replaced. A triad (a = b + 3 c) is timed before and after each set. If its
+rate varies by more than a fifth, something else used the machine, and a warning says so.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from scripts.experiments.common import existing_file, named_files, output_of
 from scripts.records import Record
 
 PARTS = {
-    "loss": "the losses against NumPy's sort and SciPy's products",
-    "products": "X w and X'c against SciPy's",
-    "ranks": "two ranks against one",
+    "loss": "losses compared with NumPy's sort and SciPy's products",
+    "products": "X w and X'c compared with SciPy's",
+    "ranks": "two ranks compared with one",
     "memory": "peak memory of each rank",
-    "stream": "rows four times as large as --memory",
-    "compression": "compressed shards against plain ones",
-    "path": "the models of a cross-validated path trained in one pass against one after the other",
-    "comparators": "dlib's svm_rank_trainer and our cutting planes",
-    "large": "20 million rows; 32 ranks",
+    "stream": "rows that need four times the memory allowed by --memory",
+    "compression": "compressed shards compared with plain ones",
+    "path": "a cross-validated path, with all models in one pass compared with one by one",
+    "comparators": "lmvm compared with dlib's svm_rank_trainer and with cutting planes",
+    "large": "20 million rows on 2 ranks, and a small data set on 32 ranks",
 }
-HEADER = ("part", "data", "what", "target", "median (quartiles)", "")
+HEADER = ("part", "data set", "quantity", "target", "median (quartiles)", "verdict")
 
 
 def named_data(argument: str) -> tuple[str, list[Path]]:
@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     about = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{about} (all)")
-    about = "data sets"
+    about = "data sets, see above"
     parser.add_argument("--data", nargs="+", type=named_data, required=True, metavar="NAME=TRAIN[,TEST]", help=about)
     parser.add_argument("--output", type=Path, default=Path("results/bench"), help="folder (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="few rounds and small sets, to test the program")
@@ -119,7 +119,7 @@ def main() -> None:
         warnings = [warning for part in parts for warning in part["warnings"]]
         (args.output / "bench.md").write_text("\n\n".join([table(rows), *warnings]) + "\n", encoding="utf-8")
         records.write(args.json, "scripts.benchmarks.run", rows, warnings=warnings, quick=args.quick)
-    print(f"\nin {args.output / 'bench.md'}", file=sys.stderr)
+    print(f"\nThe table is in {args.output / 'bench.md'}", file=sys.stderr)
 
 
 if __name__ == "__main__":

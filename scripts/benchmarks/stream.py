@@ -1,4 +1,4 @@
-"""Rows that need four times the allowed memory: memory and time of a training, and passes compared with the disk."""
+"""Train on rows that need four times the allowed memory, and compare the speed of passes with that of the disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = 2**24
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield rows for a data set that is made here and stays in the folder. The given data set is not used."""
+    """Yield the table rows for a synthetic data set, which stays in the folder. `given` is not used."""
     data = folder / f"long-rows-{SMALL if quick else ROWS:.0g}"
     if not (data / "manifest.json").exists():
         words = ("--rows", SMALL if quick else ROWS, "--columns", COLUMNS, "--density", DENSITY)
@@ -38,26 +38,26 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
 
 
 def _memory(name: str, data: Path, n_bytes: int, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield rows that compare the peak memory with the allowed one, and J with that of a training in memory."""
+    """Yield the table rows that compare training with and without the limit --memory: peak memory, J, gap, time."""
     words = ("--lambda", 1e-4, "--max-evaluations", 4 if quick else 10, "--history", 5, "--planes", 20)
     train(data, folder / "model.h5", *words, "--memory", n_bytes // 2)  # so that all kernels are compiled
     for ranks in (1, 2):
         allowed = max(n_bytes / TIMES / ranks, 300 * 2**20)  # Python alone takes most of 300 MiB
         streamed, peaks = train(data, folder / "model.h5", *words, "--memory", int(allowed), ranks=ranks)
         resident, whole = train(data, folder / "model.h5", *words, ranks=ranks)
-        what = f"{ranks} rank{'s' * (ranks > 1)}: peak memory of a rank / --memory {allowed / 2**20:.4g}MiB"
+        on = f"{ranks} rank{'s' * (ranks > 1)}"
+        what = f"{on}: peak memory of a rank / --memory {allowed / 2**20:.4g}MiB"
         yield row("stream", name, what, max(peaks) / allowed, "x", "<= 1")
-        yield row("stream", name, f"{ranks}: peak memory without --memory", max(whole) / 2**20, "MiB")
+        yield row("stream", name, f"{on}: peak memory of a rank without --memory", max(whole) / 2**20, "MiB")
         apart = abs(streamed["J"] - resident["J"]) + abs(streamed["gap"] - resident["gap"])
-        yield row("stream", name, f"{ranks}: J and proved gap apart from those of rows in memory", apart)
+        yield row("stream", name, f"{on}: difference of J plus that of the gap, with and without --memory", apart)
         seconds = streamed["seconds"] / resident["seconds"]
-        yield row(
-            "stream", name, f"{ranks}: seconds of training / in memory, files in the system's cache", seconds, "x"
-        )
+        what = f"{on}: time ratio of training with / without --memory, files in the page cache"
+        yield row("stream", name, what, seconds, "x")
 
 
 def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
-    """Yield rows that compare a pass of one rank with only reading as many bytes of the same files, in turns."""
+    """Yield the table rows that compare a pass of one rank with merely reading as many bytes of the same files."""
     manifest = read_manifest(data)
     features = load(manifest, Communicator(), budget=MemoryBudget(n_bytes // TIMES)).features
     source = features.source
@@ -85,28 +85,28 @@ def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
             function()
             times[what].append(time.perf_counter() - start)
     found = {what: np.array(some) for what, some in times.items()}
-    yield row("stream", name, "read on a pass of one rank", size / 2**30, "GiB")
+    yield row("stream", name, "bytes read in one pass of one rank", size / 2**30, "GiB")
     for what in ("direct", "plain", "cached"):
-        how = {"direct": "O_DIRECT", "plain": "read(), not cached", "cached": "read(), cached"}[what]
-        yield row("stream", name, f"the files themselves, {how}", size / found[what] / 2**30, "GiB/s")
+        how = {"direct": "O_DIRECT", "plain": "read(), from disk", "cached": "read(), from the page cache"}[what]
+        yield row("stream", name, f"reading the files alone, {how}", size / found[what] / 2**30, "GiB/s")
     for product in ("X w", "X'c"):
         from_disk, warm = found[f"{product}, cold"], found[f"{product}, warm"]
-        yield row("stream", name, f"{product}, not cached", size / from_disk / 2**30, "GiB/s")
+        yield row("stream", name, f"{product}, from disk", size / from_disk / 2**30, "GiB/s")
         yield row(
             "stream",
             name,
-            f"{product}, not cached: seconds / of the disk alone (O_DIRECT)",
+            f"{product}, from disk: time ratio pass / reading alone, O_DIRECT",
             from_disk / found["direct"],
             "x",
         )
         yield row(
             "stream",
             name,
-            f"{product}, not cached: seconds / of the disk alone (read())",
+            f"{product}, from disk: time ratio pass / reading alone, read()",
             from_disk / found["plain"],
             "x",
         )
-        yield row("stream", name, f"{product}, cached", size / warm / 2**30, "GiB/s")
+        yield row("stream", name, f"{product}, from the page cache", size / warm / 2**30, "GiB/s")
     del features, source
     gc.collect()
     features = load(manifest, Communicator()).features
@@ -122,7 +122,7 @@ def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
         yield row(
             "stream",
             name,
-            f"{product}, cached and streamed: seconds / of all rows in memory",
+            f"{product}, from the page cache: time ratio streamed / all rows in memory",
             found[f"{product}, warm"] / seconds,
             "x",
         )

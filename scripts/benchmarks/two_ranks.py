@@ -1,4 +1,4 @@
-"""Time evaluations of the same w, and triads, on one rank and on two ranks, in turns. Print the seconds as JSON.
+"""Time evaluations of the same w, and triads, alternately on one rank and on two. Print the seconds as JSON.
 
     mpirun -n 2 python -m scripts.benchmarks.two_ranks DATA ROUNDS
 

@@ -72,7 +72,7 @@ def main() -> None:
     text = table(found)
     (args.output / "table.md").write_text(text + "\n", encoding="utf-8")
     records.write(args.json, "scripts.experiments.all", found)
-    print(f"\n{text}\n\nin {args.output / 'table.md'}")
+    print(f"\n{text}\n\nThe tables are in {args.output / 'table.md'}")
     sys.exit(0 if agree else CONTRADICTION)
 
 
@@ -100,7 +100,7 @@ def _published(name: str, measure: str) -> dict[str, str]:
 def table(found: list[Record]) -> str:
     """Make two tables: at the lambda of the best test measure, with the paper's columns, and at every lambda."""
     text = "Seconds (evaluations) to within 1 % of the least J known, at the lambda of the best test measure:\n\n"
-    return text + _table(found, False) + "\n\nand at every lambda:\n\n" + _table(found, True)
+    return text + _table(found, False) + "\n\nThe same at every lambda:\n\n" + _table(found, True)
 
 
 def _table(found: list[Record], every_lambda: bool) -> str:

@@ -1,4 +1,4 @@
-"""Attack the proofs: solve small nasty problems in many ways, and look for a vector whose J is below a lower bound.
+"""Attack the proofs: solve small difficult problems in many ways, and look for a vector whose J is below a lower bound.
 
     python -m scripts.experiments.attack [--problems 1000] [--minutes 10] [--seed 1] [--kinds identical-rows,ties]
     mpirun -n 3 python -m scripts.experiments.attack --problems 100    the same problems, with rows on all ranks
@@ -36,8 +36,12 @@ def main() -> int:
     parser.add_argument("--problems", type=count, default=1000, metavar="N", help="number of problems (%(default)s)")
     parser.add_argument("--minutes", type=positive, default=10.0, help="time limit (%(default)g)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first problem of each kind (%(default)s)")
-    parser.add_argument("--kinds", metavar="KIND,...", help=f"of {', '.join(problems.KINDS)}; all by default")
-    parser.add_argument("--only", nargs="+", metavar="KIND:SEED", help="only these problems, and print all their runs")
+    parser.add_argument(
+        "--kinds", metavar="KIND,...", help=f"kinds of problems, out of {', '.join(problems.KINDS)} (all)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="KIND:SEED", help="run only these problems, and print all their runs"
+    )
     records.add_json(parser)
     args = parser.parse_args()
     kinds = tuple(args.kinds.split(",")) if args.kinds else ()

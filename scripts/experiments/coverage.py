@@ -14,10 +14,11 @@ folds      Two methods on k folds, tuned as `distsms baseline` does. They are th
            milliseconds; intervals depend on scores alone.
 baseline   The same with models of `distsms train`.
 
-"before" are the usual intervals, which the simulations show to be worse: DeLong's for the logit with normal quantiles,
-and percentiles of the bootstrap; on folds, both ignore that other training rows give other models. "t" is Nadeau &
-Bengio's interval from the k folds' values. Shares are in per cent, with their simulation error. A share has a star if
-the coverage is below 93 %, or the share of false verdicts above 6 %, by more than two simulation errors.
+Columns without a remark are those of distsms. "usual" are the usual intervals ("before" in the JSON file), which the
+simulations show to be worse: DeLong's for the logit with normal quantiles, and percentiles of the bootstrap; on folds,
+both ignore that other training rows give other models. "t" is Nadeau & Bengio's interval from the k folds' values.
+Coverage, false verdicts and power are in per cent, with their simulation error. They have a star if the coverage is
+below 93 %, or the share of false verdicts above 6 %, by more than two simulation errors.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    about = "time after which only the first 10 simulations of each row begin (%(default)g)"
+    about = "time after which only the first 10 simulations of each table row still begin (%(default)g)"
     parser.add_argument("--minutes", type=positive, default=10.0, help=about)
-    parser.add_argument("--simulations", type=count, default=1000, help="largest number for each row (%(default)s)")
+    parser.add_argument(
+        "--simulations", type=count, default=1000, help="largest number for each table row (%(default)s)"
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is simulated (all)")
     parser.add_argument("--processes", type=count, default=2, help="number of processes (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (%(default)s)")
     records.add_json(parser)
     args = parser.parse_args()
     cells = [(part, cell) for part in args.parts for cell in PARTS[part][0]]
@@ -74,7 +77,7 @@ def text(found: Sequence[Record]) -> str:
 def table(found: Sequence[Record]) -> str:
     """Make the tables of a part."""
     part, least = found[0]["part"], min(record["simulations"] for record in found)
-    return f"{part}: {least} simulations a row, at least\n\n" + "\n\n".join(TABLES[part](found))
+    return f"{part}: at least {least} simulations per row\n\n" + "\n\n".join(TABLES[part](found))
 
 
 def simulate(cells: list[Any], args: argparse.Namespace) -> list[list[list[float]]]:
@@ -119,7 +122,7 @@ def told_apart(limits: Floats) -> float:
 
 
 def of_models(simulated: list[tuple[Model, Floats]]) -> list[Record]:
-    """Summarize the part `model`: coverage and width of both measures, ours and before."""
+    """Summarize the part `model`: coverage and width of both measures, of our and of the usual intervals."""
     found = []
     for cell, numbers in simulated:
         record: Record = {"law": LAWS[cell.law].name, "n_pos": cell.n_pos, "simulations": len(numbers)}
@@ -131,7 +134,7 @@ def of_models(simulated: list[tuple[Model, Floats]]) -> list[Record]:
 
 
 def of_pairs(simulated: list[tuple[Pair, Floats]]) -> list[Record]:
-    """Summarize the part `pair`: false verdicts and power of both measures, ours and before."""
+    """Summarize the part `pair`: false verdicts and power of both measures, of our and of the usual intervals."""
     found = []
     for (cell, equal), (_, unequal) in zip(simulated[::2], simulated[1::2], strict=True):
         record: Record = {"rocarea_of_both": cell.area, "correlation": cell.correlation, "n_pos": cell.n_pos}
@@ -182,8 +185,10 @@ def share(value: float, simulations: int, least: float = 0.0, most: float = 1.0)
 
 
 LIMITS = {"covered": {"least": 0.93}, "false": {"most": 0.06}, "power": {}}
-"""What is expected of a share, by its name."""
-EXTREME = {"covered": (min, "least"), "false": (max, "most")}
+"""The limits beyond which a share has a star, by its name."""
+EXTREME = {"covered": (min, "lowest"), "false": (max, "highest")}
+HEADINGS = {"covered": "coverage [%]", "width": "width", "false": "false verdicts [%]", "power": "power [%]"}
+"""How a number of a record is called in a table."""
 
 
 def shown(record: Record, measure: str, which: str, key: str) -> str:
@@ -198,10 +203,10 @@ def each_and_extreme(found: Sequence[Record], start: dict[str, str], keys: tuple
     pairs = [(name, which) for name in SHOWN for which in ("ours", "before")]
     header, lines = list(start.values()), []
     for name, which in pairs:
-        suffix = "" if which == "ours" else " before"
+        suffix = "" if which == "ours" else ", usual"
         if which == "ours" and first == "covered":
-            header.append(SHOWN[name])
-        header += [f"{SHOWN[name]}: {key}{suffix}" for key in keys]
+            header.append(f"true {SHOWN[name]}")
+        header += [f"{SHOWN[name]}: {HEADINGS[key]}{suffix}" for key in keys]
     for record in found:
         line = [_named(key, record[key]) for key in start]
         for name, which in pairs:
@@ -223,8 +228,8 @@ def each_and_extreme(found: Sequence[Record], start: dict[str, str], keys: tuple
     heads = [
         f"{SHOWN[name]}: {text}"
         for name, which in pairs
-        for suffix in ["" if which == "ours" else " before"]
-        for text in (f"{first}, mean{suffix}", f"{word}{suffix}", f"{second}{suffix}")
+        for suffix in ["" if which == "ours" else ", usual"]
+        for text in (f"mean {HEADINGS[first]}{suffix}", f"{word}{suffix}", f"mean {HEADINGS[second]}{suffix}")
     ]
     return [markdown(header, lines), markdown(["n+", *heads], short)]
 
@@ -237,7 +242,7 @@ def _named(key: str, value: Any) -> str:
 
 def tables_of_models(found: Sequence[Record]) -> list[str]:
     """Make the tables of the part `model`."""
-    return each_and_extreme(found, {"law": "scores, ROCArea", "n_pos": "n+"}, ("covered", "width"))
+    return each_and_extreme(found, {"law": "scores, their ROCArea", "n_pos": "n+"}, ("covered", "width"))
 
 
 def tables_of_pairs(found: Sequence[Record]) -> list[str]:
@@ -249,13 +254,13 @@ def tables_of_pairs(found: Sequence[Record]) -> list[str]:
 def tables_of_folds(found: Sequence[Record]) -> list[str]:
     """Make the tables of `folds` and `baseline`: the method's coverage and width; false verdicts and power."""
     start = {"n": "n", "n_pos": "n+", "columns": "p", "folds": "folds"}
-    kinds = {"ours": "", "before": " before", "t": " t"}
+    kinds = {"ours": "", "before": ", usual", "t": ", t"}
     made = []
     for keys in (("covered", "width"), ("false", "power")):
         header, lines = list(start.values()), []
         for name in SHOWN:
-            header += [SHOWN[name]] if keys[0] == "covered" else []
-            header += [f"{SHOWN[name]}: {key}{suffix}" for suffix in kinds.values() for key in keys]
+            header += [f"true {SHOWN[name]}"] if keys[0] == "covered" else []
+            header += [f"{SHOWN[name]}: {HEADINGS[key]}{suffix}" for suffix in kinds.values() for key in keys]
         for record in found:
             line = [str(record[key]) for key in start]
             for name in SHOWN:

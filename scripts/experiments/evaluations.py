@@ -95,8 +95,8 @@ def table(found: list[Record]) -> str:
                 ratios[name].append(paper / ours)
         lines.append(line)
     medians = [f"{median(ratios[name]):.2f} ({len(ratios[name])})" if ratios[name] else "n.a." for name in COUNTS]
-    lines.append(["**median ratio** (of so many lines)", "", "", "", *medians])
-    return markdown(["set", "measure", "lambda", "least J", *COUNTS], lines)
+    lines.append(["**median ratio** (number of lines)", "", "", "", *medians])
+    return markdown(["set", "measure", "lambda", "least J", *(f"{name}: paper / default" for name in COUNTS)], lines)
 
 
 def _runs_of(data: Path, options: dict[str, Any], args: argparse.Namespace) -> Iterator[tuple[Problem, Run]]:

@@ -3,11 +3,12 @@
     . scripts/environment
     python -m scripts.experiments.lambdas Default=default.csv,default adult9=adult9.train.xz [--json FILE]
 
-Each set is a file of text or a table, with the name of its label column behind a comma; 7 of 10 rows train, and the
-others test. For both measures and for each normalization there is a model at lambda 1e-4, at 1, at the lambda that a
-path on five folds chooses, and at that of `--lambda auto`; and one at the lambda that auto chooses on a tenth of the
-training rows, trained on all of them, which says whether a sample's lambda holds. Normalizations: `standard` scales all
-columns, `numbers` only those with other values than 0 and 1, `none` no column.
+Each set is svmlight text, or a table with the name of its label column after a comma. Models are trained on 7 of 10
+rows and tested on the others. For both measures and for each normalization there is a model for each of five lambdas:
+1e-4, 1, the one that a path on five folds chooses, that of `--lambda auto`, and the one that auto chooses on a tenth of
+the training rows. The last one shows whether a lambda that is chosen on a sample is good for all rows. All models are
+trained on all training rows. Normalizations: `standard` scales all columns, `numbers` only those with other values than
+0 and 1, `none` no column.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ MOST_EVALUATIONS = 200
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", metavar="NAME=FILE[,LABEL]", help="the sets, see above")
-    parser.add_argument("--normalizations", nargs="+", choices=NORMALIZATIONS, default=NORMALIZATIONS, help="(all)")
-    parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help="(both)")
+    parser.add_argument(
+        "--normalizations", nargs="+", choices=NORMALIZATIONS, default=NORMALIZATIONS, help="see above (all)"
+    )
+    parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help="measures to train for (both)")
     records.add_json(parser)
     args = parser.parse_args()
     found: list[Record] = []
@@ -73,8 +76,14 @@ def main() -> None:
 
 def table(found: list[Record]) -> str:
     """Make a table of the records: a row for each set, measure and normalization, a column for each way to choose."""
-    header = ["set", "rows", "measure", "columns scaled", *(f"{name}" for name in found[0]["test"])]
-    header += ["path's lambda", "auto's", "of a tenth"]
+    header = [
+        "set",
+        "training rows",
+        "measure",
+        "normalization",
+        *(f"test [%], lambda: {name}" for name in found[0]["test"]),
+    ]
+    header += [f"lambda of {name}" for name in ("path", "auto", "auto on a tenth")]
     rows = []
     for record in found:
         test = [f"{100 * value:.2f}" for value in record["test"].values()]
@@ -88,7 +97,7 @@ Rows = tuple[Any, np.ndarray[Any, Any]]
 
 
 def _read(file: str, label: str, work: Path) -> list[Rows]:
-    """Return training and test rows of a file, as they are in it."""
+    """Return the training and test rows of a file, without normalization."""
     options = ("--label", label) if label else ()
     output_of("shard", file, work / "data", *options, "--split", "0.7,0.3", "--normalize", "none", "--quiet")
     read = [dataset.read_manifest(work / "data" / part) for part in ("train", "test")]
@@ -124,7 +133,7 @@ def _block(X: Any, y: np.ndarray[Any, Any]) -> DataBlock:
 
 
 def _compare(train: Rows, test: Rows, measure: str, record: Record) -> list[Record]:
-    """Return the record of all ways to choose lambda for a measure."""
+    """Return a list with the record of all ways to choose lambda for a measure."""
     solver = choose_solver(None, measure, ALONE)[0]
     settings = settings_for(measure, solver, 1e-3, 0.01, lam=1e-4, max_evaluations=MOST_EVALUATIONS)
     block, seconds = _block(*train), {}

@@ -143,7 +143,7 @@ def table(found: list[Record]) -> str:
         line = lines.setdefault((record["measure"], record["epsilon"]), start)
         unproved = f"n.a. ({record['status']}, gap {record['gap']:.2g})"
         line.append(str(record["evaluations"]) if record["proved"] else unproved)
-    return markdown(["measure", "epsilon", "steps by the theorem", *METHODS], list(lines.values()))
+    return markdown(["measure", "epsilon", "steps according to the theorem", *METHODS], list(lines.values()))
 
 
 def figure(found: list[Record], folder: Path) -> list[Path]:

@@ -6,9 +6,9 @@
 
 A linear method gets the lambda with the best mean over the baseline's folds. For trees, as many settings as in the
 baseline are tried again on all training rows. The program prints ROCArea and PRBEP of the test rows in per cent, and by
-how much distsms is better in the baseline's measure. Before that it says how many of the test rows also occur among the
-training rows, with exactly the same entries. If many do, the table shows what the models remember, and not how good
-they are on new rows.
+how much distsms is better in the baseline's measure. Before that it prints how many of the test rows also occur among
+the training rows, with exactly the same entries. If many do, the table shows what the models have memorized, and not
+how good they are on new rows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,14 @@ def main() -> None:
         lines.append([name, f"{100 * ranked.rocarea:.2f}", f"{100 * ranked.prbep:.2f}", *by, setting])
         limits = {"ahead_by": lead.value, "low": lead.low, "high": lead.high} if lead else {}
         found.append({"method": name, "rocarea": ranked.rocarea, "prbep": ranked.prbep, "setting": setting, **limits})
-    header = ["method", "ROCArea [%]", "PRBEP [%]", f"distsms ahead by, {SHOWN[measure]}", "interval", "lambda"]
+    header = [
+        "method",
+        "ROCArea [%]",
+        "PRBEP [%]",
+        f"distsms ahead by [points of {SHOWN[measure]}]",
+        "interval",
+        "lambda",
+    ]
     print(f"\n{format_table(header, lines)}")
     more = {"measure": measure, "test_rows": len(y_test), "among_training_rows": known}
     records.write(args.json, "scripts.experiments.on_test_rows", found, **more)

@@ -35,7 +35,7 @@ FEATURES = (
     (4000, 200, 20),
     (4000, 200, 200),
 )
-"""What is simulated on folds: rows, positives, columns of each method."""
+"""The simulations on folds: number of rows, of positives, and of columns of each method."""
 
 
 Quantiles = Callable[[Floats], Floats]
@@ -91,8 +91,10 @@ LAWS = (
     *(Law(f"positives three times as wide, {area:g}", *normal(area, 3.0)) for area in (0.6, 0.95)),
     *(Law(f"rounded to whole numbers, {area:g}", *normal(area, 1.0, 0)) for area in (0.6, 0.95)),
     *(Law(f"exponential, {area:g}", *exponential(area)) for area in (0.8, 0.99)),
-    *(Law(f"{lost:.0%} of positives below all", *partly_lost(lost)) for lost in (0.02, 0.2)),
-    Law("positives behind some negatives", lambda u: 1.5 + 0.6 * u, lambda u: np.where(u > 0.95, 20 * u - 17, u)),
+    *(Law(f"{lost:.0%} of positives below all negatives", *partly_lost(lost)) for lost in (0.02, 0.2)),
+    Law(
+        "positives below the top 5% of negatives", lambda u: 1.5 + 0.6 * u, lambda u: np.where(u > 0.95, 20 * u - 17, u)
+    ),
 )
 
 

@@ -55,7 +55,7 @@ def main() -> None:
         command.add_argument("--lambdas", nargs="+", type=positive, metavar="LAMBDA", default=lambdas, help=about)
         command.add_argument("--epsilon", type=positive, default=1e-3, help="gap to prove (%(default)g)")
         records.add_json(command)
-    about = "evaluations of a run at most (%(default)s)"
+    about = "largest number of evaluations of a run (%(default)s)"
     command.add_argument("--max-evaluations", type=count, default=5000, metavar="N", help=about)
     command = commands.add_parser("sweep", help="see above")
     group = command.add_mutually_exclusive_group(required=True)
@@ -63,7 +63,9 @@ def main() -> None:
         group.add_argument(f"--{option}", nargs="+", metavar="VALUE", help=what)
     command.add_argument("--lambda", dest="lam", type=positive, default=1e-6, help="weight of the regularizer (1e-6)")
     command.add_argument("--max-evaluations", type=count, default=1000, metavar="N", help=about)
-    command.add_argument("files", nargs="+", type=existing_file, metavar="FILE", help="svmlight text, or compressed")
+    command.add_argument(
+        "files", nargs="+", type=existing_file, metavar="FILE", help="svmlight text, plain or compressed"
+    )
     records.add_json(command)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +93,7 @@ def table(found: list[Record]) -> str:
         "proved gap",
         "evaluations",
         "seconds",
-        *(f"test {m}" for m in tested),
+        *(f"test {name} [%]" for name in tested),
     ]
     lines = [
         [
@@ -114,7 +116,7 @@ def _ending(record: Record) -> str:
 
 
 def accuracy(args: argparse.Namespace, work: Path) -> list[Record]:
-    """Train both measures at each lambda."""
+    """Train a model for both measures at each lambda."""
     _shard_both(args, work)
     found = []
     for measure in ("rocarea", "prbep"):
@@ -128,7 +130,7 @@ def accuracy(args: argparse.Namespace, work: Path) -> list[Record]:
 
 
 def measures(args: argparse.Namespace, work: Path) -> list[Record]:
-    """Train every measure at each lambda, and measure each model by all of them."""
+    """Train a model for each measure at each lambda, and evaluate each model with all measures."""
     n_pos = _shard_both(args, work)
     half, double = {name: n // 2 for name, n in n_pos.items()}, {name: 2 * n for name, n in n_pos.items()}
     trained = {
@@ -152,7 +154,7 @@ def measures(args: argparse.Namespace, work: Path) -> list[Record]:
 
 
 def sweep(args: argparse.Namespace, work: Path) -> list[Record]:
-    """Train both measures on each file with each value of the option that varies."""
+    """Train a model for both measures, on each file and with each value of the option that varies."""
     option = next(name for name in OPTIONS if getattr(args, name.replace("-", "_")))
     found = []
     for file in args.files:

@@ -32,6 +32,15 @@ def test_a_log_has_few_lines_and_always_the_last():
     assert "\r" not in stream.getvalue()
 
 
+def test_a_brief_log_begins_with_one_line():
+    stream = io.StringIO()
+    course = progress.TrainingProgress(stream, brief=True)
+    for k in range(1, 35):
+        course(state(k))
+    course.close()
+    assert [int(line.split()[0]) for line in stream.getvalue().splitlines()[1:]] == [1, 10, 20, 30, 34]
+
+
 def test_a_terminal_sees_one_line_that_changes():
     stream = io.StringIO()
     course = progress.TrainingProgress(stream, live=True)

@@ -152,6 +152,47 @@ def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
         train(comm, table, *QUICK, *drop)
 
 
+def test_messages_name_the_users_file(comm, shared_dir, table, own_temporary, capsys):
+    """Nothing that is printed, raised or kept names a folder that is gone afterwards."""
+    drop, model_file = ["--drop", "user,day", "--measure", "prbep"], shared_dir / "m.h5"
+    assert train(comm, table, *QUICK, *drop, "--output", model_file) in (0, 4)
+    out = capsys.readouterr().out
+    kept = (shared_dir / "m.html").read_text() + str(model.load(model_file).info | {"command": ""})
+    assert str(own_temporary) not in out + kept and f"test rows of {table}" in kept
+    assert not comm.is_root or (f"data      {table}: " in " ".join(out.split("\n")) and len(out.splitlines()) < 45)
+    with pytest.raises(InputError) as raised:
+        train(comm, table, *QUICK, *drop, "--split", "0.9999,0.0001", "--output", model_file)
+    assert str(own_temporary) not in str(raised.value)
+    frame = payments().assign(isFraud=lambda rows: rows.isFraud.where(rows.number != 300))
+    with pytest.raises(InputError, match=r"the table.*the label is missing") as raised:
+        distsms.train(frame[comm.rank :: comm.size], comm.mpi_comm, label="isFraud")
+    assert str(own_temporary) not in str(raised.value)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("line", "files", "drop"),
+    [
+        ("train my.csv --drop a b --label y", ["my.csv"], ["a", "b"]),
+        ("train my.csv --drop a,b --drop c", ["my.csv"], ["a,b", "c"]),
+        ("train --drop a my.csv --label y", ["my.csv"], ["a"]),
+        ("shard in.csv --drop a out", ["in.csv"], ["a"]),
+        ("shard in.csv out --drop a b", ["in.csv"], ["a", "b"]),
+    ],
+)
+def test_columns_and_files_on_one_line(line, files, drop):
+    args = cli.parse(line.split())
+    assert (args.data if line.startswith("train") else args.input) == files and args.drop == drop
+
+
+@pytest.mark.serial
+def test_usage_errors_fit_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit):
+        cli.parse(["train", "x", "--nosuch-option", "that", "makes", "a", "long", "line", "of", "words"])
+    assert max(map(len, capsys.readouterr().err.splitlines()[1:])) <= 60
+
+
 def test_options_for_files_beside_a_data_set(comm, shared_dir, table):
     args = cli.parse(["shard", str(table), str(shared_dir / "d"), "--label", "isFraud", "--drop", "day", "--quiet"])
     args.run(args, comm)

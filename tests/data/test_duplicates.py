@@ -99,6 +99,7 @@ def test_a_warning_where_doubles_lead_astray():
     for rows, largest in ((500, 99), (700, 100), (0, 1)):
         assert not duplicates.warning({"rows": rows, "largest": largest}, 10_000)
     assert not duplicates.warning(None, 10)
+    assert not duplicates.warning({"rows": 700, "largest": 99}, 10_000, "doubles")
     told = duplicates.describe({"rows": 700, "largest": 99, "different": 9400, "contradicting": 12}, 10_000)
     assert "7.0%" in told and "12 rows have both labels" in told
     assert "no row" in duplicates.describe({"rows": 0, "largest": 1, "different": 5, "contradicting": 0}, 5)

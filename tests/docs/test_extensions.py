@@ -32,7 +32,7 @@ def test_a_commands_page_has_every_option_with_its_help(extension, command):
     for action in parsers[command]._actions:
         if "--help" not in action.option_strings:
             assert f"{{option}} {command_line.signature(action)}" in page
-            assert command_line.escaped(command_line.told(parsers[command], action)) in page
+            assert command_line.escaped(command_line.help_text(parsers[command], action)) in page
     assert f"distsms {command}" in page.split("Examples\n" if "Examples\n" in page else "Example\n")[1]
 
 

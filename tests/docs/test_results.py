@@ -1,4 +1,4 @@
-"""The pages of results: every table is made of a file that a program has written, and no number is typed."""
+"""The pages of results: every table is made from a file that a program has written; no number is typed by hand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_table_is_made_of_the_records(results, shown):
         assert results.figure(found).startswith("<svg")
         return
     text = results.table(found, shown["show"] or "")
-    assert text.count("\n") >= 1 and results.provenance(found).startswith("*20")
+    assert text.count("\n") >= 1 and results.provenance(found).startswith("*Measured on 20")
     known = found["program"].removesuffix(".run").replace("scripts.benchmarks", "scripts/bench")
     assert known in shown["command"]
-    assert "dirty" in found and not found["dirty"], "measured with changes that were not committed"
+    assert "dirty" in found and not found["dirty"], "measured with uncommitted changes"

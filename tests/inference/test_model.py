@@ -171,3 +171,10 @@ def test_two_jobs_that_write_one_model(tmp_path):
         assert model.load(path).w[0] == 2.0
     assert model.load(path).w[0] == 1.0
     assert [one.name for one in tmp_path.iterdir()] == ["m.h5"]
+
+
+def test_a_model_is_shown_in_a_line():
+    info = {"measure": "prbep", "lambda": 1e-3, "status": "proved", "gap": 5e-4, "test": {"rocarea": 0.75}}
+    shown = repr(Model(np.zeros(9000), info))
+    assert shown.startswith("<distsms.Model: prbep, lambda=0.001, 9000 columns, proved, gap=0.0005, ROCArea 0.7500")
+    assert "\n" not in shown and "status unknown" in repr(Model(np.zeros(3), {}))

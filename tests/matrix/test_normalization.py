@@ -63,7 +63,7 @@ def test_deviations_are_sums_without_order(rows, random):
         column = [Fraction(row[j]) for row in rows]
         mean = sum(column) / len(column)
         spread = max(column) - min(column)
-        if spread > 100 * normalization.CONSTANT * float(max(map(abs, column))):  # surely not taken for constant
+        if spread > 100 * normalization.CONSTANT * float(max(map(abs, column))):  # certainly not treated as constant
             variance = sum(((value - mean) / spread) ** 2 for value in column) / len(column)
             wanted = 1 / (float(spread) * float(variance) ** 0.5) if float(spread) > 1e-290 else None
             assert wanted is None or abs(first[j] - wanted) <= 1e-10 * wanted

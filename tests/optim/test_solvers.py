@@ -281,7 +281,7 @@ def test_a_gradient_of_zero_is_no_endless_loop(solver):
 
 
 def test_an_error_of_petscs_is_an_outcome(monkeypatch):
-    """Its line search refuses steps that are no numbers with an error of its own: the run goes on, or says why not."""
+    """If its line search refuses a NaN step with an error, the run continues, or reports why it cannot."""
     running = solver_class("lmvm")
     create = running._create
 

@@ -176,6 +176,9 @@ def test_memory_is_kept_within_bounds():
     assert settings.remembered_within(1000) == 0  # nobody asks for snapshots
     kept = Settings(lam=1.0, vector_bytes=2**30, checkpoint_every=60.0)
     assert [kept.remembered_within(p) for p in (1000, 800_000, 10**7)] == [50, 20, 5]
+    own = Settings(lam=1.0, vector_bytes=2**30, checkpoint_every=60.0, solver="lbfgs")
+    assert [own.history_within(p) for p in (1000, 10**6, 10**7)] == [50, 33, 5]  # two vectors for a pair, not three
+    assert own.remembered_within(1000) == 0  # its snapshots are of the pairs themselves
 
 
 @pytest.mark.serial

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import pytest
 
-from distsms.errors import InputError
 from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
+from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel import buffers, shared_memory, vector_placement, vectors
 from distsms.parallel.vector_placement import STEPS, choose_step, make_vectors
-from tests.support.problems import SPREADABLE, asked, data, noting, objective
+from tests.support.problems import asked, data, noting, objective
 
 LENGTHS = (1, 2, 7, 100)  # with three or four ranks, some hold nothing of the first two
 
@@ -147,7 +145,7 @@ def test_one_evaluation(measure, comm, shared):
 
 
 @pytest.mark.parametrize("p", [3, 12])
-@pytest.mark.parametrize("solver", SPREADABLE)
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_the_same_optimum(solver, p, comm, shared):
     """Each J is above every bound; every rank has the same w; the ranks that run the solver see the evaluations."""
     X, y = data(p=p, seed=7)
@@ -171,7 +169,7 @@ def test_the_same_optimum(solver, p, comm, shared):
         assert check[0].J == pytest.approx(spread.J, rel=1e-9)
 
 
-@pytest.mark.parametrize("solver", SPREADABLE)
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
     "more, status", [({"max_evaluations": 3}, Status.LIMIT), ({"time_limit": 1e-9}, Status.TIME), ({}, Status.STOPPED)]
 )
@@ -181,16 +179,6 @@ def test_all_ranks_end_together(solver, more, status, comm):
     problem = objective(X, y, comm, step="spread", stop_wanted=lambda: problem.evaluations >= 5 + comm.rank)
     result = minimize(problem, Settings(lam=1e-4, epsilon=1e-9, solver=solver, **more))
     assert result.status is status
-
-
-def test_a_solver_of_whole_vectors_is_refused(comm):
-    X, y = data()
-    problem = objective(X, y, comm, step="spread")
-    refused = pytest.raises(InputError, match="whole") if comm.size > 1 else contextlib.nullcontext()
-    with refused:
-        assert minimize(problem, Settings(lam=1e-2, solver="lbfgs")).status is Status.PROVED
-    with pytest.raises(InputError, match="--step root"):
-        choose_step("spread", 10, comm.size, spreadable=False)
 
 
 def test_not_a_number_ends_all_ranks(comm):

@@ -1,4 +1,4 @@
-"""If a rank stops, hangs or dies, the job ends with a message; if it is only slow, the job goes on."""
+"""If a rank stops, hangs or dies, the job ends with a message; if it is only slow, the job continues."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Give the readers of files bytes that nobody has written: they must answer with an error that names the file.
+"""Fuzz the readers of files: whatever the bytes, the only error may be one that names the file.
 
     python -m tests.robustness.fuzz [TARGET...] [--seconds 10] [--seed 1] [--finds fuzz-finds]
     python -m tests.robustness.fuzz --replay FILE...     a file's name begins with its target: model-heap.h5
 
-Atheris (libFuzzer) changes sound files, which this program makes itself, and keeps those that reach new lines of
-distsms; the kernel that parses text runs as Python for that. The libraries below (HDF5, Arrow, NumPy) are not
-instrumented, and bytes are changed blindly there. A find is any exception but an InputError that names the file, a
-signal, 10 s for one file, or 4 GiB of memory. The program prints what it was, keeps the file, and continues until the
-time is over. The exit code is 1 if anything was found, and 2 without Atheris.
+Atheris (libFuzzer) changes valid files, which this program makes itself, and keeps those that reach new lines of
+distsms. For this, the kernel that parses text runs as Python. The libraries (HDF5, Arrow, NumPy) are not instrumented,
+so that changes there are blind. These are bugs: any exception but an InputError that names the file, a signal, more
+than 10 s for a file, and more than 4 GiB of memory. The program prints each bug, keeps the file, and continues until
+the time is over. The exit code is 1 if there was a bug, and 2 without Atheris.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"{', '.join(NAMES)}; all by default")
     parser.add_argument("--seconds", type=float, default=10, help="seconds for each target (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--finds", type=Path, default=Path("fuzz-finds"), help="folder for what is found (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (%(default)s)")
+    parser.add_argument(
+        "--finds", type=Path, default=Path("fuzz-finds"), help="folder for files that show a bug (%(default)s)"
+    )
     parser.add_argument("--replay", nargs="+", type=Path, metavar="FILE", help="read these files instead")
     parser.add_argument("--libfuzzer", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -60,7 +62,7 @@ def main() -> int:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     if importlib.util.find_spec("atheris") is None:
         print(
-            "the fuzzer needs Atheris, which scripts/setup (without --run) installs where there is one for this Python",
+            "the fuzzer needs Atheris, which scripts/setup (without --run) installs if it is available for this Python",
             file=sys.stderr,
         )
         return 2
@@ -74,7 +76,7 @@ def main() -> int:
 
 
 def fuzz(name: str, args: argparse.Namespace) -> int:
-    """Fuzz a target until the time is over, starting again after each find; return 1 if there was one."""
+    """Fuzz a target until the time is over, starting again after each bug; return 1 if there was one."""
     began, seed, inputs, finds = time.monotonic(), args.seed, 0, 0
     with tempfile.TemporaryDirectory(prefix="distsms-") as corpus:
         while (left := args.seconds - (time.monotonic() - began)) > 0 and finds < MOST_FINDS:
@@ -82,7 +84,7 @@ def fuzz(name: str, args: argparse.Namespace) -> int:
             words += [f"-artifact_prefix={args.finds}/{name}-", "-print_final_stats=1", "-rss_limit_mb=4096"]
             code, out = run(name, [*words, "-max_len=16384", corpus])
             if "number_of_executed_units" not in out:
-                raise SystemExit(f"{name}: the reader refuses a sound file:\n{out}")
+                raise SystemExit(f"{name}: the reader refuses a valid file:\n{out}")
             inputs += sum(map(int, re.findall(r"number_of_executed_units: (\d+)", out)))
             finds += report(name, str(args.finds), code, out)
             seed += 1
@@ -104,7 +106,7 @@ def run(name: str, words: list[str]) -> tuple[int, str]:
 
 
 def report(name: str, where: str, code: int, out: str) -> int:
-    """Print what was found, if anything, and return how many finds there are (0 or 1)."""
+    """Print the bug if there is one, and return the number of bugs (0 or 1)."""
     if code == 0:
         return 0
     telling = re.findall(r"^.*(?:Error|Exception|SUMMARY|ALARM|Test unit|rss_limit).*$", out, re.MULTILINE)
@@ -129,7 +131,7 @@ def child(name: str, words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="distsms-") as folder:
         target = hostile.TARGETS[name](Path(folder))
         for number, content in enumerate(target.seeds):
-            target.read(content)  # a sound file must be read
+            target.read(content)  # a valid file must be read
             if os.path.isdir(words[-1]):
                 (Path(words[-1]) / f"seed-{number}").write_bytes(content)
         atheris.Setup([sys.argv[0], *words], lambda content: hostile.attempt(target, content))

@@ -1,13 +1,13 @@
-"""Kill and signal a training run at random moments, resume it each time, and count what that has cost.
+"""Kill or signal a training run at random moments, resume it each time, and count the evaluations that are lost.
 
     python -m tests.robustness.kill DATA [--rounds 20] [--ranks 2] [--every 0.3] [--lambda 1e-6] [--seed 0] [-- OPTIONS]
 
-A round is one run to its proof; OPTIONS are options of `distsms train`. While the run is under way, the program
-disturbs it several times: kill -9 of one rank or of all ranks, or SIGTERM, SIGUSR1 or SIGUSR2 to one rank, some
-evaluations later or while the run starts; or kill -9 while a checkpoint is being written. After each it starts the
-same command again, and leaves the last start alone. It checks that every job ends within seconds; that none continues
-from less than its last checkpoint; that the trace is one course, evaluation by evaluation, in which the lower bound
-never falls; and that the result is proved, to within the gap of a run that nobody disturbed.
+A round is one run until its gap is proved; OPTIONS are options of `distsms train`. The program interrupts the run
+several times, after some evaluations or while it starts: by kill -9 of one rank or of all ranks, by SIGTERM, SIGUSR1 or
+SIGUSR2 to one rank, or by kill -9 while a checkpoint is being written. Each time it starts the same command again. It
+does not interrupt the last start. It checks that every job ends within seconds, that each start continues from the last
+checkpoint, that the trace has every evaluation once, that the lower bound never falls, and that the proved result
+agrees with that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
-SOON = 60.0  # seconds for a broken job to be gone
+SOON = 60.0  # seconds within which a broken job must end
 MOMENTS = {
     "kill -9 of one rank": (signal.SIGKILL, False),
     "kill -9 of all ranks": (signal.SIGKILL, True),
@@ -37,7 +37,7 @@ MOMENTS = {
 
 
 class Run:
-    """One run, in as many starts as it takes."""
+    """A run, which may need several starts."""
 
     def __init__(self, folder: Path, args: argparse.Namespace, name: str) -> None:
         self.folder = folder / name
@@ -49,29 +49,29 @@ class Run:
         self.command = [*launcher, sys.executable, "-m", "distsms", "train", *map(str, words)]
 
     def start(self) -> subprocess.Popen[str]:
-        """Start it, or start it again."""
+        """Start the run, or continue it."""
         return subprocess.Popen(self.command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
     def states(self) -> list[dict[str, float]]:
-        """The whole lines of the trace."""
+        """Return the complete lines of the trace."""
         with contextlib.suppress(FileNotFoundError):
             return [json.loads(line) for line in self.trace.read_text().split("\n")[:-1]]
         return []
 
     def reached(self) -> int:
-        """The last evaluation that the trace tells of."""
+        """Return the number of evaluations in the trace."""
         with contextlib.suppress(OSError):
             return self.trace.read_bytes().count(b"\n")
         return 0
 
     def info(self) -> dict[str, float]:
-        """What the model says of itself."""
+        """Return the record in the model."""
         words = [sys.executable, "-m", "distsms", "info", str(self.model), "--json"]
         return dict(json.loads(subprocess.check_output(words, text=True)))
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
-    """The ranks' process ids: the launcher's children, or the process itself."""
+    """Return the process ids of the ranks: the children of mpirun, or the process itself."""
     command = list(process.args)  # type: ignore[arg-type]
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -81,9 +81,9 @@ def ranks_of(process: subprocess.Popen[str]) -> list[int]:
 
 
 def disturb(run: Run, process: subprocess.Popen[str], kind: str, chance: random.Random, span: int) -> str:
-    """Wait for the moment, then strike; what was done, or "" if the run had ended before.
+    """Wait for a random moment, then send the signal; return `kind`, or "" if the run has ended before.
 
-    The moment is some evaluations on, or, one time in five, any while it starts.
+    The moment is some evaluations later or, one time in five, within the first seconds.
     """
     evaluations, end = run.reached() + chance.randint(1, span), float("inf")
     if chance.random() < 0.2 and "writing" not in kind:
@@ -104,7 +104,10 @@ def disturb(run: Run, process: subprocess.Popen[str], kind: str, chance: random.
 
 
 def one_round(run: Run, chance: random.Random, args: argparse.Namespace) -> list[tuple[str, int, int, float, float]]:
-    """Disturb a run some times, then let it end; (what, at which evaluation, evaluations and seconds lost, to end)."""
+    """Interrupt a run several times, then let it end.
+
+    Returns for each interruption: its kind, the evaluation, the lost evaluations and seconds, the seconds to the end.
+    """
     struck = []
     for _ in range(args.strikes):
         kind = chance.choice(list(MOMENTS))
@@ -144,30 +147,36 @@ print(json.dumps([found.numbers["count"], found.numbers["seconds"]] if found els
 
 
 def check(run: Run, whole: dict[str, float]) -> None:
-    """The trace is one course, and what is proved agrees with the undisturbed run."""
+    """Check that the trace has every evaluation once, and that the result agrees with that of the undisturbed run."""
     states, found = run.states(), run.info()
     assert [s["evaluation"] for s in states] == list(range(1, len(states) + 1)), "the trace has a break"
     for name, sign in (("lower_bound", 1), ("best_J", -1), ("seconds", 1)):
         assert all(sign * (b[name] - a[name]) >= 0 for a, b in itertools.pairwise(states)), name
     assert found["evaluations"] == len(states), "evaluations do not add up"
     assert found["status"] == "proved"
-    assert found["lower_bound"] <= whole["J"] and whole["lower_bound"] <= found["J"], "the two contradict each other"
+    assert found["lower_bound"] <= whole["J"] and whole["lower_bound"] <= found["J"], (
+        "the results of the two runs contradict each other"
+    )
 
 
 def main() -> None:
-    """The rounds, and a table."""
+    """Run the rounds, and print a table."""
     argv, options = sys.argv[1:], []
     if "--" in argv:
         argv, options = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--strikes", type=int, default=5, help="at most, in each round (%(default)s)")
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("data", metavar="DATA", help="data set to train on")
+    parser.add_argument("--rounds", type=int, default=20, help="number of runs (%(default)s)")
+    parser.add_argument(
+        "--strikes", type=int, default=5, help="largest number of interruptions in a round (%(default)s)"
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="MPI ranks of each run (%(default)s)")
     parser.add_argument("--every", default="0.3", help="seconds between checkpoints (%(default)s)")
-    parser.add_argument("--span", type=int, default=60, help="strike within so many evaluations (%(default)s)")
-    parser.add_argument("--lambda", dest="lam", default="1e-6")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--span", type=int, default=60, help="interrupt after at most this number of evaluations (%(default)s)"
+    )
+    parser.add_argument("--lambda", dest="lam", default="1e-6", help="weight of the regularizer (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments (%(default)s)")
     args = parser.parse_args(argv)
     args.options = options
     chance, struck = random.Random(args.seed), []
@@ -188,8 +197,9 @@ def main() -> None:
             print(
                 f"round {number + 1}: {found['starts']} starts, {found['evaluations']} evaluations; {words}", flush=True
             )
-    head = f"{'at evaluation':>14s} {'lost: most':>11s} {'mean':>6s} {'s: most':>8s} {'end: most':>10s}"
-    print(f"\n{'moment':24s} {'number':>6s} {head}")
+    print("\nlost: evaluations that were repeated (largest number, mean) and their seconds; end: until the job ended")
+    head = f"{'at evaluation':>14s} {'lost: max':>11s} {'mean':>6s} {'seconds':>8s} {'end: max':>10s}"
+    print(f"{'interruption':24s} {'number':>6s} {head}")
     for kind in MOMENTS:
         rows = [one for one in struck if one[0] == kind]
         if rows:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Mutation testing: change the package in one small place, and see whether a test of that sub-package fails.
 
-Each mutant is one change of one expression or statement: another comparison or arithmetic operator, a number moved by
-one, `and` for `or`, a negated condition, a statement left out. A sample of them is drawn with a seed. A mutant is
-killed where the tests in tests/PACKAGE fail, end otherwise than they should, or do not end in time; it survives where
-all of them pass. Survivors are printed as differences: some of them change nothing that anybody could observe (a
-tolerance, a block size, the speed), the others are tests that are missing.
+Each mutant is one change of an expression or statement: another comparison or arithmetic operator, a number increased
+by one, `and` instead of `or`, a negated condition, or a statement removed. The program draws a sample of all mutants. A
+mutant is killed if the tests in tests/PACKAGE fail, crash, or do not end in time; it survives if they all pass. The
+program prints survivors as differences. Some of them change nothing that a test could observe (a tolerance, a block
+size, the speed); the others show that a test is missing.
 
     python tests/robustness/mutate.py losses optim --sample 20 --seed 1
 """
@@ -39,7 +39,7 @@ ARITHMETIC: dict[type, type] = {
 
 
 class Mutant(NamedTuple):
-    """One change: the file, the line where it is, and the file's text with it."""
+    """A mutant: the file, the line of the change, and the text of the changed file."""
 
     file: Path
     line: int
@@ -70,7 +70,7 @@ def places(tree: ast.Module) -> Iterator[tuple[int, Callable[[], None]]]:
 
 
 def _unobserved(node: ast.AST) -> list[ast.AST]:
-    """The parts of a node that no test is to see: annotations, docstrings, messages, and what only mypy reads."""
+    """Return the parts of a node that tests need not check: annotations, decorators, messages, code for mypy."""
     parts: list[Any] = [getattr(node, "annotation", None), getattr(node, "returns", None)]
     if isinstance(node, ast.Raise | ast.JoinedStr):
         parts.append(node)
@@ -91,7 +91,7 @@ def _leave_out(tree: ast.Module, statement: ast.stmt) -> None:
 
 
 def mutants(package: str, sample: int, seed: int) -> list[Mutant]:
-    """Draw a sample of the mutants of a sub-package."""
+    """Draw a random sample of the mutants of a sub-package."""
     drawn = []
     for file in sorted((ROOT / "distsms" / package).rglob("*.py")):
         count = len(list(places(ast.parse(file.read_text()))))
@@ -107,10 +107,10 @@ def mutants(package: str, sample: int, seed: int) -> list[Mutant]:
 
 
 def killed(mutant: Mutant, tests: list[str], copy: Path, seconds: float, ranks: int) -> bool:
-    """Whether these tests notice the change, which is made in a copy of the project.
+    """Return whether these tests fail with the change, which is made in a copy of the project.
 
-    The file's time and the compiled kernels beside it are restored, too, so that the next mutant finds all kernels
-    compiled but its own.
+    The time of the file and the compiled kernels in its folder are restored, too, so that the next mutant need not
+    compile them again.
     """
     place = copy / mutant.file.relative_to(ROOT)
     compiled, kept = place.parent / "__pycache__", copy / "compiled"
@@ -128,7 +128,7 @@ def killed(mutant: Mutant, tests: list[str], copy: Path, seconds: float, ranks: 
 
 
 def passes(tests: list[str], copy: Path, seconds: float, ranks: int = 1) -> bool:
-    """Whether these unit tests pass in the copy, in time: in one process, or on several ranks."""
+    """Return whether these unit tests pass in the copy and in time, in one process or on several ranks."""
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
     words += ["-m", "not e2e" + " and not serial" * (ranks > 1), *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -144,7 +144,7 @@ def passes(tests: list[str], copy: Path, seconds: float, ranks: int = 1) -> bool
 
 
 def described(mutant: Mutant) -> str:
-    """The mutant's file and line, and the lines that it removes and adds."""
+    """Return the mutant's file and line, and the lines that it removes and adds."""
     plain = ast.unparse(ast.parse(mutant.file.read_text())).splitlines()
     changed = difflib.unified_diff(plain, mutant.text.splitlines(), lineterm="", n=0)
     difference = [row for row in changed if row[0] in "+-" and row[:3] not in ("+++", "---")]
@@ -152,19 +152,22 @@ def described(mutant: Mutant) -> str:
 
 
 def main() -> int:
-    """Print the score of each sub-package, and the survivors; 1 if the tests fail without any change."""
+    """Print the score of each sub-package and the survivors; return 1 if tests fail without any change."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packages", nargs="+", metavar="PACKAGE", help="sub-packages of distsms, such as losses")
     parser.add_argument("--sample", type=int, default=20, help="mutants of each sub-package (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample (%(default)s)")
     parser.add_argument(
-        "--ranks", type=int, default=1, help="run what survives in one process on so many ranks, too (%(default)s)"
+        "--ranks",
+        type=int,
+        default=1,
+        help="also run the survivors of one process on this number of ranks (%(default)s)",
     )
-    parser.add_argument("--tests", nargs="+", metavar="FILE", help="run only these, not all tests of the sub-package")
+    parser.add_argument("--tests", nargs="+", metavar="FILE", help="test files to run (all of the sub-package)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the scores and survivors to a file")
     parser.add_argument(
         "--again", type=Path, metavar="FILE",
-        help="of the same sample, run only the survivors in FILE, which --json wrote before tests were added",
+        help="run only the survivors in FILE, which --json wrote for the same sample",
     )  # fmt: skip
     args = parser.parse_args()
     known = json.loads(args.again.read_text()) if args.again else None
@@ -184,7 +187,10 @@ def main() -> int:
             drawn = {described(mutant): mutant for mutant in mutants(package, args.sample, args.seed)}
             again = drawn if known is None else known[package]["survivors"]
             if set(again) - set(drawn):
-                print(f"{package}: it has changed since {args.again} was written", file=sys.stderr)
+                print(
+                    f"{package}: the sub-package, --sample or --seed has changed since {args.again} was written",
+                    file=sys.stderr,
+                )
                 return 1
             suspects = {name: drawn[name] for name in again}
             survivors = []

@@ -1,4 +1,4 @@
-"""Bad input and broken processes: a clear message, an exit code, nothing lost, nobody left waiting."""
+"""Bad input and broken processes give a clear message and an exit code; nothing is lost, and no rank hangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.support.program import finish, run, run_json, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
-SOON = 20  # seconds within which a broken job must be gone
+SOON = 20  # seconds within which a broken job must end
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def train(data, *words, **more):
 
 @pytest.mark.parametrize("ranks", [None, 3])
 class TestInput:
-    """Refused before or while it is read, by all ranks together, once."""
+    """All ranks refuse bad input together, with one message."""
 
     def refuse(self, data, ranks, *parts):
         err = train(data, code=1, ranks=ranks)
@@ -138,7 +138,7 @@ sys.exit(main(sys.argv[3:]))
     ],
 )
 def test_one_rank_breaks_inside_the_objective(data, rank, deed, word):
-    """The job ends within seconds with the reason, non-zero, and without a model."""
+    """The job ends within seconds with an error that has the reason, and writes no model."""
     script = data.parent / "broken.py"
     script.write_text(FAULTS.format(deed=deed))
     began = time.monotonic()
@@ -195,7 +195,7 @@ def test_outputs_that_would_overwrite_inputs(data):
 
 
 def test_two_conversions_into_one_directory(data):
-    """One of them writes, the other is refused; what is there is one of the two data sets, whole."""
+    """One of them writes, the other is refused; the result is one of the two data sets, complete."""
     lines = (data.parent / "train.svm").read_text().splitlines()
     texts = [data.parent / "a.svm", data.parent / "b.svm"]
     for text, rows in zip(texts, (lines, lines[::-1]), strict=True):
@@ -213,7 +213,7 @@ def test_two_conversions_into_one_directory(data):
 
 
 def test_a_refused_conversion_leaves_the_running_one_alone(data):
-    """A second one comes while the first holds the directory: nothing of the first is touched."""
+    """If a second conversion starts while the first holds the directory, it changes no file of the first."""
     from distsms.utils.files import LOCK, exclusive
 
     before = sorted(path.name for path in data.iterdir())
@@ -259,7 +259,7 @@ def test_values_where_there_should_be_none(data):
 
 
 def test_rows_of_weight_zero_count_nowhere(tmp_path):
-    """Training, threshold and measures with weights 0 are those of the rows that are left."""
+    """Training, threshold and measures are the same as without the rows of weight 0."""
     from distsms.data.shards.dataset import write_data
 
     X, y = write_svmlight(tmp_path / "x.svm", n=200)
@@ -268,7 +268,7 @@ def test_rows_of_weight_zero_count_nowhere(tmp_path):
     write_data(tmp_path / "some", X[kept], y[kept])
     told = []
     for name in ("all", "some"):
-        # The columns' scale, in the solver's variables, is that of all rows: without it the way is the same, too.
+        # The scaling of the solver's variables depends on all rows; without it the iterates are the same, too.
         run("train", tmp_path / name, "--output", tmp_path / f"{name}.h5", "--scaling", 0, "--quiet", ranks=2)
         judged = run_json("evaluate", tmp_path / "some.h5" if name == "some" else tmp_path / "all.h5", tmp_path / name)
         model = run_json("info", tmp_path / f"{name}.h5")
@@ -298,7 +298,7 @@ def test_more_columns_than_memory(data):
 
 @contextlib.contextmanager
 def mounted(folder, option):
-    """Meanwhile the new folder is a small file system of its own; False where that is not allowed."""
+    """Mount a small file system in a new folder; yield False if this is not allowed."""
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", option, "tmpfs", folder]
     allowed = not subprocess.run(words, capture_output=True, check=False).returncode
@@ -310,7 +310,7 @@ def mounted(folder, option):
 
 
 def test_a_full_disk(data):
-    """Where a file system can be mounted: no crash, no half data set, a clear word."""
+    """A full disk gives a clear error, and no incomplete data set."""
     full = data.parent / "full"
     with mounted(full, "size=64k") as allowed:
         if not allowed:
@@ -325,7 +325,7 @@ def test_a_full_disk(data):
 
 
 def test_a_trace_replaces_nothing_else(data, tmp_path):
-    """An older trace makes way for a new one; a model or a text does not."""
+    """A new trace replaces an older trace, but neither a model nor a text."""
     train(data)
     for name, content in (("model.h5", None), ("notes.txt", "1 1:2\n")):
         path = tmp_path / name
@@ -340,7 +340,7 @@ def test_a_trace_replaces_nothing_else(data, tmp_path):
 
 
 def test_a_shard_that_vanishes_in_mid_run_is_not_missed(data):
-    """The rows are in memory by then."""
+    """The run does not need the shard any more, since its rows are in memory."""
     script = data.parent / "vanishing.py"
     script.write_text(FAULTS.format(deed=f"os.unlink({str(data / 'shard-00001.h5')!r})"))
     words = ["train", data, "--output", data.parent / "model.h5", "--epsilon", "1e-9"]
@@ -351,13 +351,13 @@ def test_a_shard_that_vanishes_in_mid_run_is_not_missed(data):
 
 
 def test_folders_that_cannot_be_written_to(data):
-    """Refused before anything is read, by every command that writes: a read-only file system stands for all reasons."""
+    """Every command that writes refuses a read-only folder, before it reads anything."""
     fixed = data.parent / "fixed"
     with mounted(fixed, "ro") as allowed:
         if not allowed:
             fixed.chmod(0o500)
             if os.access(fixed, os.W_OK):
-                pytest.skip("no permission to mount a file system, and yet to write anywhere")
+                pytest.skip("no permission to mount a file system, but permission to write anywhere")
         train(data)
         model = data.parent / "model.h5"
         for words in (

@@ -1,4 +1,4 @@
-"""Files that nobody should have written: the right form with wrong content, what fuzzing found, a short fuzz."""
+"""Files of the right format with wrong content, files with which fuzzing found bugs, and a short run of the fuzzer."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ ODD = st.one_of(
 
 
 def places(value, at=()):
-    """Where in a JSON value something can be put."""
+    """Yield the paths of all values inside a JSON value."""
     yield at
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield from places(value[key], (*at, key))
 
 
 def changed(record, at, new):
-    """The same JSON with another value at a place; without it, if `new` is the word "nothing"."""
+    """Return a JSON value with `new` at a path, or without the key there if `new` is "nothing"."""
     if not at:
         return new
     copy = record.copy()
@@ -59,7 +59,7 @@ def changed(record, at, new):
 
 
 def any_change(record):
-    """One or two odd values anywhere in a JSON record."""
+    """A strategy that puts one or two odd values anywhere in a JSON record."""
     one = st.tuples(st.sampled_from(list(places(record))), st.one_of(ODD, st.just("nothing")))
     return st.lists(one, min_size=1, max_size=2)
 
@@ -69,7 +69,7 @@ def apply(record, changes):
         try:
             record = changed(record, at, new)
         except (KeyError, IndexError, TypeError, AttributeError):
-            continue  # the first change took its place away
+            continue  # the first change has removed this path
     return record
 
 
@@ -113,7 +113,7 @@ def test_models_of_any_content(targets, tmp_path_factory, data):
     "kind", ["claim", "chunks", "external", "soft", "linked", "virtual", "strings", "group", "none"]
 )
 def test_datasets_that_are_not_what_they_say(targets, tmp_path, name, kind):
-    """None of them is read, whatever they claim or lead to; nothing outside the file is opened."""
+    """None of them is read, and no other file is opened, whatever size they claim and wherever they lead."""
     target = targets["model" if name == "w" else "shard"]
     path, outside = tmp_path / "made.h5", tmp_path / "outside.h5"
     path.write_bytes(target.seeds[0])
@@ -146,7 +146,7 @@ def test_datasets_that_are_not_what_they_say(targets, tmp_path, name, kind):
 
 
 def test_a_pipe_behind_a_link_is_not_waited_for(targets, tmp_path):
-    """Opening it would last for ever."""
+    """Opening the pipe would block forever."""
     import os
 
     os.mkfifo(tmp_path / "pipe")
@@ -159,7 +159,7 @@ def test_a_pipe_behind_a_link_is_not_waited_for(targets, tmp_path):
 
 
 def test_every_wrong_size_in_a_heap_is_seen(tmp_path):
-    """Sizes with which HDF5 would never come back, or leave the heap, in both objects of a model's."""
+    """Sizes with which HDF5 would loop forever or read beyond the heap, in both objects of a model's heap."""
     model.save(tmp_path / "m.h5", model.Model(np.ones(3), hostile.INFO))
     whole = bytearray((tmp_path / "m.h5").read_bytes())
     hdf5.check_heaps(tmp_path / "m.h5")
@@ -182,7 +182,7 @@ def test_every_wrong_size_in_a_heap_is_seen(tmp_path):
 @settings(max_examples=150)
 @given(st.data())
 def test_checkpoints_of_any_content(targets, tmp_path_factory, data):
-    """With checksums that are right: only what the file says of itself is wrong."""
+    """The checksums are right; only the description in the file is wrong."""
     import io
     import zipfile
 
@@ -203,7 +203,7 @@ def test_checkpoints_of_any_content(targets, tmp_path_factory, data):
 @settings(max_examples=200)
 @given(st.data())
 def test_bytes_in_any_order(targets, data):
-    """Pieces of sound text, put together otherwise, in formats that no C library reads."""
+    """Pieces of valid files in another order, for formats that no C library reads."""
     name = data.draw(st.sampled_from(["text", "manifest", "csv", "npy", "checkpoint"]))
     whole = data.draw(st.sampled_from(targets[name].seeds))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
@@ -214,7 +214,7 @@ def test_bytes_in_any_order(targets, data):
 
 @pytest.mark.parametrize("path", FINDS, ids=lambda path: path.name)
 def test_what_was_found(targets, path):
-    """Each of these once crashed, hung, claimed gigabytes or ended in a traceback."""
+    """Each of these files once caused a crash, a hang, an allocation of gigabytes, or a traceback."""
     with pytest.raises(InputError, match="hostile"):
         targets[path.name.split("-")[0]].read(path.read_bytes())
 
@@ -224,8 +224,8 @@ def test_a_fuzz_without_its_fuzzer(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fuzz"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert fuzz.main() == 2
-    told = capsys.readouterr().err
-    assert "needs Atheris" in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "needs Atheris" in error and error.count("\n") == 1
 
 
 @pytest.mark.e2e

@@ -1,4 +1,4 @@
-"""Manifests that are nonsense, of another version, or that say something else than the shards: refused by name."""
+"""Manifests that are invalid, of another version, or that contradict the shards are refused; the error names them."""
 
 from __future__ import annotations
 

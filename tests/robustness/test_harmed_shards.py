@@ -1,4 +1,4 @@
-"""Shards and manifests that are broken, or of another data set: refused by name, with nothing worse on the way."""
+"""Shards that are broken, or of another data set, are refused with an error that names the file."""
 
 import contextlib
 import fcntl
@@ -64,7 +64,7 @@ DAMAGES = [
 
 
 def test_a_locked_shard_can_be_read(own_dir):
-    """HDF5's locks are off: where a file system refuses locks, or somebody holds one, reading goes on."""
+    """HDF5's locks are off, so a shard can be read if another process locks it, or the file system has no locks."""
     write_data(own_dir, *draw())
     with open(own_dir / "shard-00000.h5", "rb+") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -85,7 +85,7 @@ def test_damaged_rows(own_dir, name, at, value, message, size):
         except InputError as error:
             failures.append(str(error))
     assert failures and all("shard-00001.h5: " in failure for failure in failures)
-    if "indptr" not in name:  # a wrong pointer is seen wherever it leads
+    if "indptr" not in name:  # several ranks may read a wrong pointer
         assert len(failures) == 1
     with pytest.raises(InputError, match=message):
         load(own_dir, ALONE)
@@ -214,7 +214,7 @@ def test_any_wrong_byte_is_found_by_verify_and_never_crashes_load(place, byte, s
 
 
 def test_links(own_dir):
-    """A link to the whole directory is the user's affair; a shard that is a link to another place is refused."""
+    """A symbolic link to the directory is allowed; a shard that is a link to another directory is refused."""
     write_data(own_dir / "data", *draw(), 2)
     (own_dir / "alias").symlink_to(own_dir / "data")
     assert load(own_dir / "alias", ALONE).n == 40
@@ -237,7 +237,7 @@ def test_unequal_shards_are_not_published(own_dir):
 
 
 def test_links_in_the_place_of_files_that_are_written(own_dir):
-    """Whoever prepared the directory does not choose what is written over."""
+    """Writing replaces links in the directory, and never overwrites the files that they lead to."""
     outside = own_dir / "outside"
     outside.write_text("mine")
     for name in ("manifest.json", "shard-00000.h5", "shard-00000.h5.partial", ".writing"):
@@ -256,14 +256,14 @@ def test_links_in_the_place_of_files_that_are_written(own_dir):
 
 
 def test_a_shard_that_vanishes_while_it_is_read(own_dir, monkeypatch):
-    """After the sizes were compared, and before it is opened."""
+    """The shard vanishes after the check of its size, and before it is opened."""
     write_data(own_dir, *draw(), 3)
     checked = dataset.Manifest.checked_path
 
     def vanishing(manifest, shard):
         path = checked(manifest, shard)
         vanishing.calls += 1
-        if vanishing.calls == 4:  # all three were there
+        if vanishing.calls == 4:  # after the checks of all three
             (own_dir / "shard-00000.h5").unlink()
         return path
 
@@ -274,7 +274,7 @@ def test_a_shard_that_vanishes_while_it_is_read(own_dir, monkeypatch):
 
 
 def test_shards_of_two_data_sets_mixed(own_dir):
-    """Refused if the sizes differ; if they are the same, by the checksums."""
+    """They are refused if their sizes differ from the manifest; if not, `verify` finds them by their checksums."""
     X, y = draw()
     write_data(own_dir / "a", X, y, 2)
     write_data(own_dir / "b", X * 2, y, 2)

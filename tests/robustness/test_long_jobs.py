@@ -1,4 +1,4 @@
-"""The program stopped, killed, cut off and started again: what it leaves, what it goes on from, what it refuses."""
+"""Runs that are stopped or killed, and started again: what they leave, where they continue, what they refuse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.program import (
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
-SOON = 30  # seconds within which a broken job must be gone
+SOON = 30  # seconds within which a broken job must end
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def line(data, tmp_path):
-    """A command line that serves the first start and every other."""
+    """A command line that starts a run, and continues it if there is a checkpoint."""
     files = ("--output", tmp_path / "m.h5", "--trace", tmp_path / "trace.jsonl", "--checkpoint", tmp_path / "c")
     limits = ("--lambda", "1e-7", "--epsilon", "1e-7", "--checkpoint-every", "0.05s")
     return ("train", data, *files, *limits, "--resume")
@@ -62,7 +62,7 @@ def wait_for(path, lines):
 
 
 def is_one_course(folder):
-    """The trace has every evaluation once, the bound never falls; the model counts them all."""
+    """Check that the trace has every evaluation once, that bounds never fall, and that the model counts them all."""
     course, info = states(folder), run_json("info", folder / "m.h5")
     assert [s["evaluation"] for s in course] == list(range(1, len(course) + 1))
     for a, b in itertools.pairwise(course):
@@ -84,14 +84,14 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture
 def slowly(tmp_path):
-    """Starts the program with evaluations that take time enough to be interrupted, however fast the machine is."""
+    """Start the program with evaluations that take long enough to be interrupted on any machine."""
     (tmp_path / "slow.py").write_text(SLOW)
     return functools.partial(start, program=(str(tmp_path / "slow.py"),))
 
 
 @pytest.mark.parametrize("everyone", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_killed_and_started_again(line, slowly, tmp_path, everyone):
-    """By kill -9 at three moments, once on other numbers of ranks: at most what came after the checkpoint is lost."""
+    """After kill -9 only the evaluations since the last checkpoint are lost, also with another number of ranks."""
     for ranks, lines in ((2, 8), (3, 30), (2, 50)):
         process = slowly(*line, ranks=ranks)
         wait_for(tmp_path / "trace.jsonl", lines)
@@ -154,7 +154,7 @@ sys.exit(main(sys.argv[2:]))
     "moment, ranks", [("world", None), ("load", 2), pytest.param("world", 2, marks=pytest.mark.slow)]
 )
 def test_a_signal_before_the_first_evaluation(line, tmp_path, moment, ranks):
-    """Just before MPI starts, or as rows are loaded: it waits for the first evaluation, and the next start goes on."""
+    """A signal before MPI starts or while rows are loaded stops the run after its first evaluation; it can continue."""
     code, out, err = finish(start(*line, ranks=ranks, program=("-c", EARLY, moment)))
     assert code == 75, out + err
     first = is_one_course(tmp_path)
@@ -165,14 +165,14 @@ def test_a_signal_before_the_first_evaluation(line, tmp_path, moment, ranks):
 
 @pytest.mark.parametrize("command", ["path", "baseline", "compare"])
 def test_a_signal_before_other_long_commands(data, tmp_path, command):
-    """The same, in whatever they begin with."""
+    """The same for the other commands that run for long."""
     code, out, err = finish(start(command, data, "--output", tmp_path / "o", program=("-c", EARLY, "world")))
     assert code == 75, out + err
 
 
 def test_the_time_limit_and_a_smaller_target(line, tmp_path):
     out = run(*line, "--time-limit", "0.05s", code=75)
-    assert "starts anew" in out
+    assert "starts from the beginning" in out
     first = is_one_course(tmp_path)
     assert first["status"] == "time"
     run(*line, "--epsilon", "1e-3")
@@ -187,14 +187,14 @@ def test_the_time_limit_and_a_smaller_target(line, tmp_path):
 
 @pytest.mark.slow
 def test_random_moments(data):
-    """A short round of the program, which checks what it does to the run by itself."""
+    """A short round of tests.robustness.kill, which checks the interrupted run itself."""
     words = ("--rounds", 1, "--strikes", 3, "--lambda", "1e-7", "--span", 30, "--every", "0.05")
     out = run_module("tests.robustness.kill", data, *words, "--", "--epsilon", "1e-7")
     assert "round 1:" in out
 
 
 def test_refusals(line, data, tmp_path):
-    """Before anything is read: another problem, a folder in use or read-only, an old checkpoint without --resume."""
+    """Refused before rows are read: another problem, a folder in use, an old checkpoint without --resume."""
     folder = tmp_path / "c"
     run(*line, "--max-evaluations", 5, code=4)
     before = (folder / NEWEST).read_bytes()
@@ -219,7 +219,7 @@ def test_refusals(line, data, tmp_path):
 
 
 def test_two_jobs_in_one_folder(line, tmp_path):
-    """The second is refused, with the first one's process; the first, once stopped, goes on."""
+    """The second job is refused, and the error names the process of the first, which can be stopped and continued."""
     process = start(*line, "--epsilon", "1e-15", "--max-evaluations", "1000000")
     wait_for(tmp_path / "trace.jsonl", 5)
     err = run(*line[:-1], code=1)
@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_makes_way_for_the_older(line, tmp_path):
 
 
 def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(line, tmp_path):
-    """A limit on the size of a file stands for the full disk: writing fails in the middle."""
+    """A limit on the size of files simulates the full disk: writing fails in the middle of a file."""
     run(*line, "--max-evaluations", 5, code=4)
     before = (tmp_path / "c" / NEWEST).read_bytes()
     script = tmp_path / "limited.py"
@@ -275,7 +275,7 @@ def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(line, tmp_path):
     )
     code, out, err = finish(start(*line, program=(str(script),)))
     assert code == 0, out + err
-    assert "warning: no checkpoint" in err
+    assert "warning: no checkpoint was written" in err
     assert "File too large" in err
     assert (tmp_path / "c" / NEWEST).read_bytes() == before
     assert run_json("info", tmp_path / "m.h5")["status"] == "proved"
@@ -283,7 +283,7 @@ def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(line, tmp_path):
 
 
 def test_a_stopped_rank_ends_the_job(line, tmp_path):
-    """And the next start goes on from the checkpoint that was there."""
+    """The next start continues from the last checkpoint."""
     process = start(*line, "--stall-timeout", "2s", "--epsilon", "1e-15", "--max-evaluations", "1000000", ranks=3)
     wait_for(tmp_path / "trace.jsonl", 20)
     stopped = next(pid for pid in children(process.pid) if rank_of(pid) == 2)
@@ -298,7 +298,7 @@ def test_a_stopped_rank_ends_the_job(line, tmp_path):
 
 
 def test_a_trace_that_is_gone_or_longer(line, tmp_path):
-    """It is continued from what the checkpoint knows: lines after it go, and a trace that is not there begins there."""
+    """The trace continues at the checkpoint: later lines are removed, and a missing trace starts there."""
     run(*line, "--max-evaluations", 20, code=4)
     text = (tmp_path / "trace.jsonl").read_text()
     (tmp_path / "trace.jsonl").write_text(text + text.splitlines()[-1].replace(": 20,", ": 21,") + '\n{"evalu')

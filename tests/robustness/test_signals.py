@@ -1,4 +1,4 @@
-"""A signal to a run, or to one of its ranks, ends it in order."""
+"""After a signal, a run writes its model and ends with exit code 75, also if only one rank gets the signal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _wait_for(trace, lines=5):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_stops_in_order(tmp_path, number):
-    """The evaluation under way ends, the model so far is written with its gap, exit code 75."""
+    """The run finishes its evaluation, writes the best model so far with its gap, and ends with exit code 75."""
     write_svmlight(tmp_path / "t.svm", n=3000, p=60)
     run("shard", tmp_path / "t.svm", tmp_path / "d")
     trace = tmp_path / "trace.jsonl"
@@ -50,4 +50,4 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
     assert code == 75, out + err
     assert run_json("info", tmp_path / "m.h5")["status"] == "stopped"
     last = json.loads(trace.read_text().splitlines()[-1])
-    assert 0 <= run_json("info", tmp_path / "m.h5")["gap"] - last["gap"] < 1e-6  # what rounding can have done
+    assert 0 <= run_json("info", tmp_path / "m.h5")["gap"] - last["gap"] < 1e-6  # a rounding error

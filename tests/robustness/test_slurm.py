@@ -1,4 +1,4 @@
-"""The scripts of jobs/, edited in their three places as a user does, on a real SLURM of two nodes."""
+"""Run the scripts of jobs/, edited as a user would edit them, on a real SLURM cluster of two nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZE = ("--ntasks=3", "--nodes=2", "--time=10")
 def cluster():
     without = pytest.fail if os.environ.get("DISTSMS_NEEDS_SLURM") else pytest.skip
     if absent := missing():
-        without(f"no SLURM here: {', '.join(absent)} not installed (scripts/setup --slurm)")
+        without(f"SLURM is missing: {', '.join(absent)} not installed (scripts/setup --slurm)")
     home = Path(tempfile.mkdtemp(prefix="slurm-"))
     try:
         with Cluster(home) as slurm:
@@ -35,11 +35,11 @@ def cluster():
 
 
 def script(folder, name, **places):
-    """A copy of a script, with other values in its places."""
+    """Write a copy of a script in which some strings are replaced."""
     text = (ROOT / "jobs" / f"{name}.sbatch").read_text()
     places = {". .venv/bin/activate": f". {ROOT}/scripts/environment", **places}
     for old, new in places.items():
-        assert text.count(old) == 1, f"{old!r} is not one place of {name}.sbatch"
+        assert text.count(old) == 1, f"{old!r} must occur once in {name}.sbatch"
         text = text.replace(old, str(new))
     path = folder / f"{name}.sbatch"
     path.write_text(text)
@@ -62,7 +62,7 @@ def course(path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A user's working folder, with a data set and one to test on."""
+    """A working folder with a data set to train on and one to test on."""
     for name, seed in (("train", 0), ("test", 1)):
         write_svmlight(tmp_path / f"{name}.svm", n=400, seed=seed, shift=3.0)
         run("shard", tmp_path / f"{name}.svm", tmp_path / "data" / name)
@@ -79,7 +79,7 @@ def test_text_to_model(cluster, folder):
 
 
 def test_interrupted_and_requeued(cluster, folder):
-    """Signalled in mid-run, the job queues itself again, goes on, and proves what an uninterrupted one proves."""
+    """After each signal the job queues itself again and continues; it proves the same as an uninterrupted run."""
     run("synth", "dense", folder / "big", "--rows", 20000, "--columns", 100, "--quiet")
     hard = {"train data/train": f"train {folder}/big", "--lambda 1e-6": "--lambda 1e-4 --solver bmrm"}
     job = cluster.submit(script(folder, "train", **hard), *SIZE, cwd=folder)
@@ -90,8 +90,8 @@ def test_interrupted_and_requeued(cluster, folder):
         cluster.run("scancel", "--signal=USR1", "--batch", job)
         cluster.wait(lambda: int(cluster.state(job)["Restarts"]) > interruption, "the requeued job", 120)  # noqa: B023
     succeed(cluster, job, folder)
-    told = log(folder)
-    assert told.count("exit code 75") == 2 and told.count("exit code 0") == 1 and "start 3" in told
+    text = log(folder)
+    assert text.count("exit code 75") == 2 and text.count("exit code 0") == 1 and "start 3" in text
     states = course(trace)
     assert [state["evaluation"] for state in states] == list(range(1, len(states) + 1))
     assert all(b["seconds"] >= a["seconds"] and b["best_J"] <= a["best_J"] for a, b in itertools.pairwise(states))
@@ -105,7 +105,7 @@ def test_interrupted_and_requeued(cluster, folder):
 
 @pytest.mark.slow
 def test_no_more_restarts_than_wanted(cluster, folder):
-    """A job whose every start ends by its own time limit gives up in the end, with exit code 75."""
+    """A job that reaches its time limit at each start ends after the last allowed restart, with exit code 75."""
     places = {"--lambda 1e-6": "--lambda 1e-6 --epsilon 1e-9 --time-limit 0.001s", "restarts=20": "restarts=1"}
     job = cluster.submit(script(folder, "train", **places), *SIZE, cwd=folder)
     state = cluster.finished(job)
@@ -114,7 +114,7 @@ def test_no_more_restarts_than_wanted(cluster, folder):
 
 
 def test_sweep(cluster, folder):
-    """Each task has its line in one table, also one without a model, until it has one; a wrong number is refused."""
+    """The table has a line for each task, also for one without a model. A wrong number of tasks is refused."""
     sweep = script(folder, "sweep", **{"lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1e-2 1e-4)"})
     size = ("--ntasks=2", "--time=10")
     refused = cluster.submit(sweep, *size, "--array=0", cwd=folder)
@@ -122,7 +122,7 @@ def test_sweep(cluster, folder):
     assert "--array=0-3" in log(folder)
     failed, table = "sweep/prbep-1e-2", folder / "sweep" / "table.txt"
     table.parent.mkdir()
-    (folder / f"{failed}.jsonl").write_text("notes, where the trace should go\n")
+    (folder / f"{failed}.jsonl").write_text("notes that are no trace\n")
     for without in ([f"{failed}: no model; see its log, and submit again"], []):
         cluster.finished(cluster.submit(sweep, *size, "--array=0-3", cwd=folder))
         cluster.wait(lambda: table.exists() and len(table.read_text().splitlines()) == 6, "the table", 120)
@@ -137,7 +137,7 @@ def test_sweep(cluster, folder):
 
 
 def test_scaling(cluster, folder):
-    """One line for each number of ranks."""
+    """The table has one line for each number of ranks."""
     job = cluster.submit(script(folder, "scaling"), "--ntasks=4", "--time=10", cwd=folder)
     succeed(cluster, job, folder)
     lines = log(folder).rstrip().splitlines()[-3:]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
+from distsms import cli
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.metrics import bootstrap, confidence, ranking
@@ -99,7 +100,7 @@ def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
 
 
 def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatch, folder):
-    """The search takes what is best on inner rows, though it is worst on the fold; a stopped search goes on."""
+    """The search takes the best setting on inner rows, even if it is worst on the fold; a stopped search continues."""
     these, seen, grown = rows(), [], []
 
     def search(task, number):
@@ -272,7 +273,7 @@ def test_fits_are_kept_and_damage_is_told(folder):
     path = folder.path / "fits" / "distsms_0.1_fold1.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:20])
-    with pytest.raises(InputError, match="fitted anew"):
+    with pytest.raises(InputError, match="fitted again"):
         folder.scores(folder.fits()[0] if folder.fits()[0].fold == 1 else folder.fits()[1])
     path.with_suffix(".json").write_text("{}")
     with pytest.raises(InputError, match=r"distsms_0\.1_fold1\.json"):
@@ -427,3 +428,10 @@ def test_the_program(tmp_path):
     rest = ("--test", tmp_path / "data", "--output", page, "--bootstrap", 0)
     program.run("report", tmp_path / "path" / "model.h5", *rest, "--baseline", tmp_path / "out")
     assert "Path of lambdas, 3 folds" in page.read_text() and "Beside other methods" in page.read_text()
+
+
+def test_no_trees():
+    args = cli.parse(["baseline", "data", "--no-trees"])
+    assert "trees" not in args.methods and {"distsms", "logistic", "svm"} <= set(args.methods)
+    with pytest.raises(SystemExit):
+        cli.parse(["baseline", "data", "--methods", "trees", "--no-trees"])

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 
 @pytest.fixture
 def visits(tmp_path):
-    """Users of 6 rows each, a third of them doubles of others; a user's rows are alike and have one label."""
+    """Users of 6 rows each, a third of them duplicates of others; a user's rows are alike and have one label."""
     rng = np.random.default_rng(0)
     user = np.repeat(np.arange(120), 6)
     own = rng.normal(size=(120, 80)).round(3)
@@ -42,7 +42,7 @@ def test_folds_by_what_belongs_together(visits):
         out = run("path", visits / "data", *words, *grid, visits / by, ranks=2 if by == "time" else None)
         found = json.loads((visits / by / "path.json").read_text())
         assert f"3 folds by {by}" in out and found["problem"]["folds_by"] == by
-        assert ("have an exact double" in out) == (len(found["warnings"]) == 1)
+        assert ("have an exact duplicate" in out) == (len(found["warnings"]) == 1)
         means[by] = found["chosen"]["mean"]
     assert means["rows"] > 0.75 and means["groups"] < 0.65  # users are remembered; there is nothing else
     assert "folds_by: there groups, now rows" in run(
@@ -53,12 +53,12 @@ def test_folds_by_what_belongs_together(visits):
     out = run(*words, "--output", visits / "beside")
     assert "3 folds by groups" in out and "\nwarning   " in out and "intervals treat rows as independent" in out
     found = json.loads((visits / "beside" / "baseline.json").read_text())
-    assert found["problem"]["folds_by"] == "groups" and "exact double" in found["sentences"][-1]
+    assert found["problem"]["folds_by"] == "groups" and "exact duplicate" in found["sentences"][-1]
     assert found["methods"][0]["sure"]["rocarea"]["value"] == pytest.approx(means["groups"], abs=1e-3)
     words = ("report", visits / "groups" / "model.h5", "--test", visits / "data", "--baseline", visits / "beside")
     run(*words, "--output", visits / "report.html")
     page = (visits / "report.html").read_text()
-    assert page.count("have an exact double") == 2 and page.count("3 folds by groups") >= 2
+    assert page.count("have an exact duplicate") == 2 and page.count("3 folds by groups") >= 2
 
 
 def test_splits_by_what_belongs_together(visits):

@@ -67,6 +67,8 @@ def test_a_short_w_that_ranks_well_is_no_fault():
     """At a large lambda, the least J is near J(0), too. Only the ranks of the rows say whether a model is of use."""
     near_zero = [point._replace(result={**point.result, "idle": True}) for point in points_of(peak(10.0), [10.0])]
     assert faults(near_zero) == {}
+    of_folds = [point for point in near_zero if point.fold]  # a training at this lambda might end at w = 0
+    assert faults(of_folds) == {10.0: "no better than w = 0"}
     of_earlier_versions = [Point(1.0, 0, {"vacuous": True}, 0.0, {}, None)]
     assert faults(of_earlier_versions) == {1.0: "no better than chance"}
 

@@ -357,7 +357,7 @@ def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
         folder.open({**problem, "measure": "rocarea", "folds": 3})
     with pytest.raises(InputError, match="with other content"):
         folder.open({**problem, "data": {"path": "a", "fingerprint": "g"}})
-    with pytest.raises(InputError, match=r"Remove .*0\.1_all\.json, and the point is run anew"):
+    with pytest.raises(InputError, match=r"Remove .*0\.1_all\.json, and the point is computed again"):
         folder.points()
     (folder.path / "path.json").unlink()
     with pytest.raises(InputError, match="something that is not a path"):

@@ -1,6 +1,7 @@
-"""A SLURM of two nodes on this machine, real daemons in a directory of their own: nothing of the system's is touched.
+"""A SLURM cluster of two nodes on this machine: real daemons with their files in a directory of the test.
 
-It needs the programs of Debian's slurm-wlm and munge (`scripts/setup --slurm`), no root, and no daemon running yet.
+It needs the programs of Debian's slurm-wlm and munge (`scripts/setup --slurm`). It needs neither root nor a running
+daemon, and does not touch SLURM's installation on this system.
 """
 
 from __future__ import annotations
@@ -53,19 +54,19 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> list[str]:
-    """The programs that are not installed."""
+    """Return the programs that are not installed."""
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
     return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
 
 
 class CannotStart(Exception):
-    """A daemon has given up by itself, for want of something that this machine does not have; in its words."""
+    """A daemon has ended by itself, since this machine lacks something; the message has its output."""
 
 
 class Cluster:
-    """A running SLURM; a context manager. Raises CannotStart where this machine has none.
+    """A running SLURM, as a context manager. Raises CannotStart if SLURM cannot run on this machine.
 
-    home : a new directory with a short path (a socket lies in it).
+    home : a new directory with a short path, since sockets with long paths are not allowed.
     """
 
     def __init__(self, home: Path) -> None:
@@ -74,9 +75,9 @@ class Cluster:
             **os.environ,
             "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
             "SLURM_CONF": str(home / "slurm.conf"),
-            # Ranks of both nodes see one /dev/shm, and Open MPI's shared memory would mix them up.
+            # Both nodes have the same /dev/shm, so Open MPI must not use shared memory.
             "OMPI_MCA_btl": "self,tcp",
-            "PMIX_MCA_psec": "native",  # not the system's munge, which may have no daemon
+            "PMIX_MCA_psec": "native",  # do not use the system's munge, whose daemon may not run
         }
 
     def __enter__(self) -> Cluster:
@@ -109,7 +110,7 @@ class Cluster:
                 nodes=NODES,
                 node_ports=",".join(map(str, nodes)),
                 cpus=CPUS,
-                memory=64000,  # MB; nobody asks the machine
+                memory=64000,  # MB; SLURM does not check it
             )
         )
         munge = [
@@ -136,49 +137,49 @@ class Cluster:
             )
 
     def _alive(self) -> bool:
-        """Whether all daemons run; raises CannotStart where one has ended."""
+        """Return True if all daemons run; raise CannotStart if one has ended."""
         for number, daemon in enumerate(self._daemons):
             if daemon.poll() is not None:
                 name = Path(daemon.args[0]).name
-                said = (self.home / f"{name}-{number}.out").read_text().splitlines()
-                errors = [line for line in said if "error" in line.lower()] or said[-3:]
+                output = (self.home / f"{name}-{number}.out").read_text().splitlines()
+                errors = [line for line in output if "error" in line.lower()] or output[-3:]
                 raise CannotStart(f"SLURM cannot start here: {' / '.join(errors)}")
         return True
 
     def run(self, *words: object, check: bool = True, cwd: Path | None = None) -> str:
-        """The standard output of one of SLURM's commands."""
+        """Run a command of SLURM and return its standard output."""
         done = subprocess.run([*map(str, words)], env=self.env, cwd=cwd, capture_output=True, text=True, timeout=60)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def submit(self, script: Path, *words: object, cwd: Path) -> str:
-        """Submit a script; the job's number."""
+        """Submit a script and return the number of the job."""
         return self.run("sbatch", "--parsable", *words, script, cwd=cwd)
 
     def state(self, job: str) -> dict[str, str]:
-        """What SLURM says of a job: JobState, ExitCode, Restarts, ..."""
+        """Return what SLURM reports about a job: JobState, ExitCode, Restarts, ..."""
         words = self.run("scontrol", "show", "job", "-o", job).splitlines()[0].split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def finished(self, job: str, seconds: float = 240) -> dict[str, str]:
-        """Wait until a job (of an array: each of its tasks) is over; what SLURM says of it."""
+        """Wait until a job has ended, with all tasks of an array, and return its `state`."""
         self.wait(lambda: not self.run("squeue", "-h", "-j", job, check=False), f"job {job}", seconds)
         return self.state(job)
 
     def wait(self, done, what: str, seconds: float = 60) -> None:
-        """Until `done()`; fails, with the daemons' logs, after so many seconds."""
+        """Wait until `done()` is true; fail with the logs of the daemons after `seconds`."""
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
                 logs = "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in self.home.glob("*.log"))
-                raise AssertionError(f"{what}: not there after {seconds} s\n{logs}")
+                raise AssertionError(f"waited {seconds} s in vain for: {what}\n{logs}")
             time.sleep(0.2)
 
     def close(self) -> None:
         """End all jobs and daemons."""
         with contextlib.suppress(Exception):
             self.run("scancel", "--signal=KILL", "-u", _user(), check=False)
-            self.wait(lambda: not self.run("squeue", "-h", check=False), "jobs' ends", 20)
+            self.wait(lambda: not self.run("squeue", "-h", check=False), "the end of all jobs", 20)
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
@@ -194,7 +195,7 @@ def _user() -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Return ports that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Files of every format for tests, and what a data set holds."""
+"""Write test files of every format, and read the content of a data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = ["svm", "csv", "tsv.gz", "parquet", "npz", "sparse.npz", "npy", "h5ad"
 
 
 def numbers(n=60, p=7, seed=0):
-    """Rows with zeros, tiny and huge values, labels 3 and 7."""
+    """Return rows with zeros, tiny and huge values, and labels 3 and 7."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, p)) * 10.0 ** rng.integers(-8, 9, (n, p)) * (rng.random((n, p)) < 0.6)
     X[0, -1] = 1 / 3
@@ -27,14 +27,17 @@ def numbers(n=60, p=7, seed=0):
 
 
 def write_csv(path, header, rows, delimiter=","):
-    """A header and rows of whatever csv can write; compressed if the name ends in .gz."""
+    """Write a header and rows as CSV, compressed if the name ends in .gz."""
     opened = gzip.open if path.name.endswith(".gz") else open
     with opened(path, "wt", newline="") as file:
         csv.writer(file, delimiter=delimiter).writerows([header, *rows])
 
 
 def write_anndata(path, X, names, obs, **storage):
-    """What the format says. obs : name -> array (n,), of str as categories.  storage : how HDF5 keeps a dense X."""
+    """Write an AnnData file.
+
+    obs : name -> array (n,); strings are written as categories. storage : options of HDF5 for a dense X.
+    """
     with h5py.File(path, "w") as file:
         if sparse.issparse(X):
             group = file.create_group("X")
@@ -57,7 +60,10 @@ def write_anndata(path, X, names, obs, **storage):
 
 
 def write(path, X, y, names=None):
-    """The rows as a file of the format that the name says, and how to read it. names : of columns, else c0, c1, ..."""
+    """Write the rows in the format of the file's name, and return the options to read it.
+
+    names : names of the columns (c0, c1, ...).
+    """
     names = names or [f"c{k}" for k in range(X.shape[1])]
     kind = path.name.split(".", 1)[1]
     if kind == "svm":
@@ -86,7 +92,7 @@ def write(path, X, y, names=None):
 
 
 def content(directory):
-    """All rows of a data set as they are in its files: X dense, y."""
+    """Return all rows of a data set as they are in its files: dense X, and y."""
     manifest = read_manifest(directory)
     rows, labels = [], []
     for shard in manifest.shards:
@@ -99,7 +105,7 @@ def content(directory):
 
 
 def on_root(comm, action):
-    """Do it once; every rank waits."""
+    """Call `action` on the root, and return its result on all ranks. Collective."""
     found = action() if comm.is_root else None
     return comm.bcast(found)
 
@@ -117,7 +123,7 @@ HEADER = ["x", "w", "k", "y"]
 
 
 def normalized(X, kind):
-    """By NumPy."""
+    """Normalize rows with NumPy, as an oracle."""
     if kind == "l2":
         lengths = np.linalg.norm(X, axis=1, keepdims=True)
         return X / np.where(lengths > 0, lengths, 1)

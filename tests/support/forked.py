@@ -1,4 +1,4 @@
-"""The program in a process of its own that is forked from one that has imported the package already.
+"""Run the program in a new process, which is forked from a process that has already imported the package.
 
 Importing takes most of the time of a small command. The forkserver of `multiprocessing` has imported the package, but
 has started neither MPI nor PETSc, and forks a process for each command. Such a process has its own folder, environment,
@@ -15,13 +15,13 @@ import sys
 import tempfile
 
 PRELOADED = ["distsms.__main__", "distsms.cli.train_text", "distsms.training.fit", "scipy.optimize", __name__]
-"""What the server imports; `distsms.__main__` is the first, since it sets the number of threads."""
+"""The modules that the server imports. `distsms.__main__` is the first, since it sets the number of threads."""
 
 
 def run(words: list[str], seconds: float) -> tuple[int, str, str]:
     """Run `distsms WORDS` to its end; return its exit code, standard output and standard error.
 
-    Raises TimeoutError, after the end of the process, if it takes longer than so many seconds.
+    If it takes longer than `seconds`, it is killed, and TimeoutError is raised.
     """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(PRELOADED)
@@ -40,7 +40,7 @@ def run(words: list[str], seconds: float) -> tuple[int, str, str]:
 
 
 def _command(words: list[str], folder: str, environment: dict[str, str], files: list[str]) -> None:
-    """What the process does."""
+    """Run the command in the forked process."""
     from distsms.__main__ import THREADS, main
 
     for number, file in enumerate(files, start=1):
@@ -57,7 +57,7 @@ def _command(words: list[str], folder: str, environment: dict[str, str], files: 
     except SystemExit as end:
         code = end.code
     finally:
-        # What the interpreter does at its end, which a forked process does not reach.
+        # The interpreter would do this when it ends, but a forked process skips it.
         atexit._run_exitfuncs()
         if petsc := sys.modules.get("petsc4py.PETSc"):
             petsc._finalize()

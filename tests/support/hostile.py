@@ -1,7 +1,7 @@
-"""What reads files, one function for each format, to be given any bytes whatever: it may say InputError, nothing else.
+"""The readers of all file formats, to be called with arbitrary bytes: they may raise InputError, and nothing else.
 
-`TARGETS[name](folder)` makes sound examples and a function that writes bytes to a file in the folder and reads them as
-the program does. Used by tests/robustness/test_fuzz.py and tests/robustness/fuzz.py.
+`TARGETS[name](folder)` makes valid example files, and a function that writes bytes to a file in the folder and reads it
+as the program does. Used by tests/robustness/test_fuzz.py and tests/robustness/fuzz.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INFO = {"label_map": {"+1": 1, "-1": -1}, "threshold": 0.5, "bias": 0.0, "zero_b
 
 
 class Target(NamedTuple):
-    """Sound examples, and what reads bytes."""
+    """The contents of valid files, and a function that reads such contents."""
 
     seeds: list[bytes]
     read: Callable[[bytes], object]
@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
 
 def attempt(target: Target, content: bytes, name: str = "hostile") -> None:
-    """Read some bytes. AssertionError if an error does not name the file; any other exception is a find."""
+    """Read some bytes. Raises AssertionError if an InputError does not name the file; any other exception is a bug."""
     try:
         target.read(content)
     except InputError as error:
@@ -51,14 +51,14 @@ def attempt(target: Target, content: bytes, name: str = "hostile") -> None:
 
 
 def matrix() -> tuple[sparse.csr_matrix, np.ndarray]:
-    """Nine rows."""
+    """Return X and y of nine rows."""
     X = sparse.random(9, 5, 0.5, "csr", random_state=1)
     X.data += 1
     return X, np.where(np.arange(9) % 2, 1, -1)
 
 
 def sound(found: rows.RowBlock) -> None:
-    """What every reader promises of its rows."""
+    """Check what every reader guarantees about its rows."""
     n, nnz = len(found.labels), len(found.data)
     assert found.indptr.shape == (n + 1,) and found.indptr[0] == 0 and found.indptr[-1] == nnz == len(found.indices)
     assert (np.diff(found.indptr) >= 0).all() and np.isfinite(found.data).all() and (found.data != 0).all()
@@ -100,7 +100,7 @@ def _shard(folder: Path, X: object, compression: str = "none") -> Target:
 
 
 def shard(folder: Path) -> Target:
-    """A shard in CSR, under a manifest that is right."""
+    """A shard in CSR; its manifest is valid."""
     return _shard(folder, matrix()[0])
 
 
@@ -120,7 +120,7 @@ def compressed_dense(folder: Path) -> Target:
 
 
 def manifest(folder: Path) -> Target:
-    """A manifest, over shards that are right."""
+    """A manifest; its shards are valid."""
     data = _data_set(folder, matrix()[0])
 
     def read(content: bytes) -> None:
@@ -174,7 +174,7 @@ def _table(folder: Path, name: str, seeds: list[bytes], reading: ReadOptions) ->
 
 
 def csv(folder: Path) -> Target:
-    """A table as text."""
+    """A CSV file."""
     lines = b'id,y,a,"b, c"\n1,yes,0.5,red\n2,no,,"blue, green"\n3,yes,-1e3,NA\n'
     dates = b"id;y;when;t\n1;yes;2024-05-31T12:30:00+02:00;a b\n2;no;;NA\n3;yes;2023-02-28;c\n"
     asked = ReadOptions(label="y", id="id", positive="yes")
@@ -182,14 +182,14 @@ def csv(folder: Path) -> Target:
 
 
 def encoded(folder: Path) -> Target:
-    """A table as text, whose columns are dates in a named form, hashed words, codes and rare categories."""
+    """A CSV file with dates in a given format, hashed words, codes, and rare categories."""
     lines = b"y,day,words,code,c\n1,31.12.2024,red red blue,07,a\n0,01.01.1970,,7.0,b\n1,,\xc3\xa9t\xc3\xa9,12,a\n"
     how = ColumnOptions(("code", "c"), (), {"day": "%d.%m.%Y"}, {"words": 4}, 2)
     return _table(folder, "hostile.csv", [lines], ReadOptions(label="y", columns=how, decimal=","))
 
 
 def encoding(folder: Path) -> Target:
-    """The encoding of a table, in a manifest; a table is read by it."""
+    """The encoding of a table in a manifest, with which a table is then read."""
     write_csv(
         folder / "rows.csv", ["y", "d", "w", "x"], [[k % 2, f"2024-01-0{k + 1}", "ab"[k % 2], k] for k in range(9)]
     )
@@ -213,7 +213,7 @@ def encoding(folder: Path) -> Target:
 
 
 def parquet(folder: Path) -> Target:
-    """A table in Arrow's format."""
+    """A Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -235,7 +235,7 @@ def npz(folder: Path) -> Target:
 
 
 def npy(folder: Path) -> Target:
-    """One array."""
+    """An NPY file, with the labels in a second file."""
     X, y = matrix()
     np.save(folder / "hostile-y.npy", y)
     file = io.BytesIO()
@@ -244,7 +244,7 @@ def npy(folder: Path) -> Target:
 
 
 def anndata(folder: Path) -> Target:
-    """AnnData's HDF5."""
+    """An AnnData file."""
     X, y = matrix()
     seeds, obs = [], {"y": np.where(y > 0, "yes", "no")}
     for one, storage in ((X, {}), (X.toarray(), {"compression": "gzip"})):

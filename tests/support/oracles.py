@@ -1,6 +1,6 @@
-"""The definitions, by brute force: slow, short and independent of the package.
+"""Brute-force implementations of the definitions: slow, short and independent of the package.
 
-`exact=True` computes in rational numbers, so that nothing rounds however large the scores are.
+With scores from `rational`, they compute in rational numbers, without rounding errors.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import numpy as np
 
 
 def rational(values):
-    """The exact rational value of each float, as an object array."""
+    """Return the exact rational value of each float, as an object array."""
     return np.array([Fraction(float(v)) for v in np.ravel(values)], dtype=object)
 
 
 def rocarea_pairs(positive, negative):
-    """t_ij = 1 - (s_i - s_j), (n+, n-)."""
+    """Return t_ij = 1 - (s_i - s_j) of all pairs, (n+, n-)."""
     return 1 - (np.asarray(positive)[:, None] - np.asarray(negative)[None, :])
 
 
 def rocarea_risk(positive, negative):
-    """R by all pairs."""
+    """Return R from all pairs."""
     t = rocarea_pairs(positive, negative)
     return np.sum(np.where(t > 0, t, 0)) / t.size
 
 
 def rocarea_smoothed(positive, negative, nu):
-    """(R_mu, d, coefficients of P, coefficients of N) by all pairs, from the definition with beta_ij explicit."""
+    """Return R_mu, d, and the coefficients of P and of N, from all pairs and their beta_ij."""
     t = rocarea_pairs(positive, negative)
     beta = np.where(t <= 0, 0 * t, np.where(t >= nu, 0 * t + 1, t / nu))
     m = t.size
@@ -37,7 +37,7 @@ def rocarea_smoothed(positive, negative, nu):
 
 
 def prbep_risk(positive, negative):
-    """R by all k: swap the k lowest positives with the k highest negatives."""
+    """Return R as the maximum over k of swapping the k lowest positives with the k highest negatives."""
     n_pos, n = len(positive), len(positive) + len(negative)
     low, high = sorted(positive), sorted(negative, reverse=True)
     one = low[0] * 0 + 1
@@ -48,7 +48,7 @@ def prbep_risk(positive, negative):
 
 
 def prbep_risk_by_labelings(positive, negative):
-    """R by every labeling z with as many positives as negatives swapped (tiny n)."""
+    """Return R as the maximum over all labelings z with n+ rows called positive. Only for tiny n."""
     scores = np.concatenate([positive, negative])
     y = np.concatenate([np.ones(len(positive)), -np.ones(len(negative))])
     n, n_pos = len(y), len(positive)
@@ -62,9 +62,9 @@ def prbep_risk_by_labelings(positive, negative):
 
 
 def prbep_risk_as_svm(positive, negative):
-    """R as the hinge loss of a support vector machine: min over b of 1/(2 n+) sum max(0, 1 - y_i (4 n+/n)(s_i - b)).
+    """Return R as the hinge loss of an SVM: min over b of 1/(2 n+) sum max(0, 1 - y_i (4 n+/n)(s_i - b)).
 
-    Convex and piecewise linear in b, so that the least value is at a kink.
+    The loss is convex and piecewise linear in b, so its minimum is at a kink.
     """
     n_pos, n = len(positive), len(positive) + len(negative)
     one = positive[0] * 0 + 1
@@ -78,22 +78,22 @@ def prbep_risk_as_svm(positive, negative):
 
 
 def prbep_smoothed(positive, negative, nu):
-    """(R_mu, d, coefficients of P, coefficients of N): the concave problem in beta, solved by bisection on its dual.
+    """Return R_mu, d, and the coefficients of P and of N, from the dual of the concave problem in beta.
 
-    max over beta in [0, 1]^n with sum_P beta = sum_N beta of
-    1/n+ sum_P beta - 2/n sum_i y_i s_i beta_i - mu/2 sum beta^2, with mu = 2 nu / n; the multiplier of the constraint
-    is found by bisection in rational arithmetic between kinks, then exactly on the linear piece.
+    The problem is max over beta in [0, 1]^n with sum_P beta = sum_N beta of
+    1/n+ sum_P beta - 2/n sum_i y_i s_i beta_i - mu/2 sum beta^2, with mu = 2 nu / n. Bisection finds the two kinks
+    between which the multiplier of the constraint is; on this linear piece it is computed exactly.
     """
     n_pos, n = len(positive), len(positive) + len(negative)
     mu = nu * 2 / n
     one = mu * 0 + 1
-    gain_pos = [one / n_pos - s * 2 / n for s in positive]  # of a unit of beta on P
+    gain_pos = [one / n_pos - s * 2 / n for s in positive]  # the gain per unit of beta, for each row of P
     gain_neg = [s * 2 / n for s in negative]
 
     def beta(gain, price):
         return [min(one, max(0 * one, (g - price) / mu)) for g in gain]
 
-    def excess(price):  # falls as the price of P (paid back to N) rises
+    def excess(price):  # falls as the price rises
         return sum(beta(gain_pos, price)) - sum(beta(gain_neg, -price))
 
     kinks = sorted({g - e for g in gain_pos for e in (0, mu)} | {-(g - e) for g in gain_neg for e in (0, mu)})
@@ -113,7 +113,7 @@ def prbep_smoothed(positive, negative, nu):
 
 
 def contingency(measure, parameter, n_pos, n_neg):
-    """Delta of b and c, exactly, and how many rows z calls positive (None: any number)."""
+    """Return the exact function Delta(b, c), and the number of rows that z calls positive (None: any number)."""
     beta2 = Fraction(parameter or 1) ** 2
 
     def delta(b, c):
@@ -128,7 +128,10 @@ def contingency(measure, parameter, n_pos, n_neg):
 
 
 def contingency_risk(measure, parameter, positive, negative, sums):
-    """R by every z: max(0, Delta + 1/n sum_i s_i (z_i - y_i)). sums : what z may miss of a class, and of which sum."""
+    """Return R = max over z of max(0, Delta + 1/n sum_i s_i (z_i - y_i)).
+
+    sums : function that returns the sizes and sums of the sets of rows that z may get wrong in a class.
+    """
     delta, calls = contingency(measure, parameter, len(positive), len(negative))
     n = len(positive) + len(negative)
     return max(
@@ -143,7 +146,7 @@ def contingency_risk(measure, parameter, positive, negative, sums):
 
 
 def all_subsets(scores, _):
-    """(size, sum) of every subset: every labeling of a class."""
+    """Return (size, sum) of every subset of a class, so that all labelings are tried."""
     found = [(0, Fraction(0))]
     for score in scores:
         found += [(size + 1, total + score) for size, total in found]
@@ -151,7 +154,7 @@ def all_subsets(scores, _):
 
 
 def extreme_subsets(scores, largest):
-    """(size, sum) of the best subset of each size, by sorting."""
+    """Return (size, sum) of the best subset of each size, found by sorting."""
     found = [(0, Fraction(0))]
     for score in sorted(scores, reverse=largest):
         found.append((len(found), found[-1][1] + score))
@@ -159,18 +162,18 @@ def extreme_subsets(scores, largest):
 
 
 def orders(positive, negative):
-    """Of all pairs, (n+, n-): 1 where they are in order, one half for a tie."""
+    """Return for all pairs, (n+, n-), 1 if they are in the right order, 0.5 for a tie, and otherwise 0."""
     difference = np.asarray(positive)[:, None] - np.asarray(negative)[None, :]
     return (difference > 0) + 0.5 * (difference == 0)
 
 
 def rocarea(positive, negative):
-    """The reported measure by all pairs."""
+    """Return ROCArea from all pairs."""
     return float(np.mean(orders(positive, negative)))
 
 
 def true_positives_at(positive, negative, k):
-    """The mean number of positives among the k highest over all orders of the tied rows."""
+    """Return the number of positives among the k highest, as the mean over all orders of the tied rows."""
     scores = np.concatenate([positive, negative])
     y = np.concatenate([np.ones(len(positive)), np.zeros(len(negative))])
     at = np.sort(scores)[::-1][k - 1]
@@ -180,5 +183,5 @@ def true_positives_at(positive, negative, k):
 
 
 def prbep(positive, negative):
-    """The reported measure: the precision among the n+ highest."""
+    """Return PRBEP: the precision among the n+ highest."""
     return true_positives_at(positive, negative, len(positive)) / len(positive)

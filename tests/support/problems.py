@@ -1,4 +1,4 @@
-"""Small data sets for tests, and a rank's share of one; scores and losses; finished runs of a comparison."""
+"""Small data sets for tests and a rank's share of them; scores and losses; finished runs of a comparison."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from distsms.losses.registry import MEASURES, make_loss
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
-from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.study.grid import CompletedRun, RunSpec
 
-SPREADABLE = [name for name in SOLVERS if solver_class(name).traits.spreadable]
-
 
 def data(n=200, p=12, seed=0, positive=0.25):
-    """X (n, p) sparse and y (n,) with signal, noise and both classes."""
+    """Return sparse X (n, p) and y (n,), with signal, noise and both classes."""
     rng = np.random.default_rng(seed)
     y = np.where(rng.random(n) < positive, 1, -1).astype(np.int8)
     y[:2] = 1, -1
@@ -31,21 +28,21 @@ def data(n=200, p=12, seed=0, positive=0.25):
 
 
 def share(comm, n):
-    """This rank's rows of n: ever more from rank to rank, and from three ranks on none on the last."""
+    """Return the range of this rank's rows. Higher ranks have more; with three or more ranks, the last has none."""
     full = comm.size - (comm.size > 2)
     ends = [n * min(r, full) ** 2 // full**2 for r in range(comm.size + 1)]
     return slice(ends[comm.rank], ends[comm.rank + 1])
 
 
 def objective(X, y, comm, measure="rocarea", weights=None, step="root", **more):
-    """The objective of this rank's share of X and y."""
+    """Make the objective from this rank's share of X and y."""
     rows = share(comm, len(y))
     loss = make_loss(measure, "gather", y[rows], None if weights is None else weights[rows], comm)
     return Objective(SparseRows.of(X[rows].tocsr()), [loss], comm, vectors=make_vectors(step, X.shape[1], comm), **more)
 
 
 def asked(objective, requests):
-    """Evaluations on the ranks that step, None elsewhere. Collective."""
+    """Return evaluations on the ranks that run the solver, and None on the others. Collective."""
     if not objective.vectors.runs_solver:
         return objective.serve()
     found = objective.evaluate(requests)
@@ -54,7 +51,7 @@ def asked(objective, requests):
 
 
 def noting(states):
-    """A watcher of `train` that appends each state to a list."""
+    """Return a callback for `watch` that appends each state to a list."""
     return lambda state, w: states.append(state)
 
 
@@ -64,7 +61,7 @@ CELL = RunSpec("rocarea", 1e-2, "lmvm")
 
 
 def block(comm, X, y):
-    """This rank's share of X and y, as `shards.load` would hold it."""
+    """Return this rank's share of X and y, as `load` would return it."""
     rows, part = share(comm, len(y)), X[share(comm, len(y))].tocsr()
     features = SparseRows.of(part)
     return DataBlock(features, y[rows], None, rows.start, len(y), X.shape[1], 0)
@@ -75,7 +72,7 @@ def lines(path):
 
 
 def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=False, files=False):
-    """A finished run by hand: one evaluation a second, with these best J; its folder if `files`, or what is read."""
+    """Write a finished run with these best J, one per second; return its folder if `files`, or else the run as read."""
     place = folder / "cells" / cell.name
     place.mkdir(parents=True)
     trace = [{"evaluation": k, "seconds": float(k), "best_J": J, "gap": J} for k, J in enumerate(best_J, 1)]
@@ -92,7 +89,7 @@ def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=F
 
 
 class ByRanges(RocAreaExchange):
-    """The way that is otherwise taken from a million rows of the smaller class on."""
+    """The algorithm that is normally used only if the smaller class has at least a million rows."""
 
     by_ranges = True
 
@@ -107,13 +104,13 @@ def build(measure, labels, comm=None, weights=None):
 
 
 def local_part(array, comm):
-    """This rank's share of an array over all rows."""
+    """Return this rank's share of an array over all rows."""
     return array[share(comm, len(array))]
 
 
 @st.composite
 def problems(draw, max_rows=14):
-    """Scores (often tied, of any size), labels of both classes, and a width."""
+    """Draw scores (often tied, of any size), labels of both classes, and a width of smoothing."""
     n = draw(st.integers(2, max_rows))
     size = 10.0 ** draw(st.sampled_from([-8, -2, 0, 0, 1, 8]))
     grid = st.integers(-4, 4).map(float)

@@ -1,4 +1,4 @@
-"""Running the program in processes of its own, with a time limit: what does not end has failed."""
+"""Run the program in new processes with a time limit; a process that does not end in time has failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.datasets import dump_svmlight_file
 from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
-TIME_LIMIT = 120  # seconds; far above what anything here takes, far below waiting for ever
+TIME_LIMIT = 120  # seconds; far more than any of these programs needs
 
 
 def start(*words, ranks=None, program=("-m", "distsms"), env=None):
@@ -31,7 +31,7 @@ def start(*words, ranks=None, program=("-m", "distsms"), env=None):
 
 
 def finish(process, seconds=TIME_LIMIT):
-    """(exit code, standard output, standard error) of a started program."""
+    """Wait for a started program; return its exit code, standard output and standard error."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -41,9 +41,10 @@ def finish(process, seconds=TIME_LIMIT):
 
 
 def run(*words, ranks=None, code=0, **more):
-    """Run to the end and return standard output; fails unless the exit code is `code`. With code=1, standard error.
+    """Run `distsms WORDS` and return its standard output, or with code=1 its standard error.
 
-    As one process, with nothing else in `more`, the command is forked from a process that has imported the package.
+    Fails if the exit code is not `code`. Without `ranks` and further options, the process is forked from one that has
+    imported the package.
     """
     if ranks is None and not more:
         found, out, err = forked.run([*map(str, words)], TIME_LIMIT)
@@ -54,7 +55,7 @@ def run(*words, ranks=None, code=0, **more):
 
 
 def run_module(module, *words, **more):
-    """Run a program of this clone, such as "scripts.experiments.attack", to the end and return standard output."""
+    """Run a module of this clone, such as "scripts.experiments.attack", and return its standard output."""
     return run(*words, program=("-m", module), env={"PYTHONPATH": str(ROOT)}, **more)
 
 
@@ -82,13 +83,13 @@ sys.exit(main(sys.argv[1:]))
 
 
 def killed(at, *words):
-    """Run on two ranks, of which the second is killed at its pass number `at` over the data."""
+    """Run on two ranks, and kill the second one in its pass number `at` over the data."""
     code, out, err = finish(start(*words, ranks=2, program=("-c", KILLER % at)))
     assert code != 0, out + err
 
 
 def write_svmlight(path, n=300, p=10, seed=0, positive=0.2, shift=1.0):
-    """Text of n rows, whose positives are shifted in column 0; returns X dense and y."""
+    """Write n rows as svmlight text, with positives shifted in column 0; return dense X, and y."""
     rng = np.random.default_rng(seed)
     y = np.where(rng.random(n) < positive, 1, -1)
     y[:2] = 1, -1
@@ -100,13 +101,13 @@ def write_svmlight(path, n=300, p=10, seed=0, positive=0.2, shift=1.0):
 
 
 def children(pid):
-    """The processes that a process has started, and that still are."""
+    """Return the child processes of a process that still run."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(child) for child in file.read().split()]
 
 
 def rank_of(pid):
-    """A process's rank under Open MPI, -1 if it is none."""
+    """Return the rank of a process under Open MPI; -1 if it has none."""
     with open(f"/proc/{pid}/environ", "rb") as file:
         variables = dict(one.split(b"=", 1) for one in file.read().split(b"\0") if b"=" in one)
     return int(variables.get(b"OMPI_COMM_WORLD_RANK", -1))

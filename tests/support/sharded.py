@@ -1,4 +1,4 @@
-"""Rows in shards, and one rank of several played alone."""
+"""Rows in shards, and a communicator that simulates one of several ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distsms.parallel.communicator import Communicator
 
 
 class RankOf(Communicator):
-    """One of several ranks, played alone: `load` sends nothing but its errors."""
+    """Simulates one of several ranks in one process; this works since `load` communicates nothing but errors."""
 
     def __init__(self, rank, size):
         super().__init__()
@@ -23,7 +23,7 @@ ALONE = Communicator()
 
 
 def draw(n=40, p=12, seed=0, density=0.3, ones=False, heavy=()):
-    """CSR (n, p) and labels (n,); `heavy` rows are full."""
+    """Return X (n, p) in CSR and labels (n,); the rows in `heavy` have no zeros."""
     rng = np.random.default_rng(seed)
     array = np.ones((n, p)) if ones else rng.normal(size=(n, p))
     keep = rng.random((n, p)) < density
@@ -32,7 +32,7 @@ def draw(n=40, p=12, seed=0, density=0.3, ones=False, heavy=()):
 
 
 def as_array(features):
-    """The local rows of a Block as numpy array, through the interface."""
+    """Return the local rows as a NumPy array, computed by `margins`."""
     return features.margins(np.eye(features.shape[1])).T
 
 
@@ -41,7 +41,7 @@ def load_all(directory, size, **options):
 
 
 def rewrite(directory, change):
-    """Apply `change` to the manifest's record."""
+    """Change the manifest by a function that gets its JSON object."""
     path = directory / "manifest.json"
     record = json.loads(path.read_text())
     change(record)

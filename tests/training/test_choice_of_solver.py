@@ -44,7 +44,7 @@ def test_one_rank_without_petsc_decides_for_all(petsc, comm):
     assert choose_solver("agm", "prbep", comm) == ("agm", "")
     assert choose_solver(None, "f1", comm)[0] == "bmrm"
     assert choose_solver(None, "rocarea", comm, usual="lbfgs") == ("lbfgs", "")
-    for asked, also in (("lmvm", ""), (None, "--step spread")):
+    for asked, also in (("lmvm", ""), (None, "options")):
         with pytest.raises(InputError, match=f"{asked or also} needs PETSc.*it is away.*lbfgs is used") as caught:
             choose_solver(asked, "rocarea", comm, lmvm_only=also)
         assert caught.value.everywhere
@@ -67,12 +67,9 @@ def test_what_needs_petsc_is_refused_before_anything_is_read(tmp_path):
     """Where the data are missing, too, it is petsc4py that is named."""
     lines = [
         ["train", "x", "--solver", "lmvm"],
-        ["train", "x", "--step", "spread"],
         ["train", "x", "--", "-tao_monitor"],
         ["path", "x", "--solver", "lmvm"],
-        ["path", "x", "--step", "spread"],
         ["compare", "x", "--solvers", "agm", "lmvm"],
-        ["compare", "x", "--step", "spread"],
         ["baseline", "x", "--solver", "lmvm"],
     ]
     code = (
@@ -121,7 +118,7 @@ def test_every_command_without_petsc(tmp_path):
         assert out.startswith("solver    lbfgs: in lmvm's place, since petsc4py cannot be imported"), out
 
     data, model, trace = (tmp_path / name for name in ("data", "model.h5", "trace.jsonl"))
-    told("train", data, "--lambda", 1e-2, "--output", model, "--trace", trace)
+    told("train", data, "--lambda", 1e-2, "--output", model, "--trace", trace, "--step", "spread")
     assert {json.loads(line)["solver"] for line in trace.read_text().splitlines()} == {"lbfgs"}
     assert program.run_json("info", model)["settings"]["solver"] == "lbfgs"
     small = (data, "--lambdas", 1e-1, "--output")

@@ -144,7 +144,7 @@ def test_a_lock_that_is_held_is_waited_for_once(tmp_path, monkeypatch, capfd):
         for kind in (fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_SH):
             with jit._lock(folder, kind):
                 pass
-    assert capfd.readouterr().err.count("going on without") == 1
+    assert capfd.readouterr().err.count("continuing without") == 1
 
 
 def test_a_version_that_cannot_be_stored_is_used_nevertheless(tmp_path, monkeypatch):

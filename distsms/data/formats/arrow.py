@@ -48,6 +48,12 @@ class Batch(NamedTuple):
     n: int
     # name -> (n,) strings with all digits; see `columns.as_strings`
     metadata: Mapping[str, list[str]] = MappingProxyType({})
+    n_bytes: int | None = None  # of text; None: not a batch of text
+
+    @property
+    def size(self) -> int:
+        """Its part of the size of the range that it is from: bytes of text, or rows."""
+        return self.n if self.n_bytes is None else self.n_bytes
 
 
 class CsvFiles:
@@ -91,7 +97,7 @@ class CsvFiles:
                     position = BatchPosition(byte_range.path, offset + len(text) - len(body))
                     found = self._parse(body, position, list(dict.fromkeys([*names, *metadata])))
                     strings = {name: columns.as_strings(found.columns[name]) for name in metadata}
-                    yield found._replace(metadata=strings)
+                    yield found._replace(metadata=strings, n_bytes=len(text))
 
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and line of a row of the batch at `position`, for messages. Reads the file up to that row."""
@@ -160,7 +166,7 @@ class CsvFiles:
         lines = sum(1 for line in text.split(b"\n") if line.rstrip(b"\r"))
         if table.num_rows != lines + 1:
             raise InputError(
-                f"{self.where(position, 0)}: in or after this line, a quoted field goes on in the next line; a row "
+                f"{self.where(position, 0)}: in or after this line, a quoted field continues in the next line; a row "
                 "must be one line (Parquet has no such limit)"
             )
         table = table.slice(0, lines)
@@ -198,7 +204,7 @@ class CsvFiles:
             while left > 0 and (part := stream.read(min(left, text_files.BLOCK_BYTES))):
                 number, left = number + part.count(b"\n"), left - len(part)
             k = 0
-            for number, line in enumerate(stream, number):  # noqa: B020 - goes on counting
+            for number, line in enumerate(stream, number):  # noqa: B020 - continues counting
                 if line.strip(b"\r\n"):
                     if wanted(k, line):
                         return number
@@ -361,7 +367,7 @@ class FrameFile:
 
 
 def open_files(paths: Sequence[str], version: int = VERSION, decimal: str = ".") -> CsvFiles | ParquetFiles:
-    """Return the files, by the format that the first file's name tells."""
+    """Return the files, by the format that follows from the first file's name."""
     if paths[0].endswith((".parquet", ".pq")):
         return ParquetFiles(paths, version)
     return CsvFiles(paths, version, decimal)

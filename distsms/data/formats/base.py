@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from distsms.data.formats import column_options, text_files
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.rows import RowBlock
 from distsms.data.formats.table_schema import Table
 from distsms.data.labels import Label
+from distsms.errors import InputError
+
+
+class Meter:
+    """Counts what this rank has read or written of what it has to, one task after the other.
+
+    Parameters
+    ----------
+    show : callable
+        Is called with the name of the task, what is counted ("MiB" or "rows"), how much of it is done, and of how much.
+    """
+
+    def __init__(self, show: Callable[[str, str, float, float], None] = lambda task, unit, done, of: None) -> None:
+        self._show = show
+        self._task, self._unit, self._done, self._of = "", "rows", 0.0, 0.0
+
+    def begin(self, task: str, ranges: Iterable[Any]) -> None:
+        """Begin a task that reads these ranges, of text or of rows."""
+        ranges = list(ranges)
+        in_bytes = any(isinstance(part, text_files.ByteRange) for part in ranges)
+        self._task, self._unit, self._done = task, "MiB" if in_bytes else "rows", 0.0
+        self._of = float(sum(part.size for part in ranges))
+        self.add(0)
+
+    def add(self, amount: float) -> None:
+        """Show that so many more bytes or rows have been read."""
+        self._done = min(self._done + amount, self._of)  # the size of compressed text is only estimated
+        scale = 2.0**-20 if self._unit == "MiB" else 1.0
+        if self._of:
+            self._show(self._task, self._unit, self._done * scale, self._of * scale)
 
 
 @dataclass(frozen=True)
@@ -46,6 +77,8 @@ class ReadOptions:
     ignore_new : bool or None
         Whether to leave out columns that the training data did not have. With None there is no such option, and such
         columns are refused.
+    meter : Meter
+        Is told what has been read.
     """
 
     zero_based: bool = False
@@ -62,6 +95,19 @@ class ReadOptions:
     label_map: Mapping[str, Any] | None = None
     labelled: bool = True
     ignore_new: bool | None = None
+    meter: Meter = field(default_factory=Meter, compare=False)
+
+    def split_names(self, known: Sequence[str]) -> ReadOptions:
+        """Return the same options with lists such as "a,b" split into the known columns of a table.
+
+        Raises InputError if options contradict each other.
+        """
+        drop, keep = column_options.split_names(self.drop, known), column_options.split_names(self.keep, known)
+        if wrong := sorted(set(keep) - set(self.metadata_columns)):
+            raise InputError(f"--keep {wrong[0]}: only the columns of --group and --time can be kept")
+        if wrong := sorted(set(drop) & set(self.metadata_columns)):
+            raise InputError(f"--drop {wrong[0]}: the column of --group or --time is not a feature anyway")
+        return replace(self, drop=drop, keep=keep, columns=self.columns.split(known))
 
     @property
     def metadata_columns(self) -> list[str]:

@@ -13,7 +13,7 @@ from distsms.errors import InputError
 
 ID_LIKE, TEXT = "id-like", "text"
 FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 100, 1000, 10_000
-"""From this many rows on, a column is taken for names of rows (ids): from FEW_ROWS on if it has strings that all
+"""From this many rows on, a column is treated as names of rows (ids): from FEW_ROWS on if it has strings that all
 differ, from MANY_ROWS on if most of its strings occur once, from VERY_MANY_ROWS on if it has whole numbers that all
 differ.
 """
@@ -22,12 +22,16 @@ TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
 different values, which must also be at least the share TEXT_SHARE of its rows with strings.
 """
 MOSTLY_NUMBERS = 0.9
+TINY = 1e-307
+"""The factor that scales a column of smaller numbers to size 1 is not finite."""
 _ID_NAME = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|num|number|index|ref|reference)$", re.IGNORECASE)
 _CODE_NAME = re.compile(
-    r"(?:^|[^a-z])(?:id|code|type|kind|class|category|group|store|shop|branch|region|zone|zip|postcode|mcc|sic|naics"
-    r"|product|merchant|vendor|model)$",
+    r"(?:^|[^a-z])(?:id|code|type|kind|class|category|group|store|shop|branch|region|zone|zip|zipcode|postcode|plz|mcc"
+    r"|sic|naics|product|merchant|vendor|model)$|^(?:id|code|zip|plz)[^a-z]",
     re.IGNORECASE,
 )
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Where a word begins in a name such as customerId."""
 
 
 def decide(
@@ -71,25 +75,31 @@ def _number(
     if (text := survey.texts.get(name)) is not None:
         _fail(name, text.first, files, "--numeric: this is no number")
     numbers = survey.numbers
+    low, high = numbers.extremes[place]
+    if 0 < max(-low, high) < TINY:
+        report.notes.append(f"all numbers are smaller than {TINY:g}, too small to compute with; multiply them")
     if name not in options.numeric:
-        low, high = numbers.extremes[place]
         count, whole = int(numbers.counts[place, 0]), bool(numbers.whole[place])
-        counted = high - low < 2 * count
+        counted = high / 2 - low / 2 < count  # in halves, since the difference may overflow
         if (
             whole
             and not keep
             and count >= FEW_ROWS
             and numbers.sample.repeated(place) == 0
-            and (counted or _ID_NAME.search(name) or count >= VERY_MANY_ROWS)
+            and (counted or _ID_NAME.search(_HUMP.sub("_", name)) or count >= VERY_MANY_ROWS)
         ):
             report.taken_for = ID_LIKE
             report.notes.append(f"left out: whole numbers that all differ; --numeric {name} keeps it")
             return None, report
-        if whole and 2 < report.values <= MAX_NUMBERS and report.exact and 20 * report.values <= count:
+        if whole and report.values > 2:
+            few = report.values <= MAX_NUMBERS and report.exact
             digits = len(f"{low:.0f}") if low >= 100 else 0
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
-            if same_length or _CODE_NAME.search(name):
-                report.notes.append(f"whole numbers that look like codes; if they are, --categorical {name}")
+            if _CODE_NAME.search(_HUMP.sub("_", name)) or (few and same_length and 20 * report.values <= count):
+                remedy = f"--{'categorical' if few else 'hash'} {name} or --drop {name}"
+                report.notes.append(
+                    f"whole numbers that look like codes, treated as amounts; if they are codes: {remedy}"
+                )
     mean, centred = numbers.mean(place), numbers.is_offset(place)
     if centred:
         report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -14,7 +14,7 @@ class ColumnOptions:
     Parameters
     ----------
     categorical, numeric : tuple of str
-        Columns that are taken for categories, and for numbers, whatever they look like.
+        Columns that are treated as categories or as numbers, whatever they look like.
     dates : mapping
         Columns of dates, each with the form that strings have, in the letters of strptime; None is ISO 8601.
     hashed : mapping
@@ -35,15 +35,29 @@ class ColumnOptions:
         found: dict[str, tuple[Any, ...]] = dict.fromkeys([*self.categorical, *self.hashed], ())
         return found | {name: (form, True) for name, form in self.dates.items()}
 
+    def split(self, known: Container[str]) -> ColumnOptions:
+        """Return the same options with names such as "a,b" split, unless the table has such a column."""
+        categorical, numeric = split_names(self.categorical, known), split_names(self.numeric, known)
+        dates = {name: form for key, form in self.dates.items() for name in split_names([key], known)}
+        hashed = {name: bits for key, bits in self.hashed.items() for name in split_names([key], known)}
+        return replace(self, categorical=categorical, numeric=numeric, dates=dates, hashed=hashed)
+
     @property
     def named(self) -> list[str]:
         """The columns, once for each time that they are named."""
         return [*self.categorical, *self.numeric, *self.dates, *self.hashed]
 
 
+def split_names(names: Iterable[str], known: Container[str]) -> tuple[str, ...]:
+    """Return the columns that are named. What has a comma and is not itself a known column, is a list of columns."""
+    return tuple(
+        part for name in names for part in ([name] if name in known else [part.strip() for part in name.split(",")])
+    )
+
+
 @dataclass
 class ColumnReport:
-    """What people are told about a column, kept in the manifest as JSON.
+    """What the list of columns shows about a column. The manifest has it as JSON.
 
     `values` is the number of different values; it is exact up to some 1000, else within a few percent. `features` is
     0 for columns that were left out. `taken_for` is one of `table_schema.KINDS` except "hash", or "id-like", or "text".

@@ -117,6 +117,7 @@ class TextSurvey:
         self.shapes = set(columns.PATTERNS)  # what all strings look like
         self.first: tuple[arrow.BatchPosition, int, str] | None = None  # the first string
         self.no_date: tuple[arrow.BatchPosition, int, str] | None = None  # the first value that should be a date
+        self.first_missing: tuple[arrow.BatchPosition, int] | None = None
         self.typed_dates = False
         self.dates, self.hours = NumberSurvey(1), False  # as years since 2000
         self.sample = Sample(1)
@@ -131,6 +132,8 @@ class TextSurvey:
         there = which >= 0
         rows = np.bincount(which[there], minlength=len(different)).astype(np.int64)
         self.missing += int((~there).sum())
+        if self.first_missing is None and not there.all():
+            self.first_missing = position, int((~there).argmax())
         if not len(different):
             return
         is_string = columns.is_not_number(different)
@@ -157,6 +160,7 @@ class TextSurvey:
         self.numbers = _added(self.numbers, other.numbers)
         self.shapes &= other.shapes
         self.first, self.no_date = self.first or other.first, self.no_date or other.no_date
+        self.first_missing = self.first_missing or other.first_missing
         self.typed_dates, self.hours = self.typed_dates or other.typed_dates, self.hours or other.hours
         self.dates.merge(other.dates)
         self.sample.merge(other.sample)

@@ -1,4 +1,4 @@
-"""Which reader reads which file: the end of a file's name tells its format.
+"""Which reader reads which file: the end of a file's name determines its format.
 
 ========================================  ==================================================
 `.csv`, `.tsv` (also compressed)          `distsms.data.formats.table`

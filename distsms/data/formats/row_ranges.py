@@ -74,6 +74,7 @@ class RowRangeReader(ABC):
                     self._require_finite(X, piece)
                     X.eliminate_zeros()
                     yield self._rows(X, piece)
+                    self.options.meter.add(piece.size)
 
     @property
     @abstractmethod
@@ -131,7 +132,9 @@ class RowRangeReader(ABC):
             bad = found == ""
         if bad.any():
             row = part.start + int(bad.argmax())
-            raise InputError(f"{part.path}: row {row} (counted from 0): the label is missing or not finite")
+            raise InputError(
+                f"{part.path}: row {row} (counted from 0): the label is missing or not finite; remove such rows"
+            )
         return found
 
     def _survey(self, comm: Communicator) -> None:

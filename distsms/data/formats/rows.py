@@ -100,6 +100,11 @@ class RowRange(NamedTuple):
     stop: int
     first: int
 
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return self.stop - self.start
+
     def parts(self, rows: int) -> Iterator[RowRange]:
         """Yield the same rows in ranges of at most `rows` rows."""
         return split_range(self, rows)

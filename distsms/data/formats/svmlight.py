@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NoReturn
 
@@ -60,7 +60,8 @@ class SvmlightReader:
     def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
         """Yield the rows of a share; see `read`. With a label map, labels are +1 and -1."""
         grouped, timed = self.options.group is not None, self.options.time is not None
-        for rows in read(share, self.options.zero_based, None, self.warnings, grouped, timed):
+        meter = self.options.meter
+        for rows in read(share, self.options.zero_based, None, self.warnings, grouped, timed, meter.add):
             if not self.options.labelled:
                 yield rows._replace(labels=rows.labels * 0)
             elif self.label_map is None:
@@ -77,6 +78,7 @@ def read(
     warnings: Counter[str] | None = None,
     grouped: bool = False,
     timed: bool = False,
+    seen: Callable[[int], None] = lambda n_bytes: None,
 ) -> Iterator[RowBlock]:
     """Yield the rows of a share, in order, in blocks of about `block_bytes` of text; nothing if there is no text.
 
@@ -92,6 +94,8 @@ def read(
         Counts the query ids that were left out, under `QUERY_IDS_LEFT_OUT`.
     grouped, timed : bool
         Whether the query id is the row's group, or its time.
+    seen : callable
+        Is called with the bytes of each block after its rows were used.
 
     Raises
     ------
@@ -106,6 +110,7 @@ def read(
     for byte_range in share:
         for offset, text in read_blocks(byte_range, block_bytes or BLOCK_BYTES):
             yield parse(text, zero_based, TextPosition(byte_range.path, offset), warnings, grouped, timed)
+            seen(len(text))
 
 
 def parse(

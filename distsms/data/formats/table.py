@@ -66,10 +66,12 @@ class TableReader:
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
+            self.options.meter.add(batch.size)
 
     def _check_names(self, table: Table | None) -> Table | None:
         """Return the table to read by, if it is known. Raises InputError for files with other columns. Local."""
-        options, files = self.options, self.files
+        files = self.files
+        self.options = options = self.options.split_names(files.names)
         if table is None:
             special = [options.label, options.id, *options.metadata_columns]
             for name in (*special, *options.drop):
@@ -133,9 +135,12 @@ class TableReader:
         """Return the survey of some columns, and that of the label, over all ranks. Collective; one pass."""
         mine, classes = TableSurvey(names, as_text), TableSurvey(label, {name: () for name in label})
         with comm.fail_together():
-            for batch in self.files.batches(self.files.mine(comm), [*names, *label]):
+            share, meter = self.files.mine(comm), self.options.meter
+            meter.begin("looking at the columns", share)
+            for batch in self.files.batches(share, [*names, *label]):
                 mine.add(batch, self._fail)
                 classes.add(batch, self._fail)
+                meter.add(batch.size)
         (first, first_classes), *others = comm.allgather((mine, classes))
         for survey, more in others:
             first.merge(survey)
@@ -170,6 +175,13 @@ class TableReader:
     def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
         """Return the label map, from the survey of the labels. Raises InputError if nobody can know what they mean."""
         path, name = self.files.paths[0], self.options.label
+        if survey.first_missing is not None:
+            known = survey.rows_with_numbers + survey.rows_with_strings
+            raise InputError(
+                f"{self.files.where(*survey.first_missing)}: column {name!r}: the label is missing here, and in "
+                f"{survey.missing:,} of {survey.missing + known:,} rows in all. Training needs labels: remove "
+                f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
+            )
         if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
             raise InputError(
                 f"{path}: column {name!r} has more than {labels.MAX_LABELS} different values: is it the label?"
@@ -193,7 +205,10 @@ class TableReader:
             return np.zeros(batch.n)
         found = batch.columns[name]
         if (missing := columns.is_missing(found)).any():
-            self._fail(batch, missing.argmax(), name, found, "the label is missing")
+            raise InputError(
+                f"{self.files.where(batch.position, int(missing.argmax()))}: column {name!r}: the label is missing; "
+                "remove the rows without a label from the file"
+            )
         assert self.label_map is not None
         different, which = columns.dictionary_encode(found)
         known = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]

@@ -51,6 +51,11 @@ class ByteRange(NamedTuple):
     start: int = 0
     end: int | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of text; an estimate for a compressed file."""
+        return os.path.getsize(self.path) * EXPANSION if self.end is None else self.end - self.start
+
 
 class TextPosition(NamedTuple):
     """Where a piece of text begins: a file, and an offset in its (decompressed) text in bytes."""

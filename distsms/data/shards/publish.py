@@ -127,8 +127,8 @@ def publish(
             path.unlink()
     sync(directory)
     with atomic_write(manifest.path) as file:
-        # Without an indent JSON is written faster, which matters if a table has very many columns.
-        file.write(json.dumps(record, indent=1 if len(columns or ()) < WIDE else None).encode())
+        # Without an indent JSON is written faster, which matters if there are very many columns.
+        file.write(json.dumps(record, indent=1 if max(len(columns or ()), manifest.p) < WIDE else None).encode())
     return manifest
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
 
 
 # The name of each solver with its module and class. They are imported only when the solver is used, so that PETSc is
-# not loaded in vain.
+# not loaded without need.
 SOLVERS = {
     "lmvm": "distsms.optim.solvers.tao:Solver",
     "lbfgs": "distsms.optim.solvers.lbfgs:Solver",
@@ -121,11 +121,11 @@ class Traits(NamedTuple):
 
     smooth: bool = True  # False: the exact risk is evaluated, nu = 0
     planes: Planes = Planes.PROOF
-    history: bool = False  # whether it keeps `history` pairs of vectors
+    history: int = 0  # how many vectors it holds for each pair of vectors in its history; 0 if it has no history
+    copies: int = 0  # how many more for each pair that `memory` returns, which are held only if there are snapshots
     options: bool = False  # whether it takes options of PETSc's command line
     vectors: int = 6  # how many vectors it holds at a time, without the history
     scaled: bool = False  # whether it is faster if all variables have a similar curvature: see `Scaled`
-    spreadable: bool = True  # whether it works if each process holds a slice of the vectors: see `Problem`
     movable: bool = False  # whether it has `move`: see `Movable`
 
 
@@ -143,7 +143,7 @@ class Solver(Protocol):
     options : sequence of str
         Options of PETSc's command line.
     remembers : int
-        How many pairs are kept for `memory`.
+        How many pairs are kept a second time for `memory`, if its traits say that it needs copies.
     """
 
     traits: ClassVar[Traits]
@@ -164,7 +164,7 @@ class Solver(Protocol):
     def memory(self) -> Snapshot:
         """Return the state with which another solver of this class can continue in place of this one.
 
-        May be called at any time, also during an evaluation. It contains the last `remembers` pairs of vectors.
+        May be called at any time, also during an evaluation. It contains the last pairs of vectors.
         """
 
     def recall(self, memory: Snapshot) -> None:

@@ -113,7 +113,9 @@ class Solver:
     TAO's own tolerances are off: it stops when the problem asks for it, or when its line search fails.
     """
 
-    traits = Traits(history=True, options=True, vectors=23, scaled=True, movable=True)  # measured with PETSc 3.18
+    traits = Traits(
+        history=3, copies=2, options=True, vectors=23, scaled=True, movable=True
+    )  # measured with PETSc 3.18
 
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str], remembers: int = 0) -> None:
         self._petsc, self._problem = _petsc(), problem

@@ -144,7 +144,7 @@ def _way(rng: Random, solver: str, measure: str) -> Way:
     if traits.smooth and rng.random() < 0.05:
         settings["c_mu"] = float(rng.choice([0.5, 10.0, 100.0]))
     ordering = "exchange" if measure in ("rocarea", "prbep") and rng.random() < 0.4 else "gather"
-    step = "spread" if traits.spreadable and rng.random() < 0.4 else "root"
+    step = "spread" if rng.random() < 0.4 else "root"
     starts = int(rng.choice([1, 2, 3], p=[0.85, 0.1, 0.05]))
     ranks = tuple(int(number) for number in rng.integers(1, 5, starts)) if starts > 1 else (4,)
     return Way(settings, ordering, step, ranks, tuple(np.cumsum(rng.integers(1, 25, starts - 1)).tolist()))

@@ -19,17 +19,17 @@ from scripts.records import Record
 UNPROVED = [status.name for status in Status if status is not Status.PROVED]
 COLUMNS = {
     "runs": "runs",
-    "false_bounds": "false bounds (worst)",
-    "false_in_trace": "in the trace",
-    "otherwise_false": "other",
+    "false_bounds": "false bounds (largest error)",
+    "false_in_trace": "false bounds in the trace",
+    "otherwise_false": "other false statements",
     "PROVED": "proved",
     **{name: name.lower() for name in UNPROVED},
-    "above_floor": "unproved above the floor",
-    "above_both": "and above that of slopes",
+    "above_floor": "unproved, target above the rounding floor",
+    "above_both": "unproved, target above both floors",
     "median_evaluations": "median evaluations",
 }
 """Key in a record of a group, and header of the column."""
-FLOOR_NAMES = {"floor": "their rounding floor", "both": "both this and the floor of slopes"}
+FLOOR_NAMES = {"floor": "the rounding floor", "both": "the sum of the rounding floor and the floor of slopes"}
 
 
 def all_records(verdicts: Sequence[Verdict]) -> list[Record]:
@@ -64,7 +64,7 @@ def summary(found: Sequence[Record]) -> str:
     """Return the numbers of problems and runs, of false runs, and of problems without a proof, in sentences."""
     whole = next(record for record in found if record["by"] == "all")
     lines = [
-        f"{whole['problems']} problems, {whole['runs']} runs, of which {whole['false_runs']} are false on "
+        f"{whole['problems']} problems, {whole['runs']} runs. {whole['false_runs']} runs are false, on "
         f"{whole['false_problems']} problems."
     ]
     for floor, name in FLOOR_NAMES.items():
@@ -72,9 +72,9 @@ def summary(found: Sequence[Record]) -> str:
             share = max(counts["problems"], 1)
             default, nobody = (counts[which] for which in ("default_unproved", "all_unproved"))
             lines.append(
-                f"{counts['problems']} have a target above {FLOORS:g} times {name}: the default settings leave "
-                f"{default} of these unproved ({default / share:.2%}), all their runs together "
-                f"{nobody} ({nobody / share:.2%})."
+                f"{counts['problems']} problems have a target above {FLOORS:g} times {name}. For {default} of these "
+                f"({default / share:.2%}) the run with default settings has no proof, and for {nobody} "
+                f"({nobody / share:.2%}) none of the runs has one."
             )
     return "\n".join(lines)
 
@@ -83,7 +83,14 @@ def table(found: Sequence[Record], by: str) -> str:
     """Make a table of the records that are `by` solver, kind, both, or reason."""
     chosen = [record for record in found if record["by"] == by]
     if by == "reason":
-        header = ["unproved", "reason", "runs", "above the floor", "of slopes, too", "largest J(w) - least"]
+        header = [
+            "status",
+            "reason",
+            "runs",
+            "target above the rounding floor",
+            "above both floors",
+            "largest J(w) - least",
+        ]
         keys = ("status", "reason", "runs", "above_floor", "above_both")
         return markdown(header, [[*(str(r[key]) for key in keys), f"{r['largest_excess']:.2g}"] for r in chosen])
     names, known = by.split(", "), [key for key in COLUMNS if all(key in record for record in chosen)]

@@ -1,4 +1,4 @@
-"""What columns are taken for, and what becomes of them: by pandas and scikit-learn, on any ranks, in any format."""
+"""How columns are treated and encoded, compared with pandas and scikit-learn, on any ranks, in any format."""
 
 from __future__ import annotations
 
@@ -295,3 +295,76 @@ def test_a_constant_column_of_numbers_is_left_out(tmp_path):
     assert made.table.feature_names == ["a"]
     kept = convert([tmp_path / "t.csv"], tmp_path / "e", ALONE, label="y", columns=ColumnOptions(numeric=("k",)))
     assert kept.table.feature_names == ["a", "k"]
+
+
+def reports_of(tmp_path, frame, **how):
+    """Return the reports on the columns of a table with a label."""
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(frame).assign(label=lambda rows: rng.integers(0, 2, len(rows)))
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    shown = []
+    made = convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="label", show_columns=shown.extend, **how)
+    return shown, made.table
+
+
+@pytest.mark.serial
+def test_codes_are_known_by_their_names(tmp_path):
+    rng = np.random.default_rng(1)
+    codes = ["customer_id", "id_branch", "zipCode", "plz", "product code", "customerId"]
+    amounts = ["paid", "grid", "idle", "age"]
+    shown, _ = reports_of(tmp_path, {name: rng.integers(1, 300, 900) for name in codes + amounts})
+    assert [report.name for report in shown if any("look like codes" in note for note in report.notes)] == codes
+    text = format_columns(shown)
+    assert text.count("look like codes") == 1 and text.count("number ?") == len(codes)
+    assert "--categorical COLUMN or --drop COLUMN" in " ".join(text.split())
+
+
+@pytest.mark.serial
+def test_a_long_list_of_columns_is_short(tmp_path):
+    rng = np.random.default_rng(1)
+    frame = {f"x{k}": rng.normal(size=200) for k in range(60)} | {"tiny": rng.normal(size=200) * 1e-310}
+    frame |= {"word": rng.choice(["a", "b"], 200), "day": pandas.date_range("2024-01-01", periods=200)}
+    lines = format_columns(reports_of(tmp_path, frame)[0]).split("\n")
+    assert len([line for line in lines if not line.startswith(" ")]) <= 17
+    assert any(line.startswith("tiny") and "number ?" in line for line in lines)
+    assert any("tiny: all numbers are smaller than 1e-307" in line for line in lines)
+    assert {"word", "day", "tiny", "x0"} <= {line.split()[0] for line in lines}
+    assert any(line.startswith("... and 48 more (48 number)") for line in lines)
+
+
+@pytest.mark.serial
+def test_lists_of_columns(tmp_path):
+    """Columns are named as a,b or one by one, and a column whose own name has a comma is still one column."""
+    rng = np.random.default_rng(1)
+    frame = {name: rng.choice(["u", "v"], 200) for name in ("a", "b", "c", "d,e", "f")}
+    for drop in (("a,b", "d,e"), ("a", "b", "d,e"), ("b, a", "d,e")):
+        _, table = reports_of(tmp_path, frame, drop=drop, columns=ColumnOptions(hashed={"c,f": 3}), overwrite=True)
+        assert {column.name: column.bits for column in table.columns} == {"c": 3, "f": 3}
+    with pytest.raises(InputError, match="has no column 'nosuch'"):
+        reports_of(tmp_path, frame, drop=("a,nosuch",), overwrite=True)
+
+
+@pytest.mark.serial
+def test_what_is_read_is_counted(tmp_path, monkeypatch):
+    """Progress grows within one file and one shard, and ends at the whole."""
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(text_files.read_blocks, "__defaults__", (1000,))
+    seen = {}
+
+    def show(task, unit, done, of):
+        seen.setdefault(task, []).append((done, of, unit))
+
+    reports_of(tmp_path, {"a": np.arange(900) * 0.5, "b": np.arange(900) % 7}, progress=show, n_shards=1)
+    size = (tmp_path / "a.csv").stat().st_size / 2**20
+    for task in ("looking at the columns", "writing the shards"):
+        done = [part for part, _, _ in seen[task]]
+        assert len(done) > 5 and done == sorted(done) and done[0] == 0 and seen[task][0][2] == "MiB"
+        assert done[-1] == pytest.approx(size, rel=1e-6) == seen[task][-1][1]
+
+
+@pytest.mark.serial
+def test_missing_labels_are_counted(tmp_path):
+    label = ["1", "0", ""] * 40
+    (tmp_path / "m.csv").write_text("x,y\n" + "".join(f"{k},{label[k]}\n" for k in range(120)))
+    with pytest.raises(InputError, match=r"m\.csv:4: .*in 40 of 120 rows in all.*dropna\(subset=\['y'\]\)"):
+        convert([tmp_path / "m.csv"], tmp_path / "e", ALONE, label="y")

@@ -368,7 +368,7 @@ def test_a_killed_conversion_is_no_data_set(own_dir, step):
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_while_publishing(own_dir, monkeypatch, overwrite):
-    """Whenever publishing is interrupted, nothing is left that could be taken for a data set."""
+    """Whenever publishing is interrupted, nothing is left that looks like a data set."""
     X, y = draw()
     if overwrite:
         write_data(own_dir, X, -y, 3)

@@ -177,7 +177,7 @@ def test_a_file_that_is_cut_is_seen(kind, folder, small_parts):
     os.truncate(folder / "shard-00002.h5", 2000)
     with pytest.raises(InputError, match=r"shard-00002.h5: near row \d+ .*shorter while it was in use"):
         rows.margins(np.ones(20))
-    with pytest.raises(InputError, match=r"shard-00002.h5"):  # and again: nothing half-read is taken for a part
+    with pytest.raises(InputError, match=r"shard-00002.h5"):  # again: a part that was read incompletely is not used
         rows.transposed_times(np.ones(300))
 
 

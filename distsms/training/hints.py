@@ -1,0 +1,130 @@
+"""Hints that a model may be worse in use than its measures say: a column tells the outcome, or the model overfits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms.data.formats.table_schema import Table
+from distsms.data.shards.dataset import DataBlock
+from distsms.metrics.ranking import rocarea
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+SUSPICIOUS, LEAK, PERFECT = 0.98, 0.995, 0.9995
+"""If a model's ROCArea on its training rows is above SUSPICIOUS, its columns are looked at one by one. A column whose
+own ROCArea is above LEAK is named. A ROCArea above PERFECT is printed as 1.000.
+"""
+MOST_COLUMNS, MOST_WEIGHTS = 20, 2**22
+"""The most columns that are looked at, and the most weights of theirs that are held at a time."""
+CLEAR, ERRORS = 0.05, 2.0
+"""Overfitting is clear if ROCArea is lower on test rows by more than CLEAR, and by more than ERRORS standard errors."""
+
+
+class LeakingColumn(NamedTuple):
+    """A column that ranks the training rows almost perfectly by itself, with its ROCArea."""
+
+    name: str
+    rocarea: float
+
+
+def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> list[LeakingColumn]:
+    """Return the columns that rank the training rows almost perfectly by themselves, the best first. **Collective.**
+
+    Parameters
+    ----------
+    block : DataBlock
+        This rank's training rows.
+    table : Table
+        The columns that the features are made of.
+    w : ndarray of shape (p,)
+        The coefficients of the model.
+    n_pos : int
+        The number of positive rows of all ranks.
+    comm : Communicator
+        The ranks.
+
+    Notes
+    -----
+    A column ranks the rows by its part of the model's scores: the sum of its features, each with its weight. Columns
+    with many features are left out, since they can learn the rows by heart. Of the others, the MOST_COLUMNS with the
+    largest weights are looked at. This costs as much as that many evaluations of the objective.
+    """
+    starts = table.feature_starts
+    own = [slice(start, end) for start, end in pairwise(starts)]
+    largest = [float(np.abs(w[part]).max(initial=0.0)) for part in own]
+    few = [k for k, part in enumerate(own) if largest[k] and part.stop - part.start <= max(3, n_pos / 5)]
+    chosen = sorted(few, key=lambda k: -largest[k])[:MOST_COLUMNS]
+    at_once, found = max(1, MOST_WEIGHTS // len(w)), []
+    for first in range(0, len(chosen), at_once):
+        columns = chosen[first : first + at_once]
+        W = np.zeros((len(columns), len(w)))
+        for row, k in enumerate(columns):
+            W[row, own[k]] = w[own[k]]
+        for k, scores in zip(columns, block.features.margins(W), strict=True):
+            area = rocarea(*block.counted_scores(scores), comm)
+            found += [LeakingColumn(table.columns[k].name, area)] if area > LEAK else []
+    return sorted(found, key=lambda column: -column.rocarea)
+
+
+def describe_leaks(leaks: list[LeakingColumn]) -> str:
+    """Return a warning about columns that rank almost perfectly by themselves, or "" if there are none."""
+    if not leaks:
+        return ""
+    names = ", ".join(leak.name for leak in leaks[:3]) + (f" and {len(leaks) - 3} more" if len(leaks) > 3 else "")
+    begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
+    return (
+        f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). Is that known before the "
+        "outcome is? If not, the model is of no use on new rows; train without it: "
+        f"--drop {' '.join(leak.name for leak in leaks)}"
+    )
+
+
+def describe_test(
+    training: Mapping[str, float],
+    test: Mapping[str, float],
+    data: Mapping[str, Any],
+    labels: Labels,
+    chosen: bool,
+    check_perfect: bool,
+    comm: Communicator,
+) -> str:
+    """Return a warning if the measures on test rows are too good, or far below those of the training rows; else "".
+
+    **Collective.**
+
+    Parameters
+    ----------
+    training, test : mapping
+        The measures on training and test rows, by name.
+    data : mapping
+        What is known of the training rows, with n_pos and n_neg.
+    labels : ndarray of shape (n_local,)
+        The labels of the test rows on this rank.
+    chosen : bool
+        Whether lambda was chosen by cross-validation: then another lambda does not help.
+    check_perfect : bool
+        Whether a ROCArea of 1 is suspicious: in tables, unless a warning has named the reason.
+    comm : Communicator
+        The ranks.
+    """
+    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
+    area, own = test["rocarea"], training["rocarea"]
+    if area > PERFECT and check_perfect:
+        return (
+            f"ROCArea on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
+            "known before the outcome is, and that test rows are no copies of training rows."
+        )
+    smallest = min(data["n_pos"], data["n_neg"]), min(n_pos, n_neg)
+    error = math.sqrt(sum(value * (1 - value) / max(n, 1) for value, n in zip((own, area), smallest, strict=True)))
+    if chosen or not own - area > max(CLEAR, ERRORS * error):
+        return ""
+    return (
+        f"ROCArea is {own:.3f} on the training rows, but {area:.3f} on the test rows, and chance does not explain the "
+        "difference: the model has learned its training rows by heart, or the test rows are of another kind. A larger "
+        "lambda helps against learning by heart; --lambda auto chooses one."
+    )
