@@ -36,7 +36,6 @@ def importers(library):
                 "data/shards/reader.py",
                 "data/shards/storage.py",
                 "data/shards/writer.py",
-                "inference/model.py",
                 "inference/output.py",
                 "utils/hdf5.py",
             },

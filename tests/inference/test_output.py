@@ -408,3 +408,24 @@ def test_the_commands(tmp_path, ranks):
 
 
 NO_ARROW = "import sys; sys.modules['pyarrow'] = None\nfrom distsms.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.serial
+def test_names_are_harmless_in_text_unless_they_are_to_be_verbatim(tmp_path):
+    """A spreadsheet finds no formula in a name, and a terminal no escape; numbers stay numbers, other formats exact."""
+    names = ["=1+1", "-12", "-a", "a\x1b[2Jb", "two\nlines", "+49 1"]
+    scores = np.array([-0.5, 1, 2, 3, 4, -1e-300])
+    harmless = ["'=1+1", "-12", "'-a", r"a\x1b[2Jb", "two\nlines", "'+49 1"]
+    shown = ["=1+1", "-12", "-a", r"a\x1b[2Jb", "two\nlines", "+49 1"]
+    for ending, separator, expected in (("csv", ",", harmless), ("tsv", "\t", harmless), ("txt", "\t", shown)):
+        for verbatim in (False, True):
+            path = tmp_path / f"s.{ending}"
+            output.write(str(path), [(scores, names)], ALONE, "=id", verbatim)
+            with open(path, newline="") as file:
+                rows = list(csv.reader(file, delimiter=separator))
+            if ending != "txt":
+                assert rows.pop(0) == ["=id" if verbatim else "'=id", "score"]
+            assert [row[0] for row in rows] == (names if verbatim else expected)
+            assert [float(row[1]) for row in rows] == scores.tolist()
+    output.write(str(tmp_path / "s.parquet"), [(scores, names)], ALONE)
+    assert pd.read_parquet(tmp_path / "s.parquet")["id"].tolist() == names
