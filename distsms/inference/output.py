@@ -185,7 +185,7 @@ class _Npy:
 
 class _Parquet:
     def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
-        from distsms.data.formats.arrow import ParquetWriter
+        from distsms.inference.parquet import ParquetWriter
 
         self.id_name, self.file = id_name, opened.enter_context(ParquetWriter(stream))
 

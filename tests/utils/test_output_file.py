@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.data.formats.arrow import ParquetWriter
 from distsms.errors import InputError
+from distsms.inference.parquet import ParquetWriter
 from distsms.utils import hdf5, output_file
 from distsms.utils.files import atomic_write
 

@@ -301,33 +301,6 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
         raise InputError(f"the table cannot be read: {error}; convert the column to numbers or to strings") from error
 
 
-class ParquetWriter:
-    """A Parquet file of columns of strings and of float64, which is written part by part; a context manager.
-
-    Parameters
-    ----------
-    where : path or binary file
-        What is written to; a file stays open.
-    """
-
-    def __init__(self, where: Any) -> None:
-        self._where, self._file = where, contextlib.ExitStack()
-        self._writer: Any = None
-
-    def __enter__(self) -> ParquetWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def append(self, columns: Mapping[str, Any]) -> None:
-        """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
-        types = {name: pa.string() if isinstance(values, list) else pa.float64() for name, values in columns.items()}
-        table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
-        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._where, table.schema))
-        self._writer.write_table(table)
-
-
 class FrameFile:
     """Rows in memory, a pyarrow Table or a pandas DataFrame, that are read like a file. Each rank has its own."""
 

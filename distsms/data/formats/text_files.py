@@ -8,7 +8,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import importlib
-import io
 import itertools
 import os
 import stat
@@ -31,8 +30,13 @@ EXPANSION = 4
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "distsms.data.formats.zst"}
-_MAGIC[b"\xfd7zXZ\x00"] = "distsms.data.formats.xz"
+_MAGIC = {
+    b"\x1f\x8b": ("gzip", "open"),
+    b"BZh": ("bz2", "open"),
+    b"\xfd7zXZ\x00": ("distsms.data.formats.compressed", "open_xz"),
+    b"\x28\xb5\x2f\xfd": ("distsms.data.formats.compressed", "open_zst"),
+}
+"""How a file begins -> the module and the function that opens it; imported only if they are needed."""
 
 
 _WIDE = {
@@ -128,8 +132,8 @@ def naming_errors(path: str) -> Iterator[None]:
         raise InputError(f"{path}: the compressed data are damaged ({error}); copy the file again") from error
 
 
-def inspect(path: str) -> tuple[int, str | None]:
-    """Return the stored size in bytes, and the name of the module that decompresses the file (None: plain text)."""
+def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
+    """Return the stored size in bytes, and the module and function that decompress the file (None: plain text)."""
     with naming_errors(path):
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
@@ -138,7 +142,7 @@ def inspect(path: str) -> tuple[int, str | None]:
             raise InputError(f"{path}: is no regular file; every rank must be able to read it at any byte")
         with open(path, "rb") as stream:
             head = stream.read(max(map(len, _MAGIC)))
-    return status.st_size, next((module for magic, module in _MAGIC.items() if head.startswith(magic)), None)
+    return status.st_size, next((how for magic, how in _MAGIC.items() if head.startswith(magic)), None)
 
 
 @contextlib.contextmanager
@@ -146,8 +150,8 @@ def open_text(path: str) -> Iterator[BinaryIO]:
     """Open the file as a stream of bytes that are decompressed while they are read."""
     _, compression = inspect(path)
     with naming_errors(path):
-        module = importlib.import_module(compression) if compression else io
-        with module.open(path, "rb") as stream:
+        module, function = compression or ("io", "open")
+        with getattr(importlib.import_module(module), function)(path, "rb") as stream:
             if encoding := _wide_encoding(stream.peek(4)[:4]):
                 raise InputError(
                     f"{path}: is text in {encoding}; convert it to UTF-8 first: iconv -f {encoding} -t UTF-8 OLD > NEW "

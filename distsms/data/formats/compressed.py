@@ -1,12 +1,16 @@
-"""Compressed files as streams of bytes, in memory that does not depend on what they expand to."""
+"""xz and Zstandard files as streams of bytes, in memory that does not depend on what they expand to."""
 
 from __future__ import annotations
 
-import builtins
 import io
+import lzma
 from collections.abc import Callable
 from typing import Any
 
+from distsms.errors import InputError
+
+XZ_MEMORY = 2**28
+"""Bytes that decompression of xz may take. `xz -9` needs a quarter of that; a file's header may ask for 4 GiB."""
 CHUNK = 512
 """Compressed bytes that are read at a time: few, because 4 of them can stand for 128 KiB."""
 
@@ -26,7 +30,7 @@ class Frames(io.RawIOBase):
     """
 
     def __init__(self, path: str, decompressor: Callable[[], Any]) -> None:
-        self._file = builtins.open(path, "rb")  # noqa: SIM115 - until this stream is closed
+        self._file = open(path, "rb")  # noqa: SIM115 - until this stream is closed
         self._decompressor = decompressor
         self._frame: Any = None
         self._compressed = self._content = b""
@@ -57,6 +61,20 @@ class Frames(io.RawIOBase):
         super().close()
 
 
-def buffered(path: str, decompressor: Callable[[], Any]) -> io.BufferedReader:
+def open_xz(path: str, mode: str = "rb") -> io.BufferedReader:
+    """Return the decompressed bytes of a file as a stream. Reading it raises LZMAError if the data are damaged."""
+    return _buffered(path, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY))
+
+
+def open_zst(path: str, mode: str = "rb") -> io.BufferedReader:
+    """Return the decompressed bytes of a file as a stream. Reading it raises ZstdError if the data are damaged."""
+    try:
+        import zstandard
+    except ImportError as absent:
+        raise InputError("Zstandard files need the package zstandard: pip install zstandard") from absent
+    return _buffered(path, lambda: zstandard.ZstdDecompressor().decompressobj())
+
+
+def _buffered(path: str, decompressor: Callable[[], Any]) -> io.BufferedReader:
     """Return the decompressed bytes of a file as a stream."""
     return io.BufferedReader(Frames(path, decompressor), 2**20)
