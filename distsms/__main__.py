@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
-from distsms.cli.terminal import fold
+from distsms.cli.terminal import fold, unfailing_stderr
 from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError
+from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 for _name in THREADS:
     os.environ.setdefault(_name, "1")
 
@@ -33,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names of files may hold what the terminal cannot show
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = unfailing_stderr()
     args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
@@ -54,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
-            print(fold(f"distsms {args.command}: {where}{error}"), file=sys.stderr, flush=True)
+            print(fold(f"distsms {args.command}: {where}{printable(str(error))}"), file=sys.stderr, flush=True)
         if not error.everywhere:
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
@@ -69,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
     except BaseException as error:
-        if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC):
+        if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, *NO_ROOM, errno.EIO):
             # Standard output has no reader any more (head, less), which is no news to anybody, or no room.
-            if error.errno == errno.ENOSPC:
+            if error.errno != errno.EPIPE:
                 print(
                     f"distsms {args.command}: standard output cannot be written: {error}", file=sys.stderr, flush=True
                 )

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from distsms.cli.types import count
+from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +132,7 @@ def _notes(reports: Sequence[ColumnReport]) -> dict[str, list[str]]:
         name = re.escape(report.name)
         for note in report.notes:
             key = re.sub(rf"(--[a-z-]+) {name}(?![\w-])", r"\1 COLUMN", note)
-            alike.setdefault(key, []).append((printable(report.name), note))
+            alike.setdefault(key, []).append((printable(report.name) or "(no name)", note))
     return {
         printable(found[0][1] if len(found) == 1 else key): [name for name, _ in found] for key, found in alike.items()
     }
@@ -143,11 +144,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def shorten(name: str) -> str:
-    """Return a name that fits into the table."""
-    name = printable(name)
+    """Return a name that fits into the table; "(no name)" for an empty one."""
+    name = printable(name) or "(no name)"
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + "..."
-
-
-def printable(name: str) -> str:
-    """Return a name without characters that a terminal would act on; "(no name)" for an empty one."""
-    return "(no name)" if not name else name if name.isprintable() else repr(name)[1:-1]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import add_old_names, positive
-from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE, InputError
+from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE
 from distsms.measures import RANKING
 from distsms.optim.solvers.base import SOLVERS
 
@@ -233,15 +233,15 @@ def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
     """Draw the figures, and return a line that says where they are, or what is missing to draw them."""
     from pathlib import Path
 
+    from distsms.utils.output_file import naming_failures
+
     try:
         from distsms.study import figures
     except ImportError as error:
         return f"no figures: {error}. To draw them: pip install 'distsms[plot]', and repeat the command"
     title = "/".join(Path(data).resolve().parts[-TITLE_PARTS:])
-    try:
+    with naming_failures(folder.path / "figures"):
         written = figures.draw(runs, title, folder.path / "figures")
-    except OSError as error:
-        raise InputError(f"{folder.path / 'figures'}: cannot be written: {error}") from error
     return f"{folder.path / 'figures'}: {len(written)} files"
 
 

@@ -41,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", default="-", metavar="FILE", help="The file to write; - is standard output (default: -)."
     )
+    parser.add_argument(
+        "--verbatim",
+        action="store_true",
+        help="Write the names of columns to CSV as they are (default: with a leading ' where a spreadsheet would take"
+        " them for formulas, and with escapes such as \\x1b for what a terminal would act on).",
+    )
     parser.set_defaults(mpi=False)
 
 
@@ -57,5 +63,5 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             raise InputError(f"{args.output}: is a model, which the export would replace; name another file")
     elif args.to == "onnx" and sys.stdout.isatty():
         raise InputError("the ONNX format is binary and cannot be shown on a terminal; name a file with --output")
-    export.write(read, args.to, args.output, sys.stdout)
+    export.write(read, args.to, args.output, sys.stdout, args.verbatim)
     return EXIT_OK

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.errors import EXIT_ERROR, EXIT_OK
+from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -88,7 +89,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         warnings = found.pop("warnings", [])
         width = max(len(name) for name in found)
         for name, value in found.items():
-            print(formatting.wrap(f"{name:<{width}}  {_shown(name, value)}", formatting.terminal_width()))
+            print(
+                formatting.wrap(printable(f"{name:<{width}}  {_shown(name, value)}", "\n"), formatting.terminal_width())
+            )
         for warning in warnings:
             print("\n" + _red(f"warning   {warning}"))
     if not args.verify:
@@ -97,7 +100,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     problems = verify(paths[0])
     for problem in problems:
-        print(problem)
+        print(printable(problem))
     if not problems:
         print("every checksum is right")
     return EXIT_ERROR if problems else EXIT_OK
@@ -227,7 +230,7 @@ def _red(text: str) -> str:
     from distsms.cli.terminal import paint
     from distsms.utils import formatting
 
-    return paint(formatting.wrap(text, formatting.terminal_width()), "red", sys.stdout)
+    return paint(formatting.wrap(printable(text, "\n"), formatting.terminal_width()), "red", sys.stdout)
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "The svmlight file counts columns from %d (default: as the training data did)."
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
     base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+    parser.add_argument(
+        "--verbatim",
+        action="store_true",
+        help="Write ids as they are (default: in .csv and .tsv with a leading ' where a spreadsheet would take them for"
+        " formulas, and in all text with escapes such as \\x1b for what a terminal would act on).",
+    )
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a closing line.")
     add_threads(parser)
 
@@ -91,7 +97,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     speaks = comm.is_root and not args.quiet
     progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
     parts = scoring.score_in_parts(loaded, args.data, comm, options, progress)
-    n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options))
+    n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options), args.verbatim)
     progress.close()
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output

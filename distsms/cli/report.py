@@ -109,17 +109,16 @@ def _heads(evaluated: ModelEvaluation) -> list[int]:
 
 def _write(args: argparse.Namespace, text: str, drawings: list[Any]) -> None:
     from distsms.utils.files import atomic_write, require_space
+    from distsms.utils.output_file import naming_failures
 
     page = text.encode("utf-8", "backslashreplace")  # file names need not be valid Unicode
     require_space(Path(args.output).absolute().parent, len(page))
-    with atomic_write(args.output) as temporary:
-        temporary.write_bytes(page)
+    with atomic_write(args.output) as file:
+        file.write(page)
     print(f"{args.output}: {len(page) / 1024:.0f} KiB")
     if args.figures:
-        try:
+        with naming_failures(args.figures):
             files = [path for drawing in drawings for path in drawing.save(Path(args.figures))]
-        except OSError as error:
-            raise InputError(f"{args.figures}: figures cannot be written: {error}") from error
         print(f"{args.figures}: {len(files)} files")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from distsms.utils.formatting import terminal_width, wrap
+from distsms.utils.untrusted_text import printable
 
 COLOURS = {"red": "31", "yellow": "33"}
 WARNING = re.compile(r" *warning {2,}")
@@ -29,6 +32,35 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     if not is_watched(stream) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[1;{COLOURS[colour]}m{text}\x1b[0m"
+
+
+class Unfailing(io.RawIOBase):
+    """A stream to a file descriptor that drops what cannot be written, so that a log that is lost ends no run."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        with contextlib.suppress(OSError):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        return len(data)
+
+
+def unfailing_stderr() -> TextIO:
+    """Return a standard error to which writing never fails."""
+    buffered = io.BufferedWriter(Unfailing(2))
+    return io.TextIOWrapper(buffered, sys.stderr.encoding, "backslashreplace", line_buffering=True)
 
 
 def fold(text: str) -> str:
@@ -60,11 +92,11 @@ class Speaker:
             else:
                 lines.append(line)
         if lines:
-            self._print(wrap("\n".join(lines), terminal_width()) + end)
+            self._print(wrap(printable("\n".join(lines), "\n"), terminal_width()) + end)
 
     def warn(self, text: str, colour: str = "yellow") -> None:
         """Keep a warning for the end."""
-        self._warnings[text] = colour
+        self._warnings[printable(text, "\n")] = colour
 
     def close(self) -> None:
         """Print the warnings."""

@@ -102,8 +102,11 @@ class TrainingFiles:
             return
         asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report])
         asked.shown = args.shown
-        with contextlib.redirect_stdout(io.StringIO()):
-            asked.run(asked, comm)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                asked.run(asked, comm)
+        except InputError as error:
+            raise InputError(f"{error}; the model is complete: {args.output}", error.everywhere) from error
         if comm.is_root and not args.quiet:
             print(f"\nmodel: {args.output}   report on the test rows: {self.report}", flush=True)
 

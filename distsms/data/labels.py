@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
+from distsms.utils.untrusted_text import printable
 
 Label: TypeAlias = float | str | bool
 
@@ -157,7 +158,7 @@ def format_labels(values: Iterable[Label | None], counts: Mapping[Label, int] | 
     """Return labels for a message, at most ten, with the number of rows of each if `counts` has it."""
     shown = []
     for label in values:
-        name = f"{label:g}" if isinstance(label, float) else str(label)
+        name = f"{label:g}" if isinstance(label, float) else printable(str(label))
         shown.append(
             name if counts is None or label is None else f"{name} ({counts[label]} row{'s' * (counts[label] != 1)})"
         )

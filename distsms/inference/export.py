@@ -14,6 +14,7 @@ from typing import TextIO
 from distsms.errors import InputError
 from distsms.inference.model import Model, intercept
 from distsms.utils.files import atomic_write
+from distsms.utils.untrusted_text import harmless_cell
 
 
 def refuse_row_normalization(model: Model) -> None:
@@ -49,12 +50,13 @@ def liblinear(model: Model) -> bytes:
     return (head + "".join(f"{weight!r} \n" for weight in [*model.w.tolist(), last])).encode()
 
 
-def csv(model: Model) -> bytes:
+def csv(model: Model, verbatim: bool = False) -> bytes:
     """Return CSV with the columns `name` and `value`: threshold, bias, and the weight of each column.
 
-    Columns have their names in the table or, without a table, their numbers, counted from 0.
+    Columns have their names in the table or, without a table, their numbers, counted from 0. Unless they are to be
+    `verbatim`, names are harmless for a terminal and for a spreadsheet.
     """
-    names = model.feature_names or range(model.p)
+    names = map(str if verbatim else harmless_cell, model.feature_names or map(str, range(model.p)))
     text = io.StringIO()
     rows = csv_writer(text, lineterminator="\n")
     rows.writerows([("name", "value"), ("threshold", model.threshold), ("bias", model.raw_bias)])
@@ -65,8 +67,10 @@ def csv(model: Model) -> bytes:
 FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": liblinear, "csv": csv}
 
 
-def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -> None:
+def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, verbatim: bool = False) -> None:
     """Write the model in the format `to`, a key of FORMATS, atomically; the path "-" is `stdout`.
+
+    For `verbatim` see `csv`.
 
     Raises InputError if the file cannot be written; and for models of rows normalized by l2, unless `to` is "onnx". The
     exported model scores rows as they are before normalization: w includes the factors of the columns, and the bias the
@@ -74,10 +78,10 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO) -
     """
     if to != "onnx":
         refuse_row_normalization(model)
-    content = FORMATS[to](model)
+    content = csv(model, verbatim) if to == "csv" else FORMATS[to](model)
     if path == "-":
         stdout.buffer.write(content)
         stdout.flush()
         return
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+    with atomic_write(path) as file:
+        file.write(content)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -153,7 +152,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     One process.
     """
     require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes)
-    with atomic_write(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with atomic_write(path) as output, hdf5.write_to(output) as file:
         file["w"] = model.w
         if model.scale is not None:
             file["scale"] = model.scale
@@ -165,16 +164,24 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
-    """Write the model to `path` or, if this fails, to the directory for temporary files, so that it is not lost.
+    """Write the model to `path` or, if this fails, to another directory, so that it is not lost.
+
+    The others are, in this order, the directory for temporary files, /tmp, /var/tmp, the working directory, the home
+    directory, and the directory in memory /dev/shm.
 
     Raises InputError if `path` could not be written; the message says where the model is instead.
     """
     try:
         save(path, model)
-    except (InputError, OSError) as error:
-        rescue = Path(tempfile.mkdtemp(prefix="distsms-")) / Path(path).name
-        save(rescue, model)
-        raise InputError(f"{error}; the model was written to {rescue} instead") from error
+    except InputError as error:
+        for directory in (tempfile.gettempdir(), "/tmp", "/var/tmp", ".", os.path.expanduser("~"), "/dev/shm"):  # noqa: S108
+            try:
+                rescue = Path(tempfile.mkdtemp(prefix="distsms-", dir=directory)).absolute() / Path(path).name
+                save(rescue, model)
+            except (InputError, OSError):
+                continue
+            raise InputError(f"{error}; the model was written to {rescue} instead") from error
+        raise InputError(f"{error}; and no other directory has room for the model") from error
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

@@ -11,7 +11,8 @@ The end of the file's name says what is written:
 any other, and "-"        plain text without a header: the score; a name and a tab before it if the row has a name
 ========================  ==============================================================================================
 
-Scores in text have all their digits. Names are quoted as in CSV if necessary. Names of files that end as those of other
+Scores in text have all their digits. Names are quoted as in CSV if necessary, and are harmless for a terminal and for a
+spreadsheet unless they are to be verbatim. Names of files that end as those of other
 formats do, such as `.json` and `.gz`, are refused.
 """
 
@@ -22,6 +23,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -32,7 +34,10 @@ from numpy.typing import NDArray
 from distsms.data.formats.text_files import COMPRESSED
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.utils import hdf5
 from distsms.utils.files import atomic_write
+from distsms.utils.output_file import OutputFile, naming_failures
+from distsms.utils.untrusted_text import harmless_cell, printable
 
 ScoresPart = tuple[NDArray[np.float64], list[str] | None]
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -50,7 +55,9 @@ def check_ending(path: str) -> None:
         )
 
 
-def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: str = "id") -> int:
+def write(
+    path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: str = "id", verbatim: bool = False
+) -> int:
     """Write the scores of all ranks, in rank order, part after part. **Collective.**
 
     Parameters
@@ -63,6 +70,9 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: s
         The ranks.
     id_name : str
         The name of the column of ids, in formats whose columns have names.
+    verbatim : bool
+        Whether names stay as they are in text. By default, characters that a terminal would act on are escaped, and in
+        .csv and .tsv, names that a spreadsheet would take for formulas get a leading '.
 
     Returns
     -------
@@ -86,22 +96,29 @@ def write(path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: s
     with contextlib.ExitStack() as opened:
         with comm.fail_together():
             check_ending(path)
-            sink = _sink(path, make, id_name, opened) if comm.is_root else None
+            file = opened.enter_context(atomic_write(path)) if comm.is_root and path != "-" else None
+            sink: _Sink | None = None
+            if file is not None:
+                sink = make(file, id_name, opened) if make else _Text(file)
+            elif comm.is_root:
+                sink = _Text(sys.stdout.buffer)
         for first, (scores, ids) in _marked(parts):
             if make is None:
                 header = [id_name, "score"][ids is None :] if first and delimiter and comm.is_root else None
-                whole = _gather_lines(scores, ids, comm, delimiter or "\t", header)
+                harmless = harmless_cell if delimiter else partial(printable, kept="\t\r\n")
+                whole = _gather_lines(scores, ids, comm, delimiter or "\t", header, str if verbatim else harmless)
             else:
                 whole = _gather_arrays(scores, ids, comm)
             n += len(scores)
             with comm.fail_together():
-                if sink is not None:
-                    try:
+                if file is not None and sink is not None:
+                    with naming_failures(path, file):
                         sink.append(whole)
-                    except OSError as error:
-                        if path == "-":
-                            raise
-                        raise InputError(f"{path}: cannot be written: {error}") from error
+                        file.check()
+                elif sink is not None:
+                    sink.append(whole)
+        with comm.fail_together():
+            opened.close()  # completes the file
     return int(comm.sum(np.array([n]))[0])
 
 
@@ -120,17 +137,17 @@ class _Sink(Protocol):
 
 
 class _Text:
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO | OutputFile) -> None:
         self.stream = stream
 
     def append(self, part: NDArray[np.uint8]) -> None:
-        self.stream.write(part.tobytes())
+        self.stream.write(part.data)
         self.stream.flush()
 
 
 class _HDF5:
-    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
-        self.file = opened.enter_context(h5py.File(path, "w", locking=False))
+    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
+        self.file = opened.enter_context(hdf5.write_to(stream))
         self.file.create_dataset("scores", (0,), np.float64, maxshape=(None,), chunks=(2**16,))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
@@ -150,9 +167,8 @@ class _HDF5:
 class _Npy:
     """A .npy file. Its header has the number of rows and is rewritten after each part; NumPy pads it for that."""
 
-    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
-        self.stream: BinaryIO = opened.enter_context(open(path, "wb"))  # noqa: SIM115 - opened closes it
-        self.n = 0
+    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
+        self.stream, self.n = stream, 0
         self._header()
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
@@ -168,17 +184,17 @@ class _Npy:
 
 
 class _Parquet:
-    def __init__(self, path: Path, id_name: str, opened: contextlib.ExitStack) -> None:
-        from distsms.data.formats.arrow import ParquetWriter
+    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
+        from distsms.inference.parquet import ParquetWriter
 
-        self.id_name, self.file = id_name, opened.enter_context(ParquetWriter(path))
+        self.id_name, self.file = id_name, opened.enter_context(ParquetWriter(stream))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
         scores, ids = part
         self.file.append(({} if ids is None else {self.id_name: ids}) | {"score": scores})
 
 
-_SINKS: dict[str, Callable[[Path, str, contextlib.ExitStack], _Sink]] = {
+_SINKS: dict[str, Callable[[OutputFile, str, contextlib.ExitStack], _Sink]] = {
     ".h5": _HDF5,
     ".hdf5": _HDF5,
     ".npy": _Npy,
@@ -187,30 +203,26 @@ _SINKS: dict[str, Callable[[Path, str, contextlib.ExitStack], _Sink]] = {
 }
 
 
-def _sink(
-    path: str,
-    make: Callable[[Path, str, contextlib.ExitStack], _Sink] | None,
-    id_name: str,
-    opened: contextlib.ExitStack,
-) -> _Sink:
-    if path == "-":
-        return _Text(sys.stdout.buffer)
-    temporary = opened.enter_context(atomic_write(path))
-    return make(temporary, id_name, opened) if make else _Text(opened.enter_context(open(temporary, "wb")))
-
-
 def _gather_lines(
-    scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator, delimiter: str, header: list[str] | None
+    scores: NDArray[np.float64],
+    ids: list[str] | None,
+    comm: Communicator,
+    delimiter: str,
+    header: list[str] | None,
+    spell: Callable[[str], str],
 ) -> Any:
-    """Return the lines of all ranks, on the root. Only the root has a `header`, and only for the first part."""
+    """Return the lines of all ranks, on the root. Only the root has a `header`, and only for the first part.
+
+    `spell` returns what is written for a name.
+    """
     lines = io.StringIO()
     written = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
     if header is not None:
-        written.writerow(header)
+        written.writerow(map(spell, header))
     if ids is None:
         lines.write("".join(f"{score!r}\n" for score in scores.tolist()))
     else:
-        written.writerows(zip(ids, map(repr, scores.tolist()), strict=True))
+        written.writerows(zip(map(spell, ids), map(repr, scores.tolist()), strict=True))
     return comm.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
 
 

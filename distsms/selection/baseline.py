@@ -114,7 +114,7 @@ class BaselineStore(ResumableStore):
         """Write a fit with its scores (n_fold,), or a trial."""
         if scores is not None:
             require_space(self.path, scores.nbytes)
-            with atomic_write(self._file(result, "npy")) as temporary, open(temporary, "wb") as file:
+            with atomic_write(self._file(result, "npy")) as file:
                 np.save(file, scores)
         self.write(self._file(result, "json"), result._asdict())
 

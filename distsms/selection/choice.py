@@ -178,7 +178,7 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
         larger = _rounded(10 * first.lam)
         if larger <= max(grid) * _FURTHEST:
             return larger
-    none_usable = len(unusable) == len(curve)
+    none_usable = all(mean.lam in unusable for mean in curve)
     if none_usable or (found.best == last and not _is_flat(curve[:-3:-1])):
         smaller = _rounded(last.lam / 10)
         if smaller >= min(grid) / _FURTHEST:

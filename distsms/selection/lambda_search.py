@@ -83,7 +83,7 @@ def moderate_choice(points: Sequence[Point], measure: str) -> tuple[Mean, Mean] 
     lambda becomes smaller as the number of rows grows.
     """
     curve, unusable = choice.means(points, measure), choice.faults(points)
-    if len(unusable) == len(curve):
+    if all(mean.lam in unusable for mean in curve):  # `unusable` may also have lambdas that some folds lack
         return None
     best = choice.choose(curve, "best", unusable).chosen
     values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}

@@ -26,6 +26,7 @@ STYLES = {  # the colour and the marker of each method
     "lmvm, c_mu 10": ("#56B4E9", "s"),
     "lmvm, c_mu 100": ("#E69F00", "D"),
     "lmvm, c_mu 1000": ("#000000", "^"),
+    "lbfgs": ("#999999", "1"),
     "agm": ("#009E73", "v"),
     "agm, c_mu 10": ("#F0E442", "P"),
     "bmrm": ("#D55E00", "<"),

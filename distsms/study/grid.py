@@ -217,8 +217,8 @@ class RunStore:
 
     def write(self, name: str | Path, text: str) -> None:
         """Write one of the comparison's files, atomically."""
-        with atomic_write(self.path / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        with atomic_write(self.path / name) as file:
+            file.write(text.encode())
 
     @property
     def _identity(self) -> dict[str, Any]:

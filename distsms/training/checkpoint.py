@@ -7,7 +7,7 @@ checkpoint.older.npz  the one before it
                       `shapes`, by the names of the arrays
     NAME.npy          float64 (k, p) or (k,)
 
-Python writes these files itself, since HDF5 may crash the process if the disk is full. A zip file ends with its
+A zip file ends with its
 directory, so that a truncated file is noticed, and every member has a checksum. `distsms.optim.run` decides what a
 checkpoint contains.
 """
@@ -29,7 +29,7 @@ import numpy as np
 
 from distsms.data.formats.npy import DAMAGED
 from distsms.errors import InputError
-from distsms.utils.files import atomic_write, require_space, sync
+from distsms.utils.files import atomic_write, require_space
 from distsms.utils.typing import Floats
 
 FORMAT, VERSION = "distsms-checkpoint", 2
@@ -87,13 +87,13 @@ def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], a
     require_space(folder, sum(8 * int(np.prod(array.shape)) for array in arrays.values()))
     shapes = {name: array.shape for name, array in arrays.items()}
     info = {"format": FORMAT, "version": VERSION, "problem": problem, "numbers": numbers, "shapes": shapes}
-    with atomic_write(folder / NEWEST) as temporary:
-        with zipfile.ZipFile(temporary, "w") as archive:
+    with atomic_write(folder / NEWEST) as file:
+        with zipfile.ZipFile(file, "w") as archive:
             archive.writestr(INFO, json.dumps(info))
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     _write(member, array)
-        sync(temporary)
+        file.finish()
         if (folder / NEWEST).exists():
             os.replace(folder / NEWEST, folder / OLDER)
 

@@ -60,9 +60,12 @@ class Trace:
                 self.file_entry = None
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. If the disk is full, only its last lines are lost."""
         if self.file_entry is not None:
-            self.file_entry.close()
+            try:
+                self.file_entry.close()
+            except OSError as error:
+                print(f"warning: the end of the trace may be missing: {error}", file=sys.stderr, flush=True)
 
 
 def check_trace(path: str) -> None:

@@ -10,12 +10,12 @@ import stat
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from distsms.errors import InputError
+from distsms.utils.output_file import PARTIAL, OutputFile, create_partial, describe_failure, naming_failures
 
 SLACK_BYTES = 2**20
 """Disk space that is required beyond the data themselves, for HDF5's own structures and for what others write
@@ -26,35 +26,33 @@ LOCK = ".writing"
 """The file in a directory that its writer holds locked."""
 
 
-PARTIAL = ".partial"
-"""The ending of the names of files that are being written."""
-
-
 @contextlib.contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Replace a file atomically: yield a temporary path, which takes the place of `path` when the body succeeds.
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
+    """Replace a file atomically: yield a file to write to, which takes the place of `path` when the body succeeds.
 
     If something fails, or if the process is killed, `path` is either the complete new file or the old file. If `path`
-    is a symbolic link, the file to which it points is replaced.
+    is a symbolic link, the file to which it points is replaced. What a killed process left of its file for `path` is
+    removed.
 
     Raises
     ------
     InputError
-        If `path` cannot be written, or is not a regular file.
+        If `path` cannot be written, at whatever byte, or is not a regular file.
     """
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+    require_regular(path)
+    with naming_failures(path):
+        temporary, file = create_partial(path)
     try:
-        require_regular(path)
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error}") from error
+        with naming_failures(path, file):
+            yield file
+            file.finish()
+            os.replace(temporary, path)
+            sync(path.parent)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        file.close()
 
 
 REMOVER = """\
@@ -140,26 +138,27 @@ def exclusive(directory: Path) -> Iterator[None]:
             f"{directory}: another job is writing here{error.strerror}; wait until it has ended"
         ) from error
     except OSError as error:
-        raise InputError(f"{directory}: cannot be written to: {error.strerror}") from error
-    with lock:
-        try:
-            yield
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):  # not a successor's lock file
-                    path.unlink()
+        raise InputError(describe_failure(directory, error)) from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):  # not a successor's lock file
+                path.unlink()
+        with contextlib.suppress(OSError):  # a disk without room, which matters no more
+            lock.close()
 
 
-def _locked(path: Path) -> IO[str]:
+def _locked(path: Path) -> IO[bytes]:
     """Return the lock file, open and locked, with its owner in it.
 
-    If another process holds it, BlockingIOError says which.
+    Raises BlockingIOError, which says which process holds it, or OSError if it cannot be written.
     """
     me = _owner()
     while True:
         # O_NOFOLLOW, since a symbolic link could point to a file of somebody else
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        lock = open(handle, "a+", encoding="utf-8")  # noqa: SIM115 - closed by the caller
+        lock = open(handle, "a+b", buffering=0)  # noqa: SIM115 - closed by the caller
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -175,8 +174,7 @@ def _locked(path: Path) -> IO[str]:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
                 lock.truncate(0)
-                lock.write(json.dumps(me))
-                lock.flush()
+                lock.write(json.dumps(me).encode())
                 return lock
         lock.close()  # the holder before us has removed the file between our opening and locking it; try again
 
@@ -192,7 +190,7 @@ def _owner() -> dict[str, str]:
     }
 
 
-def _read_owner(lock: IO[str]) -> dict[str, str] | None:
+def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
     """Return what a lock file says of its holder; None if that is missing or unreadable."""
     try:
         lock.seek(0)

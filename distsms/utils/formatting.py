@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
+from distsms.utils.untrusted_text import printable
+
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON, with NaN and infinities as null, since JSON has no notation for them."""
@@ -59,14 +61,18 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]], width: in
     header : sequence of str
         The columns' names.
     rows : sequence of sequences
-        Cells are strings, or numbers, which are printed with four significant digits.
+        Cells are numbers, which are printed with four significant digits, or strings. Escapes stand for what a terminal
+        would act on.
     width : int, optional
         The maximum number of characters in a line; by default the width of the terminal. If the table is wider, first
         headers and then long texts are folded. If that does not suffice, the columns are printed in several tables, one
         below the other, each of which begins with the first column.
     """
     width = width or terminal_width()
-    cells = [list(header), *[[cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in rows]]
+    cells = [
+        list(header),
+        *[[printable(cell) if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in rows],
+    ]
     columns = [[[cell] for cell in column] for column in zip(*cells, strict=True)]
 
     def excess() -> int:

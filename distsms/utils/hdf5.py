@@ -1,4 +1,6 @@
-"""Safe reading of HDF5 files that may be malicious or damaged.
+"""Writing of HDF5 files to disks that may fail, and safe reading of files that may be malicious or damaged.
+
+If a write fails, the HDF5 library crashes the process. So it writes to an `OutputFile`, whose writes never fail.
 
 The HDF5 library follows links to other files, and allocates as much memory as a header claims. Up to release 2.0 it
 runs into an endless loop if a size in a heap of strings is wrong. So this module checks links, sizes and heaps before
@@ -12,11 +14,13 @@ import math
 import mmap
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import h5py
 
 from distsms.errors import InputError
+from distsms.utils.output_file import OutputFile, naming_failures
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HEAP = b"GCOL\x01"  # the first bytes of a heap of strings; the heap and every object in it has a header of 16 bytes
@@ -32,9 +36,34 @@ def versions() -> dict[str, str]:
     return {"h5py": h5py.version.version, "HDF5": h5py.version.hdf5_version}
 
 
+def write_to(file: OutputFile, mode: str = "w") -> h5py.File:
+    """Return an HDF5 file that is written to `file`: a new one, or with mode "r+" the one that it holds."""
+    return h5py.File(file, mode)
+
+
 @contextlib.contextmanager
-def open_file(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Iterator[h5py.File]:
-    """Open an HDF5 file without locks; errors of HDF5 and h5py become an InputError with the file's name.
+def write_file(path: str | os.PathLike[str], new: bool = True) -> Iterator[h5py.File]:
+    """Write an HDF5 file, or add to one if `new` is False; it is on the disk at the end.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written, at whatever byte.
+    """
+    with contextlib.ExitStack() as opened:
+        with naming_failures(path):
+            if new:
+                Path(path).unlink(missing_ok=True)
+            file = opened.enter_context(OutputFile(path, new))
+        with naming_failures(path, file):
+            with write_to(file, "w" if new else "r+") as target:
+                yield target
+            file.finish()
+
+
+@contextlib.contextmanager
+def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
+    """Open an HDF5 file to read it, without locks; errors of HDF5 and h5py become an InputError with the file's name.
 
     Parameters
     ----------
@@ -42,11 +71,9 @@ def open_file(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Itera
         The file.
     kind : str
         The kind of file that is expected, for the error message; "a model", for example.
-    mode : str, optional
-        The mode of `h5py.File`.
     """
     try:
-        with h5py.File(path, mode, locking=False) as file:
+        with h5py.File(path, "r", locking=False) as file:
             yield file
     except (
         OSError,
@@ -58,8 +85,7 @@ def open_file(path: str | os.PathLike[str], kind: str, mode: str = "r") -> Itera
         AttributeError,
         ArithmeticError,
     ) as error:
-        verb = f"read as {kind}; copy it again, or make it again" if mode == "r" else "written"
-        raise InputError(f"{path}: cannot be {verb}: {error}") from error
+        raise InputError(f"{path}: cannot be read as {kind}; copy it again, or make it again: {error}") from error
 
 
 def dataset(file: h5py.File, name: str) -> h5py.Dataset:

@@ -88,5 +88,5 @@ class ResumableStore:
 
     def write(self, path: Path, value: Any) -> None:
         """Write a value as a JSON file, atomically."""
-        with atomic_write(path) as temporary:
-            temporary.write_text(to_json(value, indent=1) + "\n", encoding="utf-8")
+        with atomic_write(path) as file:
+            file.write((to_json(value, indent=1) + "\n").encode())

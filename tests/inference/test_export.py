@@ -142,6 +142,14 @@ def test_a_tables_columns_go_by_name():
     assert [float(weight) for _, weight in found] == one.w.tolist()
 
 
+def test_names_that_a_spreadsheet_would_take_for_formulas():
+    table = Table((Column("=a", None, False), Column("-5", None, False)), "y", None)
+    one = made(np.array([-0.5, 2.0]))
+    for verbatim, name in ((False, "'=a"), (True, "=a")):
+        text = export.csv(model.Model(one.w, one.info, table), verbatim).decode()
+        assert text.splitlines()[3:] == [f"{name},-0.5", "-5,2.0"]
+
+
 def test_every_format_is_offered():
     assert tuple(export.FORMATS) == FORMATS
 

@@ -56,7 +56,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, broken):
 
 
 def test_a_model_that_finds_no_place_is_rescued(tmp_path, monkeypatch):
-    monkeypatch.setattr(model.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    monkeypatch.setattr(model.tempfile, "mkdtemp", lambda prefix, dir: str(tmp_path))
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone").rmdir()
     with pytest.raises(InputError, match=r"the model was written to .*m\.h5 instead"):
@@ -162,8 +162,11 @@ def test_what_is_no_model_is_not_replaced(tmp_path):
 def test_two_jobs_that_write_one_model(tmp_path):
     """Both writers end well; afterwards the file is the whole model of the one that ended last."""
     path = tmp_path / "m.h5"
+    model.save(path, model.Model(np.full(3, 1.0), INFO))
+    content = path.read_bytes()
+    path.unlink()
     with files.atomic_write(path) as first:
-        model.save(first, model.Model(np.full(3, 1.0), INFO))
+        first.write(content)
         model.save(path, model.Model(np.full(3, 2.0), INFO))
         assert model.load(path).w[0] == 2.0
     assert model.load(path).w[0] == 1.0

@@ -70,6 +70,10 @@ def test_a_moderate_lambda_is_taken_where_folds_cannot_tell():
     assert (best.lam, taken.lam) == (1.0, 0.1)
     assert moderate_choice([*points_of(perhaps, useless=(0.1,))], "rocarea")[1].lam == 1.0
     assert moderate_choice([*points_of({1.0: (0.7, 0.8), 0.1: (0.7, 0.8), 1e-4: (0.7, 0.8)})], "rocarea")[1].lam == 0.1
+    useless = [*points_of({1.0: (0.5, 0.5), 0.1: (0.5, 0.5)}, useless=(1.0, 0.1))]
+    assert (
+        moderate_choice([*useless, *points_of({0.01: (0.5,)}, useless=(0.01,))], "rocarea") is None
+    )  # one fold lacks it
 
 
 def test_every_rank_has_the_same_choice_as_one_process(comm, folder):

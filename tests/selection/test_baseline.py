@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
-from distsms import cli
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.metrics import bootstrap, confidence, ranking
@@ -26,7 +25,6 @@ from distsms.selection.baseline import BaselineStore, Fit, FoldedRows, first_rou
 from distsms.selection.competitors import METHODS, OURS, Fitted, Task, require
 from distsms.selection.folds import Folds, deal_rows, make_folds
 from distsms.selection.method_results import BEST, MethodResult, choose, complete, evaluate_methods
-from tests.support import program
 from tests.support.problems import data
 
 pytestmark = pytest.mark.serial
@@ -308,17 +306,6 @@ def test_the_matrix_of_a_data_set(tmp_path, kind):
     assert (found != X[weights > 0]).sum() == 0 and np.array_equal(labels, y[weights > 0])
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("kind", ["standard", "l2"])
-def test_others_get_the_rows_that_training_sees(tmp_path, kind):
-    program.write_svmlight(tmp_path / "rows.svm", n=80)
-    program.run("shard", tmp_path / "rows.svm", tmp_path / "data", "--normalize", kind)
-    manifest = dataset.read_manifest(tmp_path / "data")
-    X, _, _ = dataset.load_matrix(manifest)
-    w = np.random.default_rng(0).normal(size=X.shape[1])
-    assert X @ w == pytest.approx(dataset.load(manifest, ALONE).features.margins(w))
-
-
 def method_result(method, value, less=None, **more):
     def interval(one):
         return Interval(one[0], 0.1, *one[1:], "DeLong", p=0.5)
@@ -376,62 +363,3 @@ def test_too_few_positives_give_no_verdict(folder):
     (first, *_) = baseline_text.sentences(found, "rocarea")
     assert first.startswith("No verdict on whether direct optimization pays: 9 positive rows are too few")
     assert all(one.intervals[name].low < one.intervals[name].high for one in found for name in one.intervals)
-
-
-WITHOUT_PETSC = """
-import sys
-sys.modules["petsc4py"] = None
-from distsms.__main__ import main
-
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.e2e
-def test_the_program(tmp_path):
-    """Run on two ranks, stop, go on with one rank, use the folds of a path, and show the results in a report."""
-    program.write_svmlight(tmp_path / "rows.svm", n=200)
-    program.run("shard", tmp_path / "rows.svm", tmp_path / "data")
-    words = ("baseline", tmp_path / "data", "--output", tmp_path / "out")
-    program.run("path", tmp_path / "data", "--lambdas", 1e-1, 1e-2, "--folds", 3, "--output", tmp_path / "path")
-    those = (*words, "--path", tmp_path / "path", "--methods", "distsms", "logistic")
-    out = program.run(*those, "--time-limit", "1e-6s", ranks=2, code=75)
-    assert "give the same command line again" in out
-    out = program.run(*those, ranks=2)
-    assert "Direct optimization" in out
-    whole = json.loads((tmp_path / "out" / "baseline.json").read_text())
-    assert [one["method"] for one in whole["methods"]] == ["distsms", "logistic", BEST]
-    assert "12; 12 of them are kept from an earlier start" in program.run(*those)
-    alone = (*words[:-1], tmp_path / "alone", *those[4:], "--solver", "lbfgs")
-    assert "Direct optimization" in program.run(*alone, program=("-c", WITHOUT_PETSC))
-    again = json.loads((tmp_path / "out" / "baseline.json").read_text())
-    assert again == whole
-    held = {
-        (one["lam"], one["lane"]): one["held_out"]
-        for one in json.loads((tmp_path / "path/path.json").read_text())["points"]
-    }
-    for path in (tmp_path / "out" / "fits").glob("distsms_*.json"):
-        fit = json.loads(path.read_text())
-        assert fit["rocarea"] == pytest.approx(
-            held[fit["setting"], fit["fold"]]["rocarea"], abs=0.02
-        )  # both to epsilon
-    assert "is a path with measure rocarea" in program.run(*those, "--measure", "prbep", code=1)
-    assert "folds: there 3, now 4" in program.run(*words, "--folds", 4, "--methods", "distsms", code=1)
-    pytest.importorskip("xgboost")
-    out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
-    assert "Trees (" in out
-    out = program.run_module("scripts.experiments.on_test_rows", tmp_path / "out", tmp_path / "data")
-    assert "200 rows, of which 200 occur among the training rows" in out and "2 settings tried" in out
-    assert [line.split()[0] for line in out.splitlines()[-3:]] == ["distsms", "logistic", "trees"]
-    pytest.importorskip("matplotlib")
-    page = tmp_path / "report.html"
-    rest = ("--test", tmp_path / "data", "--output", page, "--bootstrap", 0)
-    program.run("report", tmp_path / "path" / "model.h5", *rest, "--baseline", tmp_path / "out")
-    assert "Path of lambdas, 3 folds" in page.read_text() and "Beside other methods" in page.read_text()
-
-
-def test_no_trees():
-    args = cli.parse(["baseline", "data", "--no-trees"])
-    assert "trees" not in args.methods and {"distsms", "logistic", "svm"} <= set(args.methods)
-    with pytest.raises(SystemExit):
-        cli.parse(["baseline", "data", "--methods", "trees", "--no-trees"])

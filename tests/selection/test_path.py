@@ -20,12 +20,9 @@ from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
-from distsms.selection import path_text
-from distsms.selection.choice import Mean, choose, expected, faults, means
 from distsms.selection.folds import make_folds
 from distsms.selection.path import CrossValidation, Point, Problem, run
 from distsms.selection.path_store import PathStore, finished
-from distsms.utils import formatting
 from tests.support.problems import asked, block, data, objective, share
 
 EPSILON = 1e-4
@@ -231,105 +228,6 @@ def test_rows_of_weight_0_are_in_no_fold_and_other_weights_are_refused(comm):
         CrossValidation(replace(given, weights=2 * weights[mine]), PROBLEM, comm)
 
 
-def curve(*values, error=0.01):
-    return [Mean(10.0**-k, value, error) for k, value in enumerate(values)]
-
-
-@pytest.mark.serial
-def test_the_choice_and_how_flat_it_is():
-    some = curve(0.895, 0.80, 0.893, 0.90, 0.9, 0.85, 0.899)
-    best = choose(some, "best")
-    assert (best.best, best.chosen, best.low, best.high) == (some[3], some[3], some[4], some[2])
-    assert choose(some, "one-se").chosen == some[2]  # the first one is within, too, but on another hill
-    sharp = curve(0.8, 0.9, 0.8)
-    assert choose(sharp, "one-se") == (*(sharp[1],) * 4, None)
-    assert choose(curve(0.5), "one-se").chosen.mean == 0.5
-    flat = curve(0.5, 0.5, 0.5)
-    assert choose(flat, "best").chosen == flat[0]
-
-
-@pytest.mark.serial
-def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
-    """Both rules pass over such a lambda as long as there is another; the run around the best one ends before it."""
-
-    def points(*lines):
-        for k, (chance, *areas) in enumerate(lines):
-            lam = 10.0**-k
-            yield Point(lam, 0, {"vacuous": chance, "chance": "ties" * chance, "status": "proved"}, 0.0, {}, None)
-            yield from (
-                Point(lam, f, {"vacuous": False}, 0.0, {}, {"rocarea": a, "prbep": a}) for f, a in enumerate(areas, 1)
-            )
-
-    some = [*points((True, 0.80, 0.90), (False, 0.74, 0.90), (False, 0.72, 0.90), (False, 0.40, 0.55))]
-    curve, wrong = means(some, "prbep"), faults(some)
-    assert wrong == {1.0: "no better than chance", 0.001: "ROCArea of the folds not above chance"}
-    for rule in ("best", "one-se"):
-        assert choose(curve, rule).chosen.lam == 1.0  # the rule alone
-        found = choose(curve, rule, wrong)
-        assert (found.chosen.lam, found.best.lam, found.high.lam, found.instead_of.lam) == (0.1, 0.1, 0.1, 1.0)
-        assert "lambda 1, which the rule would choose by its mean: no better than chance" in path_text.choice(
-            "prbep", found, curve, some
-        )
-    one_se = [*points((True, 0.70, 0.90), (False, 0.74, 0.90), (False, 0.75, 0.90))]
-    curve = means(one_se, "prbep")
-    assert choose(curve, "best", faults(one_se)).instead_of is None
-    found = choose(curve, "one-se", faults(one_se))
-    assert (found.chosen.lam, found.instead_of.lam) == (0.1, 1.0)
-    nothing = [*points((True, 0.8, 0.9), (True, 0.7, 0.9))]
-    curve = means(nothing, "prbep")
-    found = choose(curve, "best", faults(nothing))
-    assert found.chosen.lam == 1.0 and found.instead_of is None
-    assert "warning   no better than chance" in path_text.choice("prbep", found, curve, nothing)
-
-
-@pytest.mark.serial
-def test_means_are_of_the_lambdas_that_all_folds_have():
-    def point(lam, fold, value=0.0):
-        return Point(lam, fold, {}, 0.0, {}, {"prbep": value} if fold else None)
-
-    points = [point(0.1, 0), point(0.1, 1, 0.2), point(0.1, 2, 0.4), point(0.1, 3, 0.9), point(0.01, 2, 0.5)]
-    (found,) = means(points, "prbep")
-    assert found.lam == 0.1
-    assert found.mean == pytest.approx(0.5)
-    assert found.error**2 == pytest.approx((0.3**2 + 0.1**2 + 0.4**2) / 2 / 3)  # the sample's variance over 3
-    assert means([point(0.1, 0)], "prbep") == []
-
-
-@pytest.mark.serial
-def test_the_interval_is_of_the_rule_that_chooses():
-    """If lambda 1 is within a standard error of lambda 0.1 on any three folds, one-se takes it for the fourth."""
-    result, told = {"status": "proved", "vacuous": False}, {"squares": [2.0, 3.0], "counts": [40, 60]}
-    values = {1.0: (0.70, 0.80, 0.75, 0.85), 0.1: (0.71, 0.81, 0.76, 0.86)}
-    points = [
-        Point(lam, fold, result, 0.0, {}, {"rocarea": value, **told})
-        for lam, own in values.items()
-        for fold, value in enumerate(own, 1)
-    ]
-    for rule, lam in (("best", 0.1), ("one-se", 1.0)):
-        assert choose(means(points, "rocarea"), rule).chosen.lam == lam
-        assert expected(points, "rocarea", rule).value == pytest.approx(np.mean(values[lam]))
-
-
-@pytest.mark.serial
-def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
-    """By hand: one of three folds would choose another lambda for itself than the other two do."""
-    values = {(1.0, 1): 0.9, (1.0, 2): 0.6, (1.0, 3): 0.6, (0.1, 1): 0.5, (0.1, 2): 0.7, (0.1, 3): 0.8}
-    told = {"prbep": None, "squares": [2.0, 3.0], "counts": [40, 60]}
-    result = {"status": "proved", "vacuous": False}
-    points = [
-        Point(lam, fold, result, 0.0, {}, {"rocarea": value, **told}) for (lam, fold), value in values.items()
-    ] + [Point(1.0, 0, result, 0.0, {}, None)]
-    found = expected(points, "rocarea")
-    assert found.value == pytest.approx((0.5 + 0.6 + 0.6) / 3)  # 0.1 for the first, by 1.5 to 1.2; 1.0 for the others
-    about = np.array([0.5, 0.6, 0.6]) - found.value
-    squares = [6 + 40 * about @ about, 9 + 60 * about @ about]
-    assert found.standard_error == pytest.approx(np.sqrt(2.5 * (squares[0] / 120 / 119 + squares[1] / 180 / 179)))
-    assert found.low < found.value < found.high and found.of == confidence.METHOD
-    assert "of the method" in path_text.choice("rocarea", choose(means(points, "rocarea"), "best"), curve(0.5), points)
-    older = [one._replace(held_out=one.held_out and {"rocarea": one.held_out["rocarea"]}) for one in points]
-    assert expected(older, "rocarea") is None and expected(points[-1:], "rocarea") is None
-
-
 def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
     def point(status, evaluations):
         result = {"status": status.name.lower(), "evaluations": evaluations}
@@ -364,43 +262,3 @@ def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
         folder.check()
     with pytest.raises(InputError, match="is not a folder"):
         PathStore(tmp_path / "one" / "points" / "0.1_all.json").check()
-
-
-@pytest.mark.serial
-def test_words_on_points_that_came_to_nothing():
-    nothing = {"status": "nonfinite", "J": None, "gap": None, "evaluations": 0, "vacuous": False}
-    some = {**nothing, "status": "proved", "J": 0.5, "gap": 1e-4, "vacuous": True}
-    points = [
-        Point(0.1, 0, some, 0.0, {"prbep": 0.6}, None),
-        Point(0.1, 1, nothing, 0.0, {"prbep": 0.6}, {"prbep": None}),
-        Point(0.01, 0, nothing, 0.0, {"prbep": None}, None),
-    ]
-    assert "nonfinite J -  gap        -" in path_text.line(points[1], "prbep")
-    lines = formatting.format_table(*path_text.table(points, "prbep", None)).splitlines()
-    assert " ".join(lines[2].split()) == "0.1 0.50000000 0.0001 0 0.600000 - - no better than chance"
-    assert lines[3].split() == ["0.01", "-", "-", "0", "-", "-", "-", "nonfinite"]
-
-
-@pytest.mark.serial
-def test_words_on_the_choice():
-    some = curve(0.80, 0.8951, 0.90, 0.7)
-    text = path_text.choice("rocarea", choose(some, "one-se"), some)
-    assert "lambda 0.1: held-out ROCArea 0.895100, standard error 0.010000; the best mean is 0.900000 at 0.01" in text
-    assert "of lambda 0.01 to 0.1 are within one standard error of the best mean: -0.004900 at 0.1" in text
-    assert "warning" not in text
-    assert "is the largest one" in path_text.choice("rocarea", choose(some[2:], "best"), some[2:])
-
-
-@pytest.mark.serial
-def test_words_on_a_choice_that_says_nothing():
-    """Where no w beats w = 0, larger lambdas than the largest are no advice."""
-    some = curve(0.6, 0.5)
-    for vacuous in (True, False):
-        points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
-        text = path_text.choice("prbep", choose(some, "best"), some, points)
-        assert ("no better than chance" in text) == vacuous
-        assert ("is the largest one" in text) != vacuous
-        assert ("--measure rocarea" in path_text.nothing("prbep", points)) == vacuous
-        assert ("smaller lambdas may" in path_text.nothing("rocarea", points)) == vacuous
-        better = Point(1e-9, 0, {"vacuous": False}, 0.0, {}, None)
-        assert not path_text.nothing("prbep", [*points, better])

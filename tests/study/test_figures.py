@@ -11,6 +11,7 @@ pytest.importorskip("matplotlib")
 import matplotlib.image
 import numpy as np
 
+from distsms.optim.solvers.base import SOLVERS
 from distsms.report import mpl
 from distsms.study import figures
 from distsms.study.grid import RunSpec, RunStore
@@ -143,3 +144,8 @@ def test_the_lower_bound_figure(tmp_path):
     text = written[1].read_text()
     for word in ("epsilon", "lmvm", "bmrm", "PRBEP", "ROCArea", "evaluations to a proved gap of epsilon"):
         assert f">{word}<" in text
+
+
+def test_every_solver_has_a_style_of_its_own():
+    assert set(SOLVERS) <= set(figures.STYLES)
+    assert len(set(figures.STYLES.values())) == len(figures.STYLES)

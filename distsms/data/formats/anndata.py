@@ -6,7 +6,7 @@ column (AnnData 0.7 and newer). Columns are matched by name with those of the tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data.formats.base import ReadOptions
-from distsms.data.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr
+from distsms.data.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
 from distsms.data.formats.rows import RowRange
 from distsms.data.formats.table_schema import Column, Table, check_columns, format_names
 from distsms.errors import InputError
@@ -77,18 +77,24 @@ class AnnDataReader(RowRangeReader):
             hdf5.dataset(file, "X/indices")
             return MatrixSize(n, p, len(hdf5.dataset(file, "X/data")))
 
-    def read_block(self, part: RowRange) -> sparse.csr_matrix:
+    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
         """Read these rows, and bring their columns into the order of the training data."""
         p = self.sizes[part.path].p
         with hdf5.open_file(part.path, "AnnData") as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
-                rows = sparse.csr_matrix(as_float(X[part.start : part.stop], part.path))
-            else:
-                indptr = X["indptr"][part.start : part.stop + 1].astype(np.int64)
-                entries = slice(int(indptr[0]), int(indptr[-1]))
-                rows = checked_csr(indptr, X["indices"][entries], X["data"][entries], p, part)
-        place = self._place[part.path]
+                require_narrow(p, part.path)
+                yield part, self._in_order(sparse.csr_matrix(as_float(X[part.start : part.stop], part.path)), part.path)
+                return
+            indptr = X["indptr"][part.start : part.stop + 1].astype(np.int64)
+            for piece, starts in pieces(indptr, part):
+                entries = slice(int(starts[0]), int(starts[-1]))
+                rows = checked_csr(starts, X["indices"][entries], X["data"][entries], p, piece)
+                yield piece, self._in_order(rows, part.path)
+
+    def _in_order(self, rows: sparse.csr_matrix, path: str) -> sparse.csr_matrix:
+        """Return the rows with their columns in the order of the training data."""
+        place = self._place[path]
         if place is None:
             return rows
         assert self.n_columns is not None

@@ -105,7 +105,8 @@ class CsvFiles:
 
     def _header(self, path: str) -> list[str]:
         with text_files.open_text(path) as stream:
-            first = stream.readline().removeprefix(text_files.BYTE_ORDER_MARK).decode("utf-8", "replace")
+            line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
+        first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode("utf-8", "replace")
         try:
             by = (
                 "\t"
@@ -134,6 +135,7 @@ class CsvFiles:
         # field.
         guard = delimiter.join(['""'] * len(header)).encode() + b"\n"
         text += b"" if text.endswith(b"\n") else b"\n"
+        guarded = text + guard
 
         def skip(row: Any) -> str:
             bad.append(row)
@@ -141,8 +143,8 @@ class CsvFiles:
 
         try:
             table = arrow_csv.read_csv(
-                pa.py_buffer(text + guard),
-                arrow_csv.ReadOptions(use_threads=False, block_size=len(text + guard) + 1, column_names=header),
+                pa.py_buffer(guarded),
+                arrow_csv.ReadOptions(use_threads=False, block_size=len(guarded) + 1, column_names=header),
                 arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
                 arrow_csv.ConvertOptions(
                     column_types={name: pa.string() for name in header},
@@ -297,27 +299,6 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
         arrow_parquet.write_table(frame, path)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise InputError(f"the table cannot be read: {error}; convert the column to numbers or to strings") from error
-
-
-class ParquetWriter:
-    """A Parquet file of columns of strings and of float64, which is written part by part; a context manager."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path, self._file = path, contextlib.ExitStack()
-        self._writer: Any = None
-
-    def __enter__(self) -> ParquetWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def append(self, columns: Mapping[str, Any]) -> None:
-        """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
-        types = {name: pa.string() if isinstance(values, list) else pa.float64() for name, values in columns.items()}
-        table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
-        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._path, table.schema))
-        self._writer.write_table(table)
 
 
 class FrameFile:

@@ -22,7 +22,7 @@ from scipy import sparse
 
 from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
-from distsms.data.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr
+from distsms.data.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
 from distsms.data.formats.rows import RowRange
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
@@ -43,6 +43,8 @@ DAMAGED = (
 """What NumPy and zipfile raise if an archive, or the header of an array, is damaged."""
 MAX_EXPANSION = 1100
 """One byte of a compressed file may become at most this many bytes; the largest ratio of deflate is 1032."""
+MAX_READ, SMALL = 2**28, 2**16
+"""Bytes of an array that are read at once; it takes more only where one row, or one text, is this long."""
 
 
 class ArrayReader(RowRangeReader):
@@ -72,7 +74,7 @@ class ArrayReader(RowRangeReader):
             )
         return _dense_size(NpyArray(path, "X"), path)
 
-    def read_block(self, part: RowRange) -> sparse.csr_matrix:
+    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
         """Read these rows.
 
         A compressed file is decompressed from the end of the rows that were read before, or from its start.
@@ -80,11 +82,14 @@ class ArrayReader(RowRangeReader):
         path, size = part.path, self.sizes[part.path]
         member = "X" if path.endswith(".npz") else None
         if member is None or "indptr" not in _members(path):
-            return sparse.csr_matrix(as_float(self._read(path, member, part.start, part.stop), path))
+            require_narrow(size.p, path)
+            yield part, sparse.csr_matrix(as_float(self._read(path, member, part.start, part.stop), path))
+            return
         indptr = self._read(path, "indptr", part.start, part.stop + 1).astype(np.int64)
-        entries = int(indptr[0]), int(indptr[-1])
-        indices, data = (self._read(path, name, *entries) for name in ("indices", "data"))
-        return checked_csr(indptr, indices, data, size.p, part)
+        for piece, starts in pieces(indptr, part):
+            entries = int(starts[0]), int(starts[-1])
+            indices, data = (self._read(path, name, *entries) for name in ("indices", "data"))
+            yield piece, checked_csr(starts, indices, data, size.p, piece)
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read from an array of the same .npz, or from another file with an entry for each row of all input files."""
@@ -150,6 +155,11 @@ class NpyArray:
             raise InputError(f"{self.path}: is stored by columns; save numpy.ascontiguousarray(X)")
         n_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
         stop = min(stop, self.shape[0]) if self.shape else 0
+        if (stop - start) * n_bytes > MAX_READ:
+            raise InputError(
+                f"{self.path}: rows {start} to {stop - 1} (counted from 0) of an array of {self.dtype} take "
+                f"{(stop - start) * n_bytes} bytes, more than is read at once; save shorter rows, or sparse ones"
+            )
         with _naming_damage(self.path):
             self._stream.seek(self._first + start * n_bytes)
             content = bytearray(self._stream.read(max(stop - start, 0) * n_bytes))
@@ -158,7 +168,9 @@ class NpyArray:
             return np.frombuffer(content, self.dtype).reshape(-1, *self.shape[1:])
 
     def whole(self) -> NDArray[Any]:
-        """Read all of the array."""
+        """Read all of a small array."""
+        if math.prod(self.shape) * self.dtype.itemsize > SMALL:
+            raise InputError(f"{self.path}: an array that should hold a word or two has the shape {self.shape}")
         with _naming_damage(self.path):
             self._stream.seek(self._first)
             return np.frombuffer(self._stream.read(), self.dtype).reshape(self.shape)

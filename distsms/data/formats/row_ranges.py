@@ -21,6 +21,9 @@ from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 
+MAX_ENTRIES = 2**24
+"""The most entries of a matrix that are read at once, so that a small compressed file cannot take all memory."""
+
 
 class MatrixSize(NamedTuple):
     """The numbers of rows, of columns and of stored entries of a file."""
@@ -67,11 +70,11 @@ class RowRangeReader(ABC):
         for row_range in share:
             size = self.sizes[row_range.path]
             for part in row_range.parts(max(1, rows.BLOCK_ENTRIES * size.n // max(size.nnz, size.n))):
-                X = self.read_block(part)
-                self._require_finite(X, part)
-                X.eliminate_zeros()
-                yield self._rows(X, part)
-                self.options.meter.add(part.size)
+                for piece, X in self.read_blocks(part):
+                    self._require_finite(X, piece)
+                    X.eliminate_zeros()
+                    yield self._rows(X, piece)
+                    self.options.meter.add(piece.size)
 
     @property
     @abstractmethod
@@ -83,8 +86,11 @@ class RowRangeReader(ABC):
         """Return the size of the matrix in a file. Local."""
 
     @abstractmethod
-    def read_block(self, part: RowRange) -> sparse.csr_matrix:
-        """Return these rows of X as a float64 matrix of their own, which the caller may change."""
+    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
+        """Yield these rows of X in order, as float64 matrices of their own, which the caller may change.
+
+        Each has at most `MAX_ENTRIES` entries.
+        """
 
     @abstractmethod
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
@@ -157,17 +163,46 @@ class RowRangeReader(ABC):
             )
 
 
+def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange, NDArray[np.int64]]]:
+    """Cut rows of a CSR matrix, whose `indptr` (rows + 1,) is given, into pieces of at most `MAX_ENTRIES` entries.
+
+    Raises InputError for a row that has more, and for what is no `indptr`.
+    """
+    start, last = 0, len(indptr) - 1
+    if (np.diff(indptr) < 0).any():
+        raise _misfit(part)
+    while start < last:
+        stop = int(np.searchsorted(indptr[start:], indptr[start] + MAX_ENTRIES, side="right")) + start - 1
+        if stop <= start:
+            raise InputError(
+                f"{part.path}: row {part.start + start} (counted from 0) has {indptr[start + 1] - indptr[start]} "
+                f"nonzeros; rows of up to {MAX_ENTRIES} are read"
+            )
+        yield part._replace(start=part.start + start, stop=part.start + stop), indptr[start : stop + 1]
+        start = stop
+
+
+def require_narrow(p: int, path: str) -> None:
+    """Raise InputError if dense rows have too many columns to be read."""
+    if p > MAX_ENTRIES:
+        raise InputError(f"{path}: X has {p} dense columns; up to {MAX_ENTRIES} are read. Save it as a sparse matrix")
+
+
 def checked_csr(
     indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], p: int, part: RowRange
 ) -> sparse.csr_matrix:
     """Return rows of a file, from its CSR arrays, as a canonical matrix. Raises InputError if they are not CSR."""
     if (np.diff(indptr) < 0).any() or len(indices) != len(data) or len(data) != indptr[-1] - indptr[0]:
-        raise InputError(f"{part.path}: near row {part.start} indptr does not fit the entries; is the file whole?")
+        raise _misfit(part)
     if indices.min(initial=0) < 0 or indices.max(initial=-1) >= p:
         raise InputError(f"{part.path}: near row {part.start} a column is not from 0 to {p - 1}")
     X = sparse.csr_matrix((as_float(data, part.path), indices, indptr - indptr[0]), shape=(len(indptr) - 1, p))
     X.sum_duplicates()
     return X
+
+
+def _misfit(part: RowRange) -> InputError:
+    return InputError(f"{part.path}: near row {part.start} indptr does not fit the entries; is the file whole?")
 
 
 def as_float(values: NDArray[Any], path: str) -> NDArray[np.float64]:

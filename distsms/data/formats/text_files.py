@@ -8,7 +8,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import importlib
-import io
 import itertools
 import os
 import stat
@@ -22,14 +21,31 @@ BLOCK_BYTES = 2**24
 """The number of bytes that are parsed at a time: large enough to make the cost of a call negligible, small against
 memory.
 """
-LONGEST_LINE = 2**31
-"""The longest line that is accepted, in bytes: a file with longer ones does not hold rows."""
+LONGEST_LINE, LONGEST_HEADER = 2**27, 2**25
+"""The longest line, and the longest header of a table, that are accepted, in bytes. A small compressed file can hold
+lines of any length, and parsing takes several times the memory of the line.
+"""
 EXPANSION = 4
 """Bytes of text assumed for each compressed byte when files are balanced over ranks. Only the balance depends on it."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "distsms.data.formats.zst"}
+_MAGIC = {
+    b"\x1f\x8b": ("gzip", "open"),
+    b"BZh": ("bz2", "open"),
+    b"\xfd7zXZ\x00": ("distsms.data.formats.compressed", "open_xz"),
+    b"\x28\xb5\x2f\xfd": ("distsms.data.formats.compressed", "open_zst"),
+}
+"""How a file begins -> the module and the function that opens it; imported only if they are needed."""
+
+
+_WIDE = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+"""Byte order marks of encodings that are refused; UTF-32 comes first, since its mark begins like that of UTF-16."""
 
 
 class ByteRange(NamedTuple):
@@ -116,8 +132,8 @@ def naming_errors(path: str) -> Iterator[None]:
         raise InputError(f"{path}: the compressed data are damaged ({error}); copy the file again") from error
 
 
-def inspect(path: str) -> tuple[int, str | None]:
-    """Return the stored size in bytes, and the name of the module that decompresses the file (None: plain text)."""
+def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
+    """Return the stored size in bytes, and the module and function that decompress the file (None: plain text)."""
     with naming_errors(path):
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
@@ -126,7 +142,7 @@ def inspect(path: str) -> tuple[int, str | None]:
             raise InputError(f"{path}: is no regular file; every rank must be able to read it at any byte")
         with open(path, "rb") as stream:
             head = stream.read(max(map(len, _MAGIC)))
-    return status.st_size, next((module for magic, module in _MAGIC.items() if head.startswith(magic)), None)
+    return status.st_size, next((how for magic, how in _MAGIC.items() if head.startswith(magic)), None)
 
 
 @contextlib.contextmanager
@@ -134,9 +150,22 @@ def open_text(path: str) -> Iterator[BinaryIO]:
     """Open the file as a stream of bytes that are decompressed while they are read."""
     _, compression = inspect(path)
     with naming_errors(path):
-        module = importlib.import_module(compression) if compression else io
-        with module.open(path, "rb") as stream:
+        module, function = compression or ("io", "open")
+        with getattr(importlib.import_module(module), function)(path, "rb") as stream:
+            if encoding := _wide_encoding(stream.peek(4)[:4]):
+                raise InputError(
+                    f"{path}: is text in {encoding}; convert it to UTF-8 first: iconv -f {encoding} -t UTF-8 OLD > NEW "
+                    "(Excel: save as CSV UTF-8)"
+                )
             yield stream
+
+
+def _wide_encoding(head: bytes) -> str | None:
+    """Return the name of the encoding that the first four bytes of a text show, if it is not made of single bytes."""
+    if marked := next((name for mark, name in _WIDE.items() if head.startswith(mark)), None):
+        return marked
+    zeros = "".join("0" if byte == 0 else "x" for byte in head)  # of text in ASCII without a byte order mark
+    return {"x0x0": "UTF-16LE", "0x0x": "UTF-16BE"}.get(zeros)
 
 
 def read_blocks(byte_range: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
@@ -156,13 +185,17 @@ def read_blocks(byte_range: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterat
             if not text:
                 return
             if not text.endswith(b"\n"):
-                text += (rest := stream.readline(LONGEST_LINE))
-                if len(rest) == LONGEST_LINE:
-                    raise InputError(
-                        f"{byte_range.path}: a line has more than {LONGEST_LINE} bytes; is this a text file?"
-                    )
+                text += read_line(stream, byte_range.path, LONGEST_LINE)
             yield position, text
             position += len(text)
+
+
+def read_line(stream: BinaryIO, path: str, longest: int) -> bytes:
+    """Read the rest of a line. Raises InputError if it has `longest` bytes or more."""
+    line = stream.readline(longest)
+    if len(line) == longest:
+        raise InputError(f"{path}: a line has more than {longest} bytes; is this a text file?")
+    return line
 
 
 def _skip_line(stream: BinaryIO) -> int:

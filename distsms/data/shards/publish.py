@@ -126,11 +126,9 @@ def publish(
         if _SHARD_NAME.fullmatch(path.name) and path.name not in names:
             path.unlink()
     sync(directory)
-    with atomic_write(manifest.path) as partial:
+    with atomic_write(manifest.path) as file:
         # Without an indent JSON is written faster, which matters if there are very many columns.
-        partial.write_bytes(
-            json.dumps(record, indent=1 if max(len(columns or ()), manifest.p) < WIDE else None).encode()
-        )
+        file.write(json.dumps(record, indent=1 if max(len(columns or ()), manifest.p) < WIDE else None).encode())
     return manifest
 
 

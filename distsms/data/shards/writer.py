@@ -25,7 +25,7 @@ from distsms.data.shards.reader import MARK
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES, index_dtype
 from distsms.utils import hdf5
-from distsms.utils.files import require_space, sync
+from distsms.utils.files import require_space
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def stage_shard(
     if compression == "none":  # otherwise the size is not known beforehand
         more = (array.nbytes for array in (names, metadata.groups, metadata.times) if array is not None)
         require_space(path.parent, n_bytes + sum(more))
-    with hdf5.open_file(path, "an HDF5 shard", "w") as target:
+    with hdf5.write_file(path) as target:
         target.attrs["format"] = MARK
         target.attrs["version"] = SHARD_VERSION
         for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
@@ -161,7 +161,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     if p < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p}.")
     require_space(staged.path.parent, 9 * staged.rows)
-    with hdf5.open_file(staged.path, "an HDF5 shard", "r+") as target:
+    with hdf5.write_file(staged.path, new=False) as target:
         if staged.layout == "csr":
             target["X"].attrs["shape"] = np.array([staged.rows, p], np.int64)
         elif target["X"].shape[1] != p:
@@ -171,7 +171,6 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
             storage.write(target, "weights", _weights(weights, staged), staged.compression)
         target.flush()
         target.attrs["complete"] = 1
-    sync(staged.path)
     n_pos = int(np.count_nonzero(labels == 1))
     entry = {
         "staged": staged.path.name,

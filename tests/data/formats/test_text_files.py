@@ -6,6 +6,8 @@ import bz2
 import gzip
 import itertools
 import lzma
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +15,18 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
-from distsms.data.formats import svmlight
+from distsms.data.formats import row_ranges, svmlight
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.registry import open_reader
 from distsms.data.formats.rows import concatenate
 from distsms.data.formats.svmlight import parse, read
 from distsms.data.formats.text_files import ByteRange, plan
 from distsms.errors import InputError
 from tests.data.formats.test_svmlight import assert_same, texts_of
+from tests.support.files import ALONE
 
 pytestmark = pytest.mark.serial
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -146,3 +152,70 @@ def test_real_data_agree_with_scikit_learn(name: str, tmp_path: Path) -> None:
         assert (rows.indices == matrix.indices).all()
         assert (rows.indptr == matrix.indptr).all()
         assert rows.n_columns == matrix.shape[1]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("ending", ["svm", "csv", "csv.gz"])
+def test_text_in_other_encodings_is_named(tmp_path: Path, encoding: str, ending: str) -> None:
+    """What Windows calls Unicode: with a byte order mark or without."""
+    path = tmp_path / f"rows.{ending}"
+    content = "a,y\n1,0\n2,1\n".encode(encoding)
+    path.write_bytes(gzip.compress(content) if ending.endswith(".gz") else content)
+    with pytest.raises(InputError, match=rf"rows\.{ending}: is text in UTF-(16|32).*iconv -f UTF-(16|32)"):
+        for share in open_reader([path], ReadOptions(label="y" if "csv" in ending else None), ALONE).plan(1):
+            list(read(share))
+
+
+PEAK = """
+import resource, sys
+from distsms.__main__ import main
+for path in sys.argv[1:]:
+    assert main(["shard", path, path + ".data", *(["--label", "y"] if ".csv" in path else [])]) == 1
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.e2e
+def test_small_files_that_expand_to_long_lines(tmp_path: Path) -> None:
+    """Lines of 2 GiB, in files of many equal pieces; a shard's rows may take a quarter of a GiB."""
+    piece, count = b"0" * 2**20, 2**11
+    paths = []
+    for name, head in (("long.svm", b"1 1:1\n1 "), ("row.csv", b"a,y\n1,0\n"), ("header.csv", b"a,y")):
+        for ending in ("gz", "xz"):
+            compress = COMPRESSORS[ending]
+            paths.append(str(tmp_path / f"{name}.{ending}"))
+            Path(paths[-1]).write_bytes(compress(head) + compress(piece) * count)
+            assert Path(paths[-1]).stat().st_size < 4 * 2**20
+    found = subprocess.run([sys.executable, "-c", PEAK, *paths], capture_output=True, text=True, check=True)
+    assert found.stderr.count("a line has more than") == len(paths)
+    assert int(found.stdout) < 2**30 + 2**28
+
+
+def test_an_xz_file_may_not_ask_for_gigabytes(tmp_path: Path) -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 2**29}]
+    (tmp_path / "rows.svm").write_bytes(lzma.compress(b"1 1:1\n", filters=filters))
+    with pytest.raises(InputError, match=r"rows\.svm: .*[Mm]emory"):
+        list(read(plan([tmp_path / "rows.svm"], 1)[0]))
+
+
+def test_the_pieces_of_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of arrays: rows are read in pieces, whatever their lengths; a row that is too long is refused by its number."""
+    X = sparse.random(50, 30, 0.3, "csr", random_state=0)
+    X = sparse.vstack([X, np.ones((5, 30))]).tocsr()
+    np.save(tmp_path / "y.npy", np.arange(55) % 2)
+    sparse.save_npz(tmp_path / "X.npz", X)
+    np.savez_compressed(tmp_path / "dense.npz", X=X.toarray(), y=np.arange(55) % 2)
+    for most in (30, 31, 100, 10**6):
+        monkeypatch.setattr(row_ranges, "MAX_ENTRIES", most)
+        reader = open_reader([tmp_path / "X.npz"], ReadOptions(label=str(tmp_path / "y.npy")), ALONE)
+        blocks = list(reader.read(reader.plan(1)[0]))
+        assert max(len(block.data) for block in blocks) <= most
+        assert concatenate(blocks).indptr.tolist() == X.indptr.tolist()
+        assert concatenate(blocks).data.tolist() == X.data.tolist()
+    monkeypatch.setattr(row_ranges, "MAX_ENTRIES", 29)
+    reader = open_reader([tmp_path / "X.npz"], ReadOptions(label=str(tmp_path / "y.npy")), ALONE)
+    with pytest.raises(InputError, match=r"X\.npz: row 50 \(counted from 0\) has 30 nonzeros"):
+        list(reader.read(reader.plan(1)[0]))
+    reader = open_reader([tmp_path / "dense.npz"], ReadOptions(), ALONE)
+    with pytest.raises(InputError, match=r"dense\.npz: X has 30 dense columns; up to 29 are read"):
+        list(reader.read(reader.plan(1)[0]))

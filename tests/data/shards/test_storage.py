@@ -39,7 +39,7 @@ def kept(array, compression=PACKED, harm=None):
     """Yield the StoredArray of the array in a file; harm(path) is done to it before it is opened."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "one.h5")
-        with hdf5.open_file(path, "a file", "w") as file:
+        with hdf5.write_file(path) as file:
             storage.write(file, "X", array, compression)
         if harm is not None:
             harm(path)
