@@ -153,7 +153,9 @@ def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises InputError for an option that does not exist.
     """
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
     lists = {"drop", "keep", "categorical", "numeric"}
     options |= {name: (value,) for name, value in options.items() if name in lists and isinstance(value, str)}
     asked = {name: options.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in options}
