@@ -41,8 +41,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from distsms.data import frames, in_memory
 from distsms.data.file_names import are_files
-from distsms.data.formats.base import ReadOptions
-from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.shards import dataset
 from distsms.errors import InputError, ModelWarning
 from distsms.inference import evaluation, inputs, model, scoring
@@ -246,16 +244,8 @@ def _train_table(
     `settings` has the options for the table, too; `conduct` has the other arguments of `train`.
     """
     own = {field.name for field in fields(Settings)} | {"relative", "solver"}
-    reading = {name: settings.pop(name) for name in list(settings) if name not in own}
-    reading = {name: tuple(value) if isinstance(value, list) else value for name, value in reading.items()}
-    lists = {"drop", "keep", "categorical", "numeric"}
-    reading |= {name: (value,) for name, value in reading.items() if name in lists and isinstance(value, str)}
-    asked = {name: reading.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in reading}
-    if asked:
-        reading["columns"] = ColumnOptions(**asked)
     with comm.fail_together():
-        if wrong := set(reading) - {field.name for field in fields(ReadOptions)} - {"normalize", "n_shards", "dtype"}:
-            raise InputError(f"train: there is no option {min(wrong)!r}")
+        reading = frames.conversion_options({name: settings.pop(name) for name in list(settings) if name not in own})
         if conduct["checkpoint"] is not None and shards is None:
             raise InputError("a run with a checkpoint needs its shards again when it is resumed; give shards=FOLDER")
     with frames.as_data_sets(data, comm, shards, *split, reading) as sets:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from distsms.data.convert import convert
 from distsms.data.file_names import expand
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
@@ -143,3 +146,21 @@ def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path
         folder.mkdir(parents=True, exist_ok=True)
         arrow.write_frame(data, path)
     return [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)], path
+
+
+def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for `distsms.data.convert.convert`, whose lists and options for columns users may write shorter.
+
+    Raises InputError for an option that does not exist.
+    """
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
+    lists = {"drop", "keep", "categorical", "numeric"}
+    options |= {name: (value,) for name, value in options.items() if name in lists and isinstance(value, str)}
+    asked = {name: options.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in options}
+    if asked:
+        options["columns"] = ColumnOptions(**asked)
+    if wrong := set(options) - {field.name for field in fields(ReadOptions)} - {"normalize", "n_shards", "dtype"}:
+        raise InputError(f"train: there is no option {min(wrong)!r}")
+    return options
