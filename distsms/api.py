@@ -149,10 +149,10 @@ def train(
         the rows, in at most a tenth of the run's time or two seconds.
     **settings
         For tables, the options of ``distsms shard`` with these names: positive, id, drop, group, time, keep, normalize,
-        decimal; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates,
-        hashed, min_count. For all data, other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative,
-        max_evaluations, time_limit, ... The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported;
-        ``bmrm`` for F-beta and the measures at K.
+        decimal, thousands; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric,
+        dates, hashed, min_count. For all data, other fields of `distsms.optim.settings.Settings`: solver, epsilon,
+        relative, max_evaluations, time_limit, ... The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be
+        imported; ``bmrm`` for F-beta and the measures at K.
 
     Returns
     -------

@@ -67,6 +67,15 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
         help="The decimal mark of numbers in CSV. Where semicolons separate the fields, both are read"
         " (default: %(default)s).",
     )
+    parser.add_argument(
+        "--thousands",
+        choices=("", ".", ",", "'", " "),
+        type=lambda text: " " if text == "space" else text,
+        default="",
+        metavar="MARK",
+        help="The mark between thousands, as in 1.213.400,50: one of . , ' and space. With a point, numbers have"
+        " decimal commas (default: there is none).",
+    )
 
 
 def column_options(args: argparse.Namespace) -> ColumnOptions:

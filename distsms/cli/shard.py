@@ -199,6 +199,7 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False) -> in
         show_text,
         columns=column_options(args),
         decimal=args.decimal,
+        thousands=args.thousands,
         label=args.label,
         id=args.id,
         drop=tuple(args.drop),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
-COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal"]
+COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands"]
 OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)

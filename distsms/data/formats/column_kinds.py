@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from distsms.data.formats import columns
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, TableSurvey, TextSurvey
 from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
@@ -30,6 +33,7 @@ _CODE_NAME = re.compile(
     r"|sic|naics|product|merchant|vendor|model)$|^(?:id|code|zip|plz)[^a-z]",
     re.IGNORECASE,
 )
+_MARK = re.compile("[.,' \u2019\u00a0\u202f]")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a word begins in a name such as customerId."""
 
@@ -78,6 +82,8 @@ def _number(
     place = survey.place[name]
     if (text := survey.texts.get(name)) is not None:
         _fail(name, text.first, files, "--numeric: this is no number")
+    if name not in options.numeric:
+        _check_marks(name, survey.marks.get(name, {}), report, files)
     numbers = survey.numbers
     low, high = numbers.extremes[place]
     if 0 < max(-low, high) < TINY:
@@ -110,6 +116,35 @@ def _number(
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
 
 
+def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport, files: Any) -> None:
+    """Refuse, or note, numbers whose marks may be decimal marks or stand between thousands; see `columns.marked`."""
+    if marks.get(".") == {True} and not files.thousands:
+        raise InputError(
+            f"{files.paths[0]}: column {name!r}: all numbers with a point have exactly three digits behind it, and "
+            "numbers may have decimal commas here, so the point may separate thousands: --thousands . reads 1.213 as "
+            f"1213; --numeric {name} reads it as a decimal point"
+        )
+    if marks.get(".") == {True, False} and files.thousands == ".":
+        report.notes.append("some points are read as marks between thousands, others as decimal points")
+    if marks.get(",") == {True} and not files.thousands:
+        report.notes.append(
+            "all numbers with a comma have exactly three digits behind it, which is read as a decimal comma; if it "
+            f"separates thousands: --thousands ,; if it does not: --numeric {name}"
+        )
+
+
+def _marks_advice(value: str) -> str:
+    """Return what a number with commas or marks between thousands may mean, and which options read it."""
+    found = [{"\u2019": "'", "\u00a0": " ", "\u202f": " "}.get(mark, mark) for mark in _MARK.findall(value)]
+    if len(found) == 1 and found[0] == ",":
+        thousands = ", or --thousands , as a mark between thousands" if re.search(r"[0-9],[0-9]{3}$", value) else ""
+        return f"looks like a number with a comma: --decimal , reads it as a decimal comma{thousands}"
+    options = f"--thousands {'space' if found[0] == ' ' else found[0]}".replace("'", '"\'"')
+    options += " --decimal ," if found[-1] == "," and found[0] not in ".," else ""
+    known = "a space" if found[0] == " " else found[0]
+    return f"{value:.30} looks like a number with the mark {known} between thousands: {options} reads it"
+
+
 def _words(
     name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
 ) -> tuple[Column | None, ColumnReport]:
@@ -133,15 +168,13 @@ def _words(
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
     if not text.rows_with_numbers and "other date" in text.shapes:
-        form = "%d/%m/%Y" if text.first and "/" in text.first[2] else "%d.%m.%Y"
-        problem = f"looks like a date, and could be read in several ways: name its form, as in --date {name}:{form}"
+        form = columns.guess_form(text.strings or [text.first[2] if text.first else ""])
+        asked = shlex.quote(f"{name}:{form}")
+        problem = f"looks like a date, and could be read in several ways: name its form, as in --date {asked}"
         _fail(name, text.first, files, f"{problem}; {others}")
-    if "comma" in text.shapes:
-        problem = (
-            "looks like a number with a comma: --decimal , reads it as a decimal comma; a comma between "
-            f"thousands must be removed from the file; {others}"
-        )
-        _fail(name, text.first, files, problem)
+    if "marks" in text.shapes and text.first:
+        longest = max([text.first[2], *(text.strings or ())], key=lambda value: len(set(_MARK.findall(value))))
+        _fail(name, text.first, files, f"{_marks_advice(longest)}; {others}")
     count = text.rows_with_strings + text.rows_with_numbers
     many_numbers = text.numbers is None or len(text.numbers) > MAX_NUMBERS
     if many_numbers and text.rows_with_numbers >= MOSTLY_NUMBERS * count:

@@ -196,6 +196,7 @@ class TableSurvey:
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
         self.texts = {name: TextSurvey(*how) for name, how in as_text.items()}
+        self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
 
     def add(self, batch: arrow.Batch, fail: Fail) -> None:
         """Include a batch. `fail` raises InputError for infinite numbers."""
@@ -208,12 +209,20 @@ class TableSurvey:
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
                 self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position)
+        for name in numeric & batch.written.keys():
+            self._add_marks(name, columns.marked(batch.written[name]))
+
+    def _add_marks(self, name: str, marks: Mapping[str, set[bool]]) -> None:
+        for mark, answers in marks.items():
+            self.marks.setdefault(name, {}).setdefault(mark, set()).update(answers)
 
     def merge(self, other: TableSurvey) -> None:
         """Include the survey of later rows."""
         self.numbers.merge(other.numbers)
         for name, survey in other.texts.items():
             self.texts.setdefault(name, TextSurvey()).merge(survey)
+        for name, marks in other.marks.items():
+            self._add_marks(name, marks)
 
     def uncounted(self) -> list[str]:
         """Return the columns with strings whose numbers were not kept, since they came before any string."""
