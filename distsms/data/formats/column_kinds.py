@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from distsms.data.formats import columns
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
-from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, TableSurvey, TextSurvey
+from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, NumberSurvey, TableSurvey, TextSurvey
 from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
 from distsms.errors import InputError
 
@@ -24,13 +24,16 @@ TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
 """A column holds text if its strings have at least TEXT_WORDS words on average, and if it has at least TEXT_VALUES
 different values, which must also be at least the share TEXT_SHARE of its rows with strings.
 """
+EVEN_VALUES = 120
+"""A column with this many different whole numbers, spread evenly and repeated, looks like codes. (Ages are fewer.)"""
 MOSTLY_NUMBERS = 0.9
 TINY = 1e-307
 """The factor that scales a column of smaller numbers to size 1 is not finite."""
 _ID_NAME = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|num|number|index|ref|reference)$", re.IGNORECASE)
 _CODE_NAME = re.compile(
     r"(?:^|[^a-z])(?:id|code|type|kind|class|category|group|store|shop|branch|region|zone|zip|zipcode|postcode|plz|mcc"
-    r"|sic|naics|product|merchant|vendor|model)$|^(?:id|code|zip|plz)[^a-z]",
+    r"|sic|naics|product|merchant|vendor|model|customer|client|account|hospital|district|county|commune"
+    r"|nr|nummer|kunde|konto|filiale|artikel|produkt|branche|gemeinde|bezirk|gruppe|klasse|kategorie|typ)$|^(?:id|code|zip|plz)[^a-z]",
     re.IGNORECASE,
 )
 _MARK = re.compile("[.,' \u2019\u00a0\u202f]")
@@ -103,9 +106,13 @@ def _number(
             return None, report
         if whole and report.values > 2:
             few = report.values <= MAX_NUMBERS and report.exact
-            digits = len(f"{low:.0f}") if low >= 100 else 0
+            digits = len(f"{low:.0f}") if low >= 100 and not _are_years(low, high) else 0
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
-            if _CODE_NAME.search(_HUMP.sub("_", name)) or (few and same_length and 20 * report.values <= count):
+            if (
+                _CODE_NAME.search(_HUMP.sub("_", name))
+                or (few and same_length and 20 * report.values <= count)
+                or _is_even(numbers, place, report.values)
+            ):
                 remedy = f"--{'categorical' if few else 'hash'} {name} or --drop {name}"
                 report.notes.append(
                     f"whole numbers that look like codes, treated as amounts; if they are codes: {remedy}"
@@ -114,6 +121,26 @@ def _number(
     if centred:
         report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
+
+
+def _are_years(low: float, high: float) -> bool:
+    return low >= 1500 and high <= 2100
+
+
+def _is_even(numbers: NumberSurvey, place: int, values: int) -> bool:
+    """Return whether whole numbers recur and are spread evenly, as numbers are that were given one after the other.
+
+    Amounts and counts are rarely even: small ones are more frequent. Years and ages are too few, or known by their
+    size. Numbers up to 255 may be brightness.
+    """
+    low, high = numbers.extremes[place].tolist()
+    count, repeated = int(numbers.counts[place, 0]), numbers.sample.repeated(place)
+    often = repeated > 0.5 and count >= 2 * values
+    if values < EVEN_VALUES or high == 255 or _are_years(low, high) or not (often or (high >= 1e6 and repeated >= 0.1)):
+        return False
+    spread, mean = high - low, numbers.mean(place)
+    deviation = numbers.deviation(place)
+    return bool(abs(mean - low - spread / 2) < 0.1 * spread and 0.24 * spread < deviation < 0.34 * spread)
 
 
 def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport, files: Any) -> None:

@@ -5,6 +5,7 @@ The result does not depend on which rank has which rows. `distsms.data.formats.c
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
@@ -95,6 +96,11 @@ class NumberSurvey:
         """Return the mean of a column, 0 if it has no number."""
         count = int(self.counts[column, 0])
         return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
+
+    def deviation(self, column: int) -> float:
+        """Return the standard deviation of a column, 0 if it has no number."""
+        count, mean = max(int(self.counts[column, 0]), 1), self.mean(column) * survey_kernels.SCALE
+        return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / survey_kernels.SCALE
 
     def is_offset(self, column: int) -> bool:
         """Return whether the mean of a column is more than `OFFSET` standard deviations away from 0.

@@ -325,11 +325,36 @@ def test_codes_are_known_by_their_names(tmp_path):
     rng = np.random.default_rng(1)
     codes = ["customer_id", "id_branch", "zipCode", "plz", "product code", "customerId"]
     amounts = ["paid", "grid", "idle", "age"]
-    shown, _ = reports_of(tmp_path, {name: rng.integers(1, 300, 900) for name in codes + amounts})
+    shown, _ = reports_of(tmp_path, {name: rng.poisson(50, 900) for name in codes + amounts})
     assert [report.name for report in shown if any("look like codes" in note for note in report.notes)] == codes
     text = format_columns(shown)
     assert text.count("look like codes") == 1 and text.count("number ?") == len(codes)
     assert "--categorical COLUMN or --drop COLUMN" in " ".join(text.split())
+
+
+@pytest.mark.serial
+def test_numbers_that_are_spread_evenly_look_like_codes(tmp_path):
+    rng = np.random.default_rng(2)
+    n = 9000
+    codes = {
+        "commune": rng.integers(1, 195, n),
+        "a": rng.integers(1, 2001, n),
+        "b": 10 * rng.integers(1000, 2000, n),
+        "c": rng.choice(rng.integers(10**9, 10**10, 6000), n),
+    }
+    amounts = {
+        "age": rng.integers(18, 90, n),
+        "year": rng.integers(1850, 2020, n),
+        "euros": rng.lognormal(7, 1, n).round(),
+        "count": rng.poisson(200, n),
+        "large": 1000 * rng.lognormal(7, 0.6, n).round(),
+        "percent": rng.integers(0, 101, n),
+        "brightness": rng.integers(0, 256, n),
+        "weight": rng.integers(0, 3000, n) / 10,
+    }
+    shown, _ = reports_of(tmp_path, codes | amounts)
+    assert {report.name for report in shown if any("look like codes" in note for note in report.notes)} == set(codes)
+    assert {report.name for report in shown if report.features} == {*codes, *amounts}
 
 
 @pytest.mark.serial
