@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from distsms.cli.types import count
+from distsms.data.formats.column_options import BITS
 from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 
-BITS = 16
-"""A hashed column gets 2^BITS features, unless the user gives another exponent."""
 WIDTH, NAME_WIDTH, MOST_SHOWN = 80, 28, 15
 """The largest numbers of characters in a line, of characters in a name, and of lines in the list of columns."""
 MOST_NAMED = 5

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from distsms import cli
 from distsms.data import frames
 from distsms.data.shards.dataset import read_ids, read_manifest
 from distsms.data.shards.manifest import MANIFEST
-from distsms.errors import EXIT_LIMIT, InputError
+from distsms.errors import EXIT_LIMIT, ColumnWarning, InputError
 from distsms.inference import model
 from distsms.utils.files import temporary_folder
 from tests.support.files import on_root
@@ -257,3 +258,45 @@ def test_nothing_is_left_by_a_killed_run(tmp_path, ranks, number):
     while list((tmp_path / "temporary").glob("distsms-shards-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not list((tmp_path / "temporary").glob("distsms-shards-*"))
+
+
+@pytest.mark.serial
+def test_a_table_in_python_tells_of_its_columns():
+    frame = payments().assign(store_id=np.arange(600) % 7, note=[f"n{k}" for k in range(600)])
+    with pytest.warns(ColumnWarning, match="left out: number, note; look at: .*store_id.*info\\['columns'\\]") as told:
+        found = distsms.train(frame, label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
+    assert len([warning for warning in told if warning.category is ColumnWarning]) == 1
+    records = {record["name"]: record for record in found.info["columns"]}
+    assert set(records) == set(frame) - {"isFraud"} and records["city"]["taken_for"] == "category"
+    assert "hashed={'note': 16} keeps it" in records["note"]["notes"][0]
+    assert "categorical=['store_id'] or drop=['store_id']" in records["store_id"]["notes"][0]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"when": "01.02.2024 10:00"}, r"dates=\{'when': '%d.%m.%Y %H:%M'\}"),
+        ({"when": "01.02.2024"}, r"dates=\{'when': '%d.%m.%Y'\}"),
+        ({"when": "1.213,50"}, r"thousands='\.' reads it; categorical=\['when'\] takes"),
+    ],
+)
+def test_errors_in_python_name_the_options_of_python(change, told):
+    with pytest.raises(InputError, match=told) as caught:
+        distsms.train(payments().assign(**change), label="isFraud")
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.serial
+def test_wrong_calls_in_python_say_what_is_right():
+    frame = payments()
+    for X in (frame, frame[["amount"]].to_numpy()):
+        with pytest.raises(InputError, match=r"train\(\(X, y\)\).*label='y'"):
+            distsms.train(X, frame.isFraud)
+    with pytest.raises(InputError, match="label is the name of a column, and a Series was given"):
+        distsms.train(frame, label=frame.isFraud)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)
+        found = distsms.train(frame, label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
+    with pytest.raises(InputError, match=r"^the table: has no column 'city'"):
+        distsms.predict(found, frame.drop(columns="city"))
