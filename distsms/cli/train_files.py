@@ -222,7 +222,7 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
         if name in asked:
             setattr(asked, name, getattr(args, name))
     asked.quiet = args.quiet
-    shard.run(asked, comm, brief=args.brief)
+    shard.run(asked, comm, args.brief, args.warnings)
 
 
 @contextlib.contextmanager

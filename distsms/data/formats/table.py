@@ -24,11 +24,14 @@ from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.data.formats.encoding import encode
 from distsms.data.formats.rows import RowBlock
-from distsms.data.formats.table_schema import MAX_BITS, VERSION, Table, check_columns, format_names
+from distsms.data.formats.table_schema import MAX_BITS, VERSION, Column, Table, check_columns, format_names
 from distsms.data.labels import Label
 from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+
+MOST_REFUSED = 5
+"""A message describes at most this many columns that are refused."""
 
 
 class TableReader:
@@ -118,7 +121,7 @@ class TableReader:
             whole.texts |= self._surveyed(again, {name: () for name in again}, [], comm)[0].texts
         with comm.fail_together():
             self.label_map = self._meaning(classes.texts[options.label])
-            found = [decide(name, whole, options.columns, files, name in options.keep) for name in names]
+            found = self._decided(names, whole)
             self.reports = [report for _, report in found]
             encoded = tuple(column for column, _ in found if column is not None)
             if not encoded:
@@ -131,6 +134,19 @@ class TableReader:
         dropped += [report.name for column, report in found if column is None]
         marks = options.decimal, options.thousands
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), VERSION, *marks)
+
+    def _decided(self, names: Sequence[str], whole: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
+        """Return how each column is used. Raises InputError on all columns that need a word from the user."""
+        found, refused = [], []
+        for name in names:
+            try:
+                found.append(decide(name, whole, self.options.columns, self.files, name in self.options.keep))
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            more = f". {len(refused) - MOST_REFUSED} more columns are refused" if len(refused) > MOST_REFUSED else ""
+            raise InputError(". ".join(refused[:MOST_REFUSED]) + more)
+        return found
 
     def _surveyed(
         self, names: list[str], as_text: dict[str, Any], label: list[str], comm: Communicator

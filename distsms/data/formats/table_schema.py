@@ -330,13 +330,16 @@ def check_columns(
     present, known = set(there), {*wanted, *optional}
     if missing := [name for name in wanted if name not in present]:
         source = f"{first} has" if first else "the training data had"
-        raise InputError(f"{path}: has no column {missing[0]!r}, which {source}; it has {format_names(there)}")
+        named = f"column {missing[0]!r}" if len(missing) == 1 else f"columns {format_names(missing)}"
+        raise InputError(f"{path}: has no {named}, which {source}; it has {format_names(there)}")
     new = [name for name in there if name not in known]
     if new and not ignore_new:
         again = "" if first else ", or make the training data again with it"
-        advice = f"Remove it from the file{again}" if ignore_new is None else "--ignore-new-features leaves it out"
+        it, again = ("it", again) if len(new) == 1 else ("them", again.replace("with it", "with them"))
+        advice = f"Remove {it} from the file{again}" if ignore_new is None else f"--ignore-new-features leaves {it} out"
         lacking = f"{first} does not have" if first else "the training data did not have"
-        raise InputError(f"{path}: has the column {new[0]!r}, which {lacking}. {advice}")
+        named = f"column {new[0]!r}" if len(new) == 1 else f"columns {format_names(new)}"
+        raise InputError(f"{path}: has the {named}, which {lacking}. {advice}")
 
 
 def format_names(names: Iterable[str]) -> str:
