@@ -19,6 +19,9 @@ SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 RANKING = ("rocarea", "prbep")
 """The two measures of the paper. `path`, `baseline` and `compare` work with these."""
 
+ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
+"""Other names that are understood."""
+
 CHOOSERS = (
     "rocarea, prbep, average-precision, precision@K, recall@K, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
 )
@@ -60,6 +63,7 @@ class Measure:
         """
         if isinstance(measure, Measure):
             return measure
+        measure = ALIASES.get(measure, measure)
         if measure in (*RANKING, "error-rate"):
             return cls(measure, measure)
         match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)

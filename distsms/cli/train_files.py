@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
-COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal"]
+COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands"]
 OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)
@@ -243,7 +243,7 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
     if comm.bcast(again):
         return
     asked.quiet = args.quiet
-    shard.run(asked, comm, brief=args.brief)
+    shard.run(asked, comm, args.brief, args.warnings)
     with comm.fail_together():
         if comm.is_root and args.shards is not None:
             with atomic_write(os.path.join(base, REQUEST)) as file:
