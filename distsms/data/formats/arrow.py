@@ -62,6 +62,7 @@ class CsvFiles:
     """CSV files with the same columns, in any order."""
 
     compressed = False
+    declared = frozenset[str]()
 
     def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = "") -> None:
         self.paths, self._version, self._decimal, self.thousands = list(paths), version, decimal, thousands
@@ -226,7 +227,7 @@ class CsvFiles:
 
 
 class ParquetFiles:
-    """Parquet files with the same columns, in any order."""
+    """Parquet files with the same columns, in any order. `declared` are numbers that the file calls categories."""
 
     compressed = True
 
@@ -245,6 +246,7 @@ class ParquetFiles:
                 schema = file.schema_arrow
                 self.headers[path] = _distinct(schema.names, path)
                 self._texts = {field.name for field in schema if _is_string(field.type)}
+                self.declared = _declared(schema)
         self.names = self.headers[self.paths[0]]
 
     def mine(self, comm: Communicator) -> list[rows.RowRange]:
@@ -325,6 +327,7 @@ class FrameFile:
 
     compressed = False
     thousands = ""
+    declared = frozenset[str]()
 
     def __init__(self, frame: Any, name: str = "the table", version: int = VERSION) -> None:
         try:
@@ -384,6 +387,17 @@ def _batch(
     written = {name: part[name] for name in names if decimal == "," and _is_string(part[name].type)}
     strings = {name: columns.as_strings(part[name]) for name in metadata}
     return Batch(position, typed, len(part), strings, written=written)
+
+
+def _declared(schema: Any) -> set[str]:
+    """Return the columns of whole numbers that were categories in pandas, which Parquet has as plain numbers."""
+    try:
+        told = [
+            column["name"] for column in schema.pandas_metadata["columns"] if column["pandas_type"] == "categorical"
+        ]
+        return {field.name for field in schema if pa.types.is_integer(field.type) and field.name in told}
+    except (LookupError, TypeError, ValueError):  # there is no such record, or a strange one
+        return set()
 
 
 def _is_string(kind: Any) -> bool:

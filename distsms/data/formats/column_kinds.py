@@ -204,16 +204,19 @@ def _words(
         _fail(name, text.first, files, f"{_marks_advice(longest)}; {others}")
     count = text.rows_with_strings + text.rows_with_numbers
     many_numbers = text.numbers is None or len(text.numbers) > MAX_NUMBERS
-    if many_numbers and text.rows_with_numbers >= MOSTLY_NUMBERS * count:
+    all_differ = report.values >= 0.9 * count and text.sample.repeated(0) <= 0.1
+    like_ids = (count >= FEW_ROWS and all_differ) or (count >= MANY_ROWS and report.values > count / 2)
+    if (many_numbers or like_ids) and text.rows_with_numbers >= MOSTLY_NUMBERS * count:
         problem = f"is not a number, but the column has more than {MAX_NUMBERS} different numbers; correct it"
+        if not many_numbers:
+            problem = "is not a number, but most values of the column are different numbers; correct it"
         _fail(name, text.first, files, f"{problem}, or leave the column out with --drop {name}")
     advice = f"--hash {name} keeps it"
-    all_differ = report.values >= 0.9 * count and text.sample.repeated(0) <= 0.1
     if not keep and _is_text(text, report):
         report.taken_for = TEXT
         report.notes.append(f"left out: text; {advice}")
         return None, report
-    if not keep and ((count >= FEW_ROWS and all_differ) or (count >= MANY_ROWS and report.values > count / 2)):
+    if not keep and like_ids:
         report.taken_for = ID_LIKE
         report.notes.append(f"left out: most values occur only once; {advice}")
         return None, report

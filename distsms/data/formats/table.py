@@ -78,6 +78,9 @@ class TableReader:
         self.options = options = self.options.split_names(files.names)
         if table is None:
             special = [options.label, options.id, *options.metadata_columns]
+            declared = [name for name in files.declared if name not in (*options.non_features, *options.columns.named)]
+            asked = replace(options.columns, categorical=(*options.columns.categorical, *declared))
+            self.options = options = replace(options, columns=asked)
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
                     raise InputError(f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}")

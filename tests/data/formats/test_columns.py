@@ -7,6 +7,7 @@ import time
 
 import h5py
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -448,3 +449,22 @@ def test_times_may_be_written_in_any_form(comm, shared_dir, ending, keep):
     assert ("when (years since 2000)" in made.table.feature_names) == bool(keep)
     convert([path], shared_dir / "e", comm, like=shared_dir / "d", time="when", columns=asked)
     np.testing.assert_array_equal(times_of(read_manifest(shared_dir / "e")), expected)
+
+
+def test_one_word_among_numbers_is_refused_and_named(comm, shared_dir):
+    """Otherwise a slip of the pen would cost the column, which looks like an id because its numbers differ."""
+    lines = [f"{k * 1.25},{k % 2}\n" for k in range(300)]
+    lines[200] = "oops,1\n"
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text("x,y\n" + "".join(lines)))
+    with pytest.raises(InputError, match=r"a\.csv:202: column 'x': found 'oops': is not a number, but most values"):
+        convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y")
+
+
+def test_integer_categories_of_pandas_are_categories(comm, shared_dir):
+    frame = pd.DataFrame({"store": [7, 12, 7, 30] * 30, "x": np.sqrt(np.arange(120.0)), "y": [0, 1] * 60})
+    frame["store"] = frame["store"].astype("category")
+    on_root(comm, lambda: frame.to_parquet(shared_dir / "a.parquet"))
+    made = convert([shared_dir / "a.parquet"], shared_dir / "a", comm, label="y")
+    assert sorted(made.table.feature_names[:3]) == ["store=12", "store=30", "store=7"]
+    how = ColumnOptions(numeric=("store",))
+    assert convert([shared_dir / "a.parquet"], shared_dir / "b", comm, label="y", columns=how).table.p == 2
