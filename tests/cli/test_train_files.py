@@ -112,6 +112,22 @@ def test_a_run_that_is_resumed_keeps_its_automatic_lambda(comm, shared_dir, tabl
         assert "that of the run that is resumed" in capsys.readouterr().out
 
 
+def test_shards_of_other_options_or_files_are_not_used_again(comm, shared_dir, table, own_temporary):
+    """A run that is resumed with other options for the table would train on what they do not say."""
+    line = [table, *QUICK[:-1], 3, "--drop", "user", "--drop", "day", "--shards", shared_dir / "kept", "--quiet"]
+    line += ["--checkpoint", shared_dir / "ck", "--output", shared_dir / "m.h5"]
+    assert train(comm, *line) == EXIT_LIMIT
+    with pytest.raises(InputError, match=r"holds a data set already\. Train on it"):
+        train(comm, *line)
+    with pytest.raises(InputError, match="made with another --drop"):
+        train(comm, *line, "--drop", "age", "--resume")
+    assert train(comm, *line, "--resume", "--max-evaluations", 30) == 0
+    comm.barrier()
+    on_root(comm, lambda: table.write_text(table.read_text().replace("Rome", "Nice")))  # of the same length
+    with pytest.raises(InputError, match="files have changed"):
+        train(comm, *line, "--resume")
+
+
 def test_files_folders_and_patterns(comm, shared_dir, own_temporary):
     """The rows of several files are trained on in order; a test file of one's own takes the place of a split."""
     frame = payments().drop(columns=["user", "day"])
@@ -141,6 +157,8 @@ def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
         ([*QUICK, *drop, "--checkpoint", shared_dir / "c"], "--shards FOLDER"),
         ([*QUICK, *drop, "--split", "0.5,0.3,0.2"], "such as 0.8,0.2"),
         ([*QUICK, *drop, "--report", table], "would overwrite"),
+        ([*QUICK, *drop, "--test", "nosuch.csv"], "--test nosuch.csv: there is no such"),
+        ([*QUICK, *drop, "--shards", table], "is not a folder"),
         ([*QUICK, *drop, "--split", "0.999,0.001"], "no model can be judged|there is no row"),
     ):
         with pytest.raises(InputError, match=message):
