@@ -33,7 +33,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,7 +41,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from distsms.data import frames, in_memory
 from distsms.data.file_names import are_files
-from distsms.data.formats.column_options import ColumnReport
 from distsms.data.shards import dataset
 from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import evaluation, inputs, model, scoring
@@ -250,16 +249,12 @@ def _train_table(
         reading = frames.conversion_options({name: settings.pop(name) for name in list(settings) if name not in own})
         if conduct["checkpoint"] is not None and shards is None:
             raise InputError("a run with a checkpoint needs its shards again when it is resumed; give shards=FOLDER")
-    if not isinstance(label := reading.get("label"), str | None):
-        raise InputError(
-            f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
-            "in train(frame.assign(y=labels), label='y')",
-            everywhere=True,
-        )
     with frames.as_data_sets(data, comm, shards, *split, reading) as sets:
         found = train(sets[0].directory, comm.mpi_comm, **conduct, **settings)
         found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
-        _describe_columns(found, sets[0].columns or (), comm)
+        found.info["columns"], odd = frames.describe_columns(sets[0].columns or ())
+        if odd and comm.is_root:
+            warnings.warn(odd, ColumnWarning, stacklevel=3)
         if len(sets) == 2:
             scores, labels = scoring.score([found], sets[1].directory, comm).counted_scores()
             how, info = Measure.parse(conduct["measure"]), found.info
@@ -270,20 +265,6 @@ def _train_table(
                 if comm.is_root:
                     warnings.warn(warning, ModelWarning, stacklevel=3)
     return found
-
-
-def _describe_columns(made: Model, reports: Sequence[ColumnReport], comm: Communicator) -> None:
-    """Put the list of columns into the model's `info`, and warn of columns that were left out or look odd. Local."""
-    made.info["columns"] = [asdict(report) for report in reports]
-    for record in made.info["columns"]:
-        record["notes"] = [frames.in_python(note) for note in record["notes"]]
-    left_out = [report.name or "(no name)" for report in reports if not report.features]
-    noted = [report.name for report in reports if report.features and report.notes]
-    parts = [f"left out: {frames.short_list(left_out, 'columns')}"] if left_out else []
-    parts += [f"look at: {frames.short_list(noted, 'columns')}"] if noted else []
-    if parts and comm.is_root:
-        text = f"columns {'; '.join(parts)}. model.info['columns'] says why, and which option changes it"
-        warnings.warn(text, ColumnWarning, stacklevel=4)
 
 
 class _Watching(TrainingObserver):

@@ -112,6 +112,7 @@ def check_chooser(name: str) -> str:
         raise InputError(
             "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
         )
+    name = ALIASES.get(name, name)
     if name not in ("average-precision", "accuracy", "precision", "recall"):
         try:
             Measure.parse(name)

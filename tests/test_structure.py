@@ -41,7 +41,10 @@ def importers(library):
             },
         ),
         ("numcodecs", {"data/shards/storage.py"}),
-        ("pyarrow", {"data/formats/arrow.py", "data/formats/columns.py", "inference/parquet.py"}),
+        (
+            "pyarrow",
+            {"data/formats/arrow.py", "data/formats/columns.py", "data/formats/frame.py", "inference/parquet.py"},
+        ),
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
         ("sklearn", {"estimator.py", "selection/competitors.py"}),
         ("xgboost", {"selection/trees.py"}),

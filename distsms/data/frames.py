@@ -6,14 +6,14 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from distsms.data.convert import convert
 from distsms.data.file_names import expand
 from distsms.data.formats.base import ReadOptions
-from distsms.data.formats.column_options import BITS, ColumnOptions
+from distsms.data.formats.column_options import BITS, ColumnOptions, ColumnReport
 from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
@@ -29,9 +29,9 @@ def is_frame(data: Any) -> bool:
         hasattr(data, "columns") or hasattr(data, "to_arrow")
     ):
         return False
-    from distsms.data.formats import arrow
+    from distsms.data.formats import frame as frame_format
 
-    return arrow.is_frame(data)
+    return frame_format.is_frame(data)
 
 
 def on_several_hosts(comm: Communicator) -> bool:
@@ -99,11 +99,11 @@ def folder_of_all(comm: Communicator) -> Iterator[Path]:
 @contextlib.contextmanager
 def frame_file(frame: Any) -> Iterator[str]:
     """Yield a Parquet file of a table in memory. Local."""
-    from distsms.data.formats import arrow
+    from distsms.data.formats import frame as frame_format
 
     with temporary_folder() as folder:
         path = os.fspath(folder / "table.parquet")
-        arrow.write_frame(frame, path)
+        frame_format.write_frame(frame, path)
         yield path
 
 
@@ -171,18 +171,23 @@ def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path
     with comm.fail_together():
         if not is_frame(data):
             return expand([os.fspath(data)]), path
-        from distsms.data.formats import arrow
+        from distsms.data.formats import frame as frame_format
 
         folder.mkdir(parents=True, exist_ok=True)
-        arrow.write_frame(data, path)
+        frame_format.write_frame(data, path)
     return [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)], path
 
 
 def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for `distsms.data.convert.convert`, whose lists and options for columns users may write shorter.
 
-    Raises InputError for an option that does not exist.
+    Raises InputError for an option that does not exist, and for a label that is not the name of a column.
     """
+    if not isinstance(label := given.get("label"), str | None):
+        raise InputError(
+            f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
+            "in train(frame.assign(y=labels), label='y')"
+        )
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
     }
@@ -194,3 +199,14 @@ def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
     if wrong := set(options) - {field.name for field in fields(ReadOptions)} - {"normalize", "n_shards", "dtype"}:
         raise InputError(f"train: there is no option {min(wrong)!r}")
     return options
+
+
+def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, Any]], str]:
+    """Return the list of columns as records, and a warning of those that were left out or look odd; "" if none is."""
+    left_out = [report.name or "(no name)" for report in reports if not report.features]
+    noted = [report.name for report in reports if report.features and report.notes]
+    parts = [f"left out: {short_list(left_out, 'columns')}"] if left_out else []
+    parts += [f"look at: {short_list(noted, 'columns')}"] if noted else []
+    records = [asdict(report) | {"notes": [in_python(note) for note in report.notes]} for report in reports]
+    advice = "model.info['columns'] says why, and which option changes it"
+    return records, f"columns {'; '.join(parts)}. {advice}" if parts else ""

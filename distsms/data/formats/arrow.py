@@ -1,4 +1,4 @@
-"""Read CSV and Parquet files with pyarrow, in batches of whole rows; and read tables in memory in the same way.
+"""Read CSV and Parquet files with pyarrow, in batches of whole rows; `frame` reads tables in memory in the same way.
 
 CSV: the first line of each file names its columns. It also shows what separates the fields: tabs in .tsv, else commas,
 or semicolons, tabs or bars if it has no comma. Fields may be quoted. A row is a line, so that ranks can begin at any
@@ -126,7 +126,7 @@ class CsvFiles:
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
         self._separators[path] = by
-        return _distinct(names, f"{path}:1")
+        return distinct(names, f"{path}:1")
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str]) -> Batch:
         header, bad = self.headers[position.path], []
@@ -244,8 +244,8 @@ class ParquetFiles:
                     )
                 self.counts.append((path, n))
                 schema = file.schema_arrow
-                self.headers[path] = _distinct(schema.names, path)
-                self._texts = {field.name for field in schema if _is_string(field.type)}
+                self.headers[path] = distinct(schema.names, path)
+                self._texts = {field.name for field in schema if is_string(field.type)}
                 self.declared = _declared(schema)
         self.names = self.headers[self.paths[0]]
 
@@ -292,78 +292,12 @@ class ParquetFiles:
             if start < stop:
                 part = batch.slice(start, stop - start)
                 position = BatchPosition(row_range.path, first + start)
-                yield _batch(part, position, names, metadata, *self._rules)
+                yield batch_of(part, position, names, metadata, *self._rules)
             first += batch.num_rows
         if first != end:
             raise InputError(
                 f"{row_range.path}: is damaged: {end - first} rows are missing in group {group}; copy it again"
             )
-
-
-def is_frame(data: Any) -> bool:
-    """Return whether data are a table in memory: of pandas, polars or pyarrow."""
-    return (
-        isinstance(data, pa.Table) or hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc"))
-    )
-
-
-def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
-    """Write a table in memory as a Parquet file, without the index that a DataFrame of pandas has.
-
-    Raises InputError if a column holds what Parquet has no type for.
-    """
-    try:
-        if hasattr(frame, "to_arrow"):
-            frame = frame.to_arrow()
-        elif not isinstance(frame, pa.Table):
-            frame = pa.Table.from_pandas(frame, preserve_index=False)
-        arrow_parquet.write_table(frame, path)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"the table cannot be read: {error}; convert the column to numbers or to strings") from error
-
-
-class FrameFile:
-    """Rows in memory, a pyarrow Table or a pandas DataFrame, that are read like a file. Each rank has its own."""
-
-    compressed = False
-    thousands = ""
-    declared = frozenset[str]()
-
-    def __init__(self, frame: Any, name: str = "the table", version: int = VERSION) -> None:
-        try:
-            table = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise InputError(f"{name}: cannot be read as a table: {error}") from error
-        self._table, self._version = table.combine_chunks(), version
-        self.paths = [name]
-        self.names = _distinct([str(column) for column in table.column_names], name)
-        self.headers = {name: self.names}
-
-    def mine(self, comm: Communicator) -> list[rows.RowRange]:
-        """Return all rows, since they all belong to this rank."""
-        return self.plan(1)[0]
-
-    def plan(self, n_shares: int) -> list[list[rows.RowRange]]:
-        """Cut this rank's rows into shares."""
-        return rows.plan([(self.paths[0], self._table.num_rows)], n_shares)
-
-    def batches(
-        self, share: Iterable[rows.RowRange], names: Sequence[str], metadata: Sequence[str] = ()
-    ) -> Iterator[Batch]:
-        """Yield the rows of a share, as `CsvFiles.batches` does."""
-        for row_range in share:
-            for part in row_range.parts(BATCH_ROWS):
-                chosen = self._table.slice(part.start, part.stop - part.start)
-                position = BatchPosition(part.path, part.start)
-                yield _batch(chosen.combine_chunks().to_batches()[0], position, names, metadata, self._version)
-
-    def is_text(self, name: str) -> bool:
-        """Whether a column holds strings."""
-        return _is_string(self._table.schema.field(name).type)
-
-    def where(self, position: BatchPosition, row: int) -> str:
-        """Return the number of a row of the batch at `position`, for messages."""
-        return f"{position.path}: row {position.at + row} (counted from 0)"
 
 
 def open_files(
@@ -374,7 +308,7 @@ def open_files(
     return kind(paths, version, decimal, thousands)
 
 
-def _batch(
+def batch_of(
     part: Any,
     position: BatchPosition,
     names: Sequence[str],
@@ -383,8 +317,9 @@ def _batch(
     decimal: str = ".",
     thousands: str = "",
 ) -> Batch:
+    """Return rows that have types as a batch."""
     typed = {name: columns.typed(part[name], name, position.path, version, decimal, thousands) for name in names}
-    written = {name: part[name] for name in names if decimal == "," and _is_string(part[name].type)}
+    written = {name: part[name] for name in names if decimal == "," and is_string(part[name].type)}
     strings = {name: columns.as_strings(part[name]) for name in metadata}
     return Batch(position, typed, len(part), strings, written=written)
 
@@ -400,7 +335,8 @@ def _declared(schema: Any) -> set[str]:
         return set()
 
 
-def _is_string(kind: Any) -> bool:
+def is_string(kind: Any) -> bool:
+    """Whether a type is that of strings, also where they are numbered."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
@@ -420,7 +356,8 @@ def _parquet(path: str) -> Iterator[Any]:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
 
 
-def _distinct(names: list[str], where: str) -> list[str]:
+def distinct(names: list[str], where: str) -> list[str]:
+    """Return the names of columns. Raises InputError if a name occurs twice."""
     if len(set(names)) < len(names):
         seen = set[str]()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]

@@ -17,9 +17,10 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from distsms.cli.columns import WIDTH, format_columns
 from distsms.data.convert import convert
-from distsms.data.formats import arrow, columns, text_files
+from distsms.data.formats import columns, text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
+from distsms.data.formats.frame import FrameFile
 from distsms.data.formats.rows import concatenate
 from distsms.data.formats.table import TableReader
 from distsms.data.formats.table_schema import Column, Table
@@ -128,9 +129,7 @@ def test_features_are_those_of_pandas_and_scikit_learn(comm, shared_dir, monkeyp
         comm.barrier()
     rows = np.array_split(np.arange(len(frame)), comm.size)[comm.rank]
     reader = TableReader(
-        arrow.FrameFile(
-            frame.iloc[rows] if comm.rank % 2 else pa.Table.from_pandas(frame.iloc[rows], preserve_index=False)
-        ),
+        FrameFile(frame.iloc[rows] if comm.rank % 2 else pa.Table.from_pandas(frame.iloc[rows], preserve_index=False)),
         ReadOptions(label="fraud", columns=ASKED),
         comm,
     )

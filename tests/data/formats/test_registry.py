@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 
 import h5py
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from scipy import sparse
 
 from distsms.data.convert import convert
-from distsms.data.formats import text_files
+from distsms.data.formats import registry, text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.registry import open_reader
 from distsms.data.shards.dataset import read_ids, read_manifest, verify
@@ -220,3 +222,15 @@ def test_files_that_anndata_itself_wrote(tmp_path, form):
     found, labels = content(tmp_path / "d")
     np.testing.assert_array_equal(found, X)
     np.testing.assert_array_equal(labels, np.where(y == 7, 1, -1))
+
+
+@pytest.mark.serial
+def test_warnings_fit_the_terminal(monkeypatch, capsys):
+    problem = "column 'country': categories that the training data did not have; they count as 0"
+    monkeypatch.setenv("COLUMNS", "80")
+    for watched in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda watched=watched: watched)
+        registry.print_warnings("new.csv", Counter({problem: 3}), ALONE)
+        text = capsys.readouterr().err
+        assert " ".join(text.split()) == f"warning: new.csv: {problem}: 3 rows"
+        assert (max(map(len, text.split("\n"))) <= 80) == watched
