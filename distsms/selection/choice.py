@@ -122,6 +122,11 @@ def chooser(trained: str, select: str | None) -> str:
     return select or ("accuracy" if trained == "error-rate" else trained)
 
 
+def is_chance(area: Mean, errors: float = 1.0) -> bool:
+    """Return whether a mean ROCArea of held-out folds is at most so many standard errors above 0.5, which is chance."""
+    return area.mean - errors * area.error <= 0.5
+
+
 def faults(points: Sequence[Point]) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
@@ -143,7 +148,7 @@ def faults(points: Sequence[Point]) -> dict[float, str]:
         elif not with_all and all(result["vacuous"] or result.get("idle") for result in of_models):
             reasons[lam] = "no better than w = 0"
     for mean in means(points, "rocarea"):
-        if mean.mean - mean.error <= 0.5:
+        if is_chance(mean):
             reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")
     return reasons
 
