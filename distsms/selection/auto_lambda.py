@@ -166,7 +166,8 @@ def choose_lambda(
         why = chance or f"none of {tried} makes J clearly smaller than at w = 0"
         return chosen(DEFAULT, means, f"the default, since {why}", chance)
     (best, taken), name = both, display_name(by_measure)
-    where = f"on {n_folds} held-out folds (by {by}) of {rows} rows"
+    in_time = isinstance(data, Manifest) and data.time is not None
+    where = f"on {n_folds} held-out folds (by {by}{', not by time' if in_time else ''}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
     if taken != best:
         comparison = f"of {tried}, {best.lam:g} has the best, {best.mean:.4f}, which is not clearly better"
