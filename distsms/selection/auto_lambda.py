@@ -28,7 +28,6 @@ from distsms.selection.lambda_search import DEFAULT, FEWEST_ROWS, GRID, moderate
 from distsms.selection.path import ALONE, Problem, shares_folds
 from distsms.selection.sample import Sample, Shares, in_sample, load_sample
 from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.training.verdict import ERRORS
 
 MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
@@ -155,13 +154,9 @@ def choose_lambda(
     means = choice.means(found.points, by_measure)
     if not means:
         return chosen(DEFAULT, [], "the default, since the choice was stopped" if found.stopped else too_few)
-    tried = f"{len(means)} lambdas from {means[-1].lam:g} to {means[0].lam:g}"
+    tried = choice.describe_lambdas(means)
     both = moderate_choice(found.points, by_measure)
-    areas, chance = choice.means(found.points, "rocarea"), ""
-    if all(choice.is_chance(area, ERRORS) for area in areas):
-        at = max(areas, key=lambda area: area.mean)
-        useless = f"none of {tried} gives a model that ranks held-out rows better than chance"
-        chance = f"{useless} (the best mean ROCArea is {at.mean:.3f}, with a standard error of {at.error:.2g})"
+    chance = choice.why_chance(found.points)
     if both is None:
         why = chance or f"none of {tried} makes J clearly smaller than at w = 0"
         return chosen(DEFAULT, means, f"the default, since {why}", chance)

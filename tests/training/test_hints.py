@@ -98,6 +98,30 @@ def test_few_test_rows_do_not_tell_and_the_folds_do(tmp_path):
     assert code == EXIT_VACUOUS and info["vacuous"] and "none of" in info["warnings"][0]
 
 
+@pytest.mark.serial
+def test_a_path_on_noise_ends_with_exit_code_8(tmp_path, capsys):
+    noise().to_csv(tmp_path / "a.csv", index=False)
+    for words in (
+        ["shard", str(tmp_path / "a.csv"), str(tmp_path / "data"), "--label", "y"],
+        [
+            "path",
+            str(tmp_path / "data"),
+            "--solver",
+            "lbfgs",
+            "--lambdas",
+            "1e-1:1e-3",
+            "--output",
+            str(tmp_path / "p"),
+        ],
+    ):
+        args = cli.parse(words)
+        code = args.run(args, Communicator())
+    info = model.load(tmp_path / "p/model.h5").info
+    (warning,) = info["warnings"]
+    assert code == EXIT_VACUOUS and info["vacuous"] and "on rows that it has not seen: none of 3 lambdas" in warning
+    assert warning in " ".join(capsys.readouterr().out.split())
+
+
 def test_noise_warns_in_python_on_any_number_of_ranks(comm):
     frame, y = noise(), noise().y.to_numpy()
     mine = slice(*(len(frame) * rank // comm.size for rank in (comm.rank, comm.rank + 1)))
