@@ -33,7 +33,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,8 +41,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from distsms.data import frames, in_memory
 from distsms.data.file_names import are_files
+from distsms.data.formats.column_options import ColumnReport
 from distsms.data.shards import dataset
-from distsms.errors import InputError, ModelWarning
+from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
 from distsms.measures import Measure
@@ -149,10 +150,10 @@ def train(
         the rows, in at most a tenth of the run's time or two seconds.
     **settings
         For tables, the options of ``distsms shard`` with these names: positive, id, drop, group, time, keep, normalize,
-        decimal; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates,
-        hashed, min_count. For all data, other fields of `distsms.optim.settings.Settings`: solver, epsilon, relative,
-        max_evaluations, time_limit, ... The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported;
-        ``bmrm`` for F-beta and the measures at K.
+        decimal, thousands; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric,
+        dates, hashed, min_count. For all data, other fields of `distsms.optim.settings.Settings`: solver, epsilon,
+        relative, max_evaluations, time_limit, ... The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be
+        imported; ``bmrm`` for F-beta and the measures at K.
 
     Returns
     -------
@@ -169,9 +170,10 @@ def train(
     Warns
     -----
     ModelWarning
-        On the root, if the model ranks no better than chance on its training rows or on rows that it has not seen (test
-        rows of a table, folds of ``lam="auto"``), or a quick ROCArea model is clearly better. For tables also if a
-        column tells the outcome, or if the model is far better on its training rows than on test rows.
+        On the root (`ColumnWarning`, once), if columns of a table were left out or look odd; `info["columns"]` lists
+        all columns. If the model ranks no better than chance on its training rows or on rows that it has not seen (test
+        rows of a table, folds of ``lam="auto"``), or a quick ROCArea model is clearly better. For tables
+        also if a column tells the outcome, or if the model is far better on its training rows than on test rows.
 
     Examples
     --------
@@ -257,15 +259,36 @@ def _train_table(
         reading = frames.conversion_options({name: settings.pop(name) for name in list(settings) if name not in own})
         if conduct["checkpoint"] is not None and shards is None:
             raise InputError("a run with a checkpoint needs its shards again when it is resumed; give shards=FOLDER")
+    if not isinstance(label := reading.get("label"), str | None):
+        raise InputError(
+            f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
+            "in train(frame.assign(y=labels), label='y')",
+            everywhere=True,
+        )
     with frames.as_data_sets(data, comm, shards, *split, reading) as sets:
         trained, found = _train_rows(sets[0].directory, comm, settings, **conduct)
         found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
+        _describe_columns(found, sets[0].columns or (), comm)
         if len(sets) == 2:
             scores, labels = scoring.score([found], sets[1].directory, comm).counted_scores()
             measures = headline_measures(trained.task.measure, scores, labels, found.threshold, comm)
             area = trained.judge_test(scores, labels, comm)
             found.info.update(trained.findings(), test=measures, test_rows=area.as_json())
     return found
+
+
+def _describe_columns(made: Model, reports: Sequence[ColumnReport], comm: Communicator) -> None:
+    """Put the list of columns into the model's `info`, and warn of columns that were left out or look odd. Local."""
+    made.info["columns"] = [asdict(report) for report in reports]
+    for record in made.info["columns"]:
+        record["notes"] = [frames.in_python(note) for note in record["notes"]]
+    left_out = [report.name or "(no name)" for report in reports if not report.features]
+    noted = [report.name for report in reports if report.features and report.notes]
+    parts = [f"left out: {frames.short_list(left_out, 'columns')}"] if left_out else []
+    parts += [f"look at: {frames.short_list(noted, 'columns')}"] if noted else []
+    if parts and comm.is_root:
+        text = f"columns {'; '.join(parts)}. model.info['columns'] says why, and which option changes it"
+        warnings.warn(text, ColumnWarning, stacklevel=4)
 
 
 class _Watching(TrainingObserver):
@@ -385,7 +408,7 @@ def _scored(
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how)
     if _is_table(data, judge):
-        with comm.fail_together(), frames.frame_file(data) as path:
+        with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
             found = scoring.score([judge], path, Communicator(), how)
         return scoring.checked(found, "the rows given", comm)
     rows = in_memory.block(*data, comm, judge.p, judge.info["label_map"])

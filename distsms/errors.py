@@ -43,5 +43,9 @@ class ModelWarning(UserWarning):
     """A model was trained as requested, but is hardly useful or useless. The message says what to use instead."""
 
 
+class ColumnWarning(ModelWarning):
+    """Columns of a table were left out, or may mean something else than they were taken for."""
+
+
 class LaunchError(DistsmsError):
     """The processes do not form the MPI job that the launcher was meant to start."""

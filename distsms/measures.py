@@ -19,6 +19,9 @@ SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 RANKING = ("rocarea", "prbep")
 """The two measures of the paper. `path`, `baseline` and `compare` work with these."""
 
+ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
+"""Other names that are understood."""
+
 CHOOSERS = (
     "rocarea, prbep, average-precision, precision@K, recall@K, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
 )
@@ -60,6 +63,7 @@ class Measure:
         """
         if isinstance(measure, Measure):
             return measure
+        measure = ALIASES.get(measure, measure)
         if measure in (*RANKING, "error-rate"):
             return cls(measure, measure)
         match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)
@@ -97,7 +101,7 @@ def display_name(name: str) -> str:
 
 
 def check_chooser(name: str) -> str:
-    """Return the name if held-out rows can be measured by it, so that it can choose a lambda.
+    """Return the name, not an alias, if held-out rows can be measured by it, so that it can choose a lambda.
 
     Raises
     ------
@@ -113,4 +117,4 @@ def check_chooser(name: str) -> str:
             Measure.parse(name)
         except InputError:
             raise InputError(f"no measure called {name!r} can choose; there are {CHOOSERS}") from None
-    return name
+    return ALIASES.get(name, name)

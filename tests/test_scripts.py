@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from distsms.__main__ import main
+from scripts.benchmarks import running
 from scripts.experiments import trainings
 from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
@@ -27,7 +28,7 @@ PROGRAMS = {
     "scripts.experiments.coverage",
     "scripts.experiments.lambdas",
     "scripts.experiments.lower_bounds",
-    "scripts.experiments.on_test_rows",  # see tests/selection/test_baseline.py
+    "scripts.experiments.on_test_rows",  # see tests/selection/test_baseline_program.py
     "scripts.experiments.paper",
     "scripts.experiments.trainings",
 }
@@ -158,6 +159,15 @@ def test_benchmarks(part, rows, texts, tmp_path):
     for one in found:
         assert one["low"] is None or one["low"] <= one["value"] <= one["high"]
         assert bool(one["target"]) == bool(one["verdict"])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_peak_memory_of_each_rank_is_read_from_what_train_prints(ranks, texts, tmp_path):
+    data = tmp_path / "data"
+    run("shard", texts[0], data, "--quiet")
+    told, peaks = running.train(data, tmp_path / "m.h5", "--max-evaluations", 3, ranks=ranks)
+    assert told["evaluations"] == 3 and len(peaks) == ranks
+    assert max(peaks) == pytest.approx(told["usage"]["peak_memory"], rel=1e-2)
 
 
 @pytest.mark.parametrize("name, words, rows", [("accuracy", (), 2), ("measures", ("--max-evaluations", "20"), 6)])

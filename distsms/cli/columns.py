@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from distsms.cli.types import count
+from distsms.data.formats.column_options import BITS
 from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 
-BITS = 16
-"""A hashed column gets 2^BITS features, unless the user gives another exponent."""
 WIDTH, NAME_WIDTH, MOST_SHOWN = 80, 28, 15
 """The largest numbers of characters in a line, of characters in a name, and of lines in the list of columns."""
 MOST_NAMED = 5
@@ -66,6 +65,15 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
         default=".",
         help="The decimal mark of numbers in CSV. Where semicolons separate the fields, both are read"
         " (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--thousands",
+        choices=("", ".", ",", "'", " "),
+        type=lambda text: " " if text == "space" else text,
+        default="",
+        metavar="MARK",
+        help="The mark between thousands, as in 1.213.400,50: one of . , ' and space. With a point, numbers have"
+        " decimal commas (default: there is none).",
     )
 
 

@@ -148,10 +148,11 @@ def _check(args: argparse.Namespace) -> None:
         args.output = args.folder
 
 
-def run(args: argparse.Namespace, comm: Communicator, brief: bool = False) -> int:
+def run(args: argparse.Namespace, comm: Communicator, brief: bool = False, warnings: list[str] | None = None) -> int:
     """Convert the files, and print what they contain. **Collective.**
 
-    With `brief`, only the list of columns, the sizes of the parts, and warnings are printed.
+    With `brief`, only the list of columns, the sizes of the parts, and warnings are printed. If `warnings` is given,
+    warnings are put there instead.
     """
     import time
     from pathlib import Path
@@ -199,6 +200,7 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False) -> in
         show_text,
         columns=column_options(args),
         decimal=args.decimal,
+        thousands=args.thousands,
         label=args.label,
         id=args.id,
         drop=tuple(args.drop),
@@ -216,9 +218,11 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False) -> in
             if not brief:
                 _print_summary(part, say)
             for warning in _warnings(part, args.positive is not None):
-                say.warn(warning)
+                say.warn(warning) if warnings is None else warnings.append(warning)
         if brief and len(parts) == 2:
             say(f"rows      {_describe_parts(*parts)}")
+        if hint := _time_hint(manifest):
+            say(hint)
         if manifest.split is not None and (left := manifest.split["of"] - sum(part.n for part in parts)):
             say(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
         if not brief:
@@ -231,6 +235,18 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False) -> in
                     say.warn(doubles)
     say.close()
     return EXIT_OK
+
+
+def _time_hint(manifest: Manifest) -> str:
+    """Return a line that proposes --time for a table with dates that was split at random, else ""."""
+    by = (manifest.split or {}).get("by", "rows" if manifest.split else "time")
+    dates = [report.name for report in manifest.columns or () if report.taken_for == "date"]
+    if by not in ("rows", "doubles") or not dates or manifest.time is not None:
+        return ""
+    return (
+        f"hint      the rows were split at random, though the table has dates; --time {dates[0]} would hold out the "
+        "latest rows, as a model meets them"
+    )
 
 
 def _describe_parts(train: Manifest, test: Manifest) -> str:

@@ -198,6 +198,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load the rows, train the model, write it, and evaluate it. Collective."""
     from distsms.data.file_names import are_files
 
+    args.warnings = []  # those on the data, which are printed at the end
     if not comm.bcast(are_files(args.data)):
         train_files.check_data_set(args)
         (args.data,) = args.data
@@ -223,6 +224,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
 
     say = speaker(comm.is_root and not args.quiet)
     held.callback(say.close)
+    for warning in args.warnings:
+        say.warn(warning)
     solver = solver_for(args, args.solver, args.measure, comm, say)
     stored = None
     if args.resume and args.lam in (None, "auto"):

@@ -6,24 +6,28 @@ import argparse
 import contextlib
 import importlib.util
 import io
+import json
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.cli import shard
 from distsms.errors import EXIT_REQUEUE, InputError
+from distsms.utils.files import atomic_write, naming_failures
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
-COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal"]
+COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands"]
 OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)
+REQUEST = "made-from.json"
+"""The file, in the folder of --shards, that says what the shards were made from."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,8 +139,11 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
             raise InputError(
                 "--split takes two shares, for training and test rows, such as 0.8,0.2; it cannot be given with --test"
             )
+        if args.test and not os.path.exists(args.test):
+            raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)
         if comm.is_root:
+            _check_shards(args)
             model.check_replaceable(args.output)
             report = _check_report(args)
     names, report = comm.bcast((names, report))
@@ -178,6 +185,20 @@ def _check_folder(args: argparse.Namespace, several: bool) -> None:
         )
 
 
+def _check_shards(args: argparse.Namespace) -> None:
+    """Raise InputError if the folder for the shards cannot be used. On the root."""
+    if args.shards is None or args.resume or not os.path.lexists(args.shards):
+        return
+    if not os.path.isdir(args.shards):
+        raise InputError(f"--shards {args.shards}: is not a folder")
+    target = args.shards if args.test else os.path.join(args.shards, "train")
+    if os.path.exists(os.path.join(target, "manifest.json")):
+        raise InputError(
+            f"{target}: holds a data set already. Train on it (distsms train {target}), name another folder with "
+            "--shards, or remove it first"
+        )
+
+
 def _report_beside(path: Path) -> Path:
     """Return the file name of a model's report, which is different for each model in a folder."""
     return path.with_name("report.html") if path.name == "model.h5" else path.with_suffix(".html")
@@ -205,24 +226,58 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
     """Run `distsms shard` on the files, unless --resume is given and an earlier start has made them. **Collective.**"""
     from distsms.data.shards.dataset import read_manifest
 
-    with comm.fail_together():
-        if args.resume and os.path.isdir(args.data):
-            known = [file["name"] for file in read_manifest(args.data).source]
-            if known != [Path(name).name for name in names]:
-                raise InputError(f"{args.data}: was made from other files than these; name another folder")
-            again = True
-        else:
-            again = False
-    if comm.bcast(again):
-        return
     asked = _shard_parser().parse_args([*names, base])
     if args.split is None and os.path.join(base, "test") == args.test:
         args.split = USUAL_SPLIT
     for name in OF_SHARD:
         if name in asked:
             setattr(asked, name, getattr(args, name))
+    again = False
+    with comm.fail_together():
+        if comm.is_root and args.resume and os.path.isdir(args.data):
+            known = [file["name"] for file in read_manifest(args.data).source]
+            if known != [Path(name).name for name in names]:
+                raise InputError(f"{args.data}: was made from other files than these; name another folder")
+            _check_request(base, _request(asked, names))
+            again = True
+    if comm.bcast(again):
+        return
     asked.quiet = args.quiet
-    shard.run(asked, comm, brief=args.brief)
+    shard.run(asked, comm, args.brief, args.warnings)
+    with comm.fail_together():
+        if comm.is_root and args.shards is not None:
+            with atomic_write(os.path.join(base, REQUEST)) as file:
+                file.write(json.dumps(_request(asked, names), indent=1).encode())
+
+
+def _request(asked: argparse.Namespace, names: list[str]) -> dict[str, Any]:
+    """Return what the shards follow from, ready for JSON: files with their sizes and times, and options."""
+    about = {name: os.stat(name) for name in names}
+    files = [{"name": Path(name).name, "bytes": at.st_size, "changed": at.st_mtime_ns} for name, at in about.items()]
+    options = {name.replace("_", "-"): repr(getattr(asked, name)) for name in OF_SHARD if name in asked}
+    return {"files": files, "options": options}
+
+
+def _check_request(base: str, request: dict[str, Any]) -> None:
+    """Raise InputError if the shards that are there were made from other files, or with other options. On the root.
+
+    Shards of earlier versions have no record of that.
+    """
+    path = os.path.join(base, REQUEST)
+    if not os.path.exists(path):
+        return
+    with naming_failures(path):
+        try:
+            before = json.loads(Path(path).read_bytes())
+            files, options = before["files"], dict(before["options"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise InputError(f"{path}: is damaged: {error!r}; remove {base} to make the shards again") from error
+    remedy = f"Give the same, or remove {base} and the checkpoint to begin again"
+    if files != request["files"]:
+        raise InputError(f"{base}: the files have changed since these shards were made from them. {remedy}")
+    for name, value in request["options"].items():
+        if options.get(name, value) != value:
+            raise InputError(f"{base}: these shards were made with another --{name}. {remedy}")
 
 
 @contextlib.contextmanager

@@ -125,7 +125,7 @@ def convert(
     say : callable
         Is called on the root with other lines for users.
     **read_options
-        label, id, drop, group, time, keep, columns, decimal: see `ReadOptions`.
+        label, id, drop, group, time, keep, columns, decimal, thousands: see `ReadOptions`.
 
     Returns
     -------
@@ -185,7 +185,8 @@ def _options_like(
     manifest: dataset.Manifest, options: ReadOptions, output: OutputOptions, normalize: str | None
 ) -> tuple[normalization.Normalization, ReadOptions, OutputOptions]:
     """Return the normalization and the options for a data set like another one. Local."""
-    asked = options.columns != ColumnOptions() or options.decimal != "."
+    dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
+    asked = replace(options.columns, dates=dates) != ColumnOptions() or options.decimal != "." or options.thousands
     if options.positive is not None or options.drop or normalize is not None or asked:
         raise InputError(
             "with --like, the settings of --positive, --drop, --normalize and of the options for columns come from "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from distsms.data.convert import convert
 from distsms.data.file_names import expand
 from distsms.data.formats.base import ReadOptions
-from distsms.data.formats.column_options import ColumnOptions
+from distsms.data.formats.column_options import BITS, ColumnOptions
 from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
@@ -53,9 +54,37 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         raise InputError(message, error.everywhere) from error
 
 
-def short_list(names: Sequence[str]) -> str:
+_OPTIONS = {"hash": "hashed", "date": "dates"}
+"""The names in Python of options that have another name in the commands."""
+
+
+def in_python(message: str) -> str:
+    """Return a message with the options of commands as they are written in Python: dates={'day': '%d.%m.%Y'}."""
+    for form in (r"--date '([^':]+):([^']*%[^']*)'", r"--date ([^\s:']+):([^\s;,']*%[^\s;,']*)"):
+        message = re.sub(form, r"dates={'\1': '\2'}", message)
+    message = re.sub(r"--hash (\w+)", rf"hashed={{'\1': {BITS}}}", message)
+    message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+)", r"\1=['\2']", message)
+    message = re.sub(r"--(label|positive) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
+
+
+def _mark(text: str) -> str:
+    return repr(" " if text == "space" else text)
+
+
+@contextlib.contextmanager
+def _speaking_python() -> Iterator[None]:
+    """In the messages of InputErrors, name the options of Python rather than those of commands."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(in_python(str(error)), error.everywhere) from error
+
+
+def short_list(names: Sequence[str], noun: str = "files") -> str:
     """Return names as a text: all if there are at most three, else the first two and how many more."""
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more files"
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more {noun}"
 
 
 @contextlib.contextmanager
@@ -113,7 +142,8 @@ def as_data_sets(
         target = folder / "data" if shards is None else folder
         held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
-            convert(names, target, comm, split=parts, **reading)
+            with _speaking_python():
+                convert(names, target, comm, split=parts, **reading)
         finally:
             written.unlink(missing_ok=True)
         with comm.fail_together():

@@ -9,13 +9,14 @@ weights. A LabelEncoder makes the codes of strings; the codes of numbers come fr
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column, Table
+from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column, Table, format_names
 from distsms.errors import InputError
 from distsms.inference.model import Model
 
@@ -35,8 +36,7 @@ SMALLEST = 6e-309
 
 def build(model: Model) -> bytes:
     """Return a model as the bytes of an ONNX file; see the module. Raises InputError if ONNX cannot encode a column."""
-    for column in () if model.table is None else model.table.columns:
-        _check(column)
+    _check(() if model.table is None else model.table.columns)
     names = [] if model.table is None else input_names(model.table)
     graph = _Graph(names)
     rows = _Rows(graph, model, names)
@@ -81,14 +81,21 @@ def _has_categories(table: Table) -> bool:
     return any(column.kind == CATEGORY for column in table.columns)
 
 
-def _check(column: Column) -> None:
-    why = {DATE: "dates into their parts", HASH: "words into hashes"}.get(column.kind)
-    if column.numeric and any(_number(category) is None for category in column.categories or ()):
-        why = "numbers of this form into categories"
-    if why is not None:
+def _check(columns: Sequence[Column]) -> None:
+    """Raise InputError, which names all columns that ONNX cannot encode, if there are some."""
+    wrong: dict[str, list[str]] = {}
+    for column in columns:
+        why = {DATE: "dates into their parts", HASH: "words into hashes"}.get(column.kind)
+        if column.numeric and any(_number(category) is None for category in column.categories or ()):
+            why = "numbers of this form into categories"
+        if why is not None:
+            wrong.setdefault(why, []).append(column.name)
+    if wrong:
+        names = [name for found in wrong.values() for name in found]
+        what = " and ".join(f"{why} ({format_names(found)})" for why, found in wrong.items())
         raise InputError(
-            f"column {column.name!r}: the operators of ONNX cannot turn {why}; score with `distsms predict`, or leave "
-            "the column out with `distsms shard --drop` and train again"
+            f"the operators of ONNX cannot turn {what}. Score with `distsms predict`, or train again without the "
+            f"{'column' if len(names) == 1 else 'columns'}: --drop {shlex.quote(','.join(names))}"
         )
 
 

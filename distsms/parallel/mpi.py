@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import LaunchError
+from distsms.errors import InputError, LaunchError
 from distsms.parallel import buffers, shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.shared_memory import Replica
@@ -286,9 +286,20 @@ def as_communicator(comm: Any) -> Communicator:
     ----------
     comm : mpi4py communicator, Communicator or None
         None stands for this process alone; a `Communicator` is returned as it is.
+
+    Raises
+    ------
+    InputError
+        If this is not a communicator.
     """
     if isinstance(comm, Communicator):
         return comm
+    if comm is not None and not hasattr(comm, "Get_size"):
+        raise InputError(
+            f"comm is a communicator of mpi4py, and a {type(comm).__name__} was given. Rows and labels belong together "
+            "in one pair, as in train((X, y)); of a DataFrame, the label is a column, as in train(frame, label='y')",
+            everywhere=True,
+        )
     return Communicator() if comm is None or comm.Get_size() == 1 else MPICommunicator(comm)
 
 

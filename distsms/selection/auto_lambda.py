@@ -121,6 +121,8 @@ def choose_lambda(
     the rows.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
+    if measure.k and measure.k > data.n:
+        raise InputError(f"{measure.name}: there are {data.n:,} training rows, and K cannot be larger", everywhere=True)
     if settings is None:
         settings = settings_for(measure, choose_solver(None, measure, comm)[0], lam=DEFAULT)
     share_folds, readers = False, comm

@@ -35,6 +35,9 @@ def run_module(name: str, *arguments: object, ranks: int = 1, limit: float | Non
 
 def train(data: Path, model: Path, *options: object, ranks: int = 1) -> tuple[dict[str, Any], list[float]]:
     """Run `distsms train`; return the record in the model file, and the peak memory of each rank in bytes."""
-    out = output_of("train", data, "--output", model, *options, ranks=ranks, codes=(0, 4, 5, 75))
-    peaks = re.findall(r"^\d+ .* ([\d.e+]+) (B|KiB|MiB|GiB)$", out, re.MULTILINE)[-ranks:]
+    words = ("train", data, "--output", model, "--usage", "--no-check", *options)
+    out = output_of(*words, ranks=ranks, codes=(0, 4, 5, 8, 75))
+    lines = " ".join(re.findall(r"^peak memory(.*)$", out, re.MULTILINE))
+    peaks = re.findall(r"([\d.e+]+) (B|KiB|MiB|GiB)", lines)
+    assert len(peaks) == ranks, out
     return json.loads(output_of("info", model, "--json")), [float(number) * _UNITS[unit] for number, unit in peaks]

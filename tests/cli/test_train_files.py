@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,10 @@ from distsms import cli
 from distsms.data import frames
 from distsms.data.shards.dataset import read_ids, read_manifest
 from distsms.data.shards.manifest import MANIFEST
-from distsms.errors import EXIT_LIMIT, InputError
+from distsms.errors import EXIT_LIMIT, ColumnWarning, InputError
 from distsms.inference import model
+from distsms.measures import Measure
+from distsms.parallel.communicator import Communicator
 from distsms.utils.files import temporary_folder
 from tests.support.files import on_root
 from tests.support.program import finish, start
@@ -109,6 +112,22 @@ def test_a_run_that_is_resumed_keeps_its_automatic_lambda(comm, shared_dir, tabl
         assert "that of the run that is resumed" in capsys.readouterr().out
 
 
+def test_shards_of_other_options_or_files_are_not_used_again(comm, shared_dir, table, own_temporary):
+    """A run that is resumed with other options for the table would train on what they do not say."""
+    line = [table, *QUICK[:-1], 3, "--drop", "user", "--drop", "day", "--shards", shared_dir / "kept", "--quiet"]
+    line += ["--checkpoint", shared_dir / "ck", "--output", shared_dir / "m.h5"]
+    assert train(comm, *line) == EXIT_LIMIT
+    with pytest.raises(InputError, match=r"holds a data set already\. Train on it"):
+        train(comm, *line)
+    with pytest.raises(InputError, match="made with another --drop"):
+        train(comm, *line, "--drop", "age", "--resume")
+    assert train(comm, *line, "--resume", "--max-evaluations", 30) == 0
+    comm.barrier()
+    on_root(comm, lambda: table.write_text(table.read_text().replace("Rome", "Nice")))  # of the same length
+    with pytest.raises(InputError, match="files have changed"):
+        train(comm, *line, "--resume")
+
+
 def test_files_folders_and_patterns(comm, shared_dir, own_temporary):
     """The rows of several files are trained on in order; a test file of one's own takes the place of a split."""
     frame = payments().drop(columns=["user", "day"])
@@ -138,6 +157,8 @@ def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
         ([*QUICK, *drop, "--checkpoint", shared_dir / "c"], "--shards FOLDER"),
         ([*QUICK, *drop, "--split", "0.5,0.3,0.2"], "such as 0.8,0.2"),
         ([*QUICK, *drop, "--report", table], "would overwrite"),
+        ([*QUICK, *drop, "--test", "nosuch.csv"], "--test nosuch.csv: there is no such"),
+        ([*QUICK, *drop, "--shards", table], "is not a folder"),
         ([*QUICK, *drop, "--split", "0.999,0.001"], "no model can be judged|there is no row"),
     ):
         with pytest.raises(InputError, match=message):
@@ -257,3 +278,95 @@ def test_nothing_is_left_by_a_killed_run(tmp_path, ranks, number):
     while list((tmp_path / "temporary").glob("distsms-shards-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not list((tmp_path / "temporary").glob("distsms-shards-*"))
+
+
+@pytest.mark.serial
+def test_a_table_in_python_tells_of_its_columns():
+    frame = payments().assign(store_id=np.arange(600) % 7, note=[f"n{k}" for k in range(600)])
+    with pytest.warns(ColumnWarning, match="left out: number, note; look at: .*store_id.*info\\['columns'\\]") as told:
+        found = distsms.train(frame, label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
+    assert len([warning for warning in told if warning.category is ColumnWarning]) == 1
+    records = {record["name"]: record for record in found.info["columns"]}
+    assert set(records) == set(frame) - {"isFraud"} and records["city"]["taken_for"] == "category"
+    assert "hashed={'note': 16} keeps it" in records["note"]["notes"][0]
+    assert "categorical=['store_id'] or drop=['store_id']" in records["store_id"]["notes"][0]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"when": "01.02.2024 10:00"}, r"dates=\{'when': '%d.%m.%Y %H:%M'\}"),
+        ({"when": "01.02.2024"}, r"dates=\{'when': '%d.%m.%Y'\}"),
+        ({"when": "1.213,50"}, r"thousands='\.' reads it; categorical=\['when'\] takes"),
+    ],
+)
+def test_errors_in_python_name_the_options_of_python(change, told):
+    with pytest.raises(InputError, match=told) as caught:
+        distsms.train(payments().assign(**change), label="isFraud")
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.serial
+def test_wrong_calls_in_python_say_what_is_right():
+    frame = payments()
+    for X in (frame, frame[["amount"]].to_numpy()):
+        with pytest.raises(InputError, match=r"train\(\(X, y\)\).*label='y'"):
+            distsms.train(X, frame.isFraud)
+    with pytest.raises(InputError, match="label is the name of a column, and a Series was given"):
+        distsms.train(frame, label=frame.isFraud)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)
+        found = distsms.train(frame, label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
+    with pytest.raises(InputError, match=r"^the table: has no column 'city'"):
+        distsms.predict(found, frame.drop(columns="city"))
+
+
+@pytest.mark.serial
+def test_warnings_on_the_data_are_printed_at_the_end(tmp_path, capsys):
+    payments().to_csv(tmp_path / "my.csv", index=False)
+    words = ["train", tmp_path / "my.csv", *QUICK, "--group", "user", "--time", "day", "--output", tmp_path / "m.h5"]
+    args = cli.parse(list(map(str, words)))
+    args.run(args, Communicator())
+    lines = [line for line in capsys.readouterr().out.split("\n") if line and not line.startswith("model: ")]
+    first = next(k for k, line in enumerate(lines) if line.startswith("warning   "))
+    assert "whole groups were held out" in " ".join(lines[first:])
+    assert all(line.startswith(("warning   ", "          ")) for line in lines[first:])
+
+
+@pytest.mark.serial
+def test_dates_and_a_random_split_propose_time(tmp_path, capsys):
+    frame = payments()
+    for columns, option, told in (([], [], True), ([], ["--time", "day"], False), (["day"], [], False)):
+        frame.drop(columns=columns).to_csv(tmp_path / "my.csv", index=False)
+        words = ["shard", tmp_path / "my.csv", tmp_path / "d", "--label", "isFraud", "--split", "0.8,0.2", *option]
+        args = cli.parse([*map(str, words), "--overwrite"])
+        args.run(args, Communicator())
+        assert ("--time day would" in " ".join(capsys.readouterr().out.split())) == told
+
+
+@pytest.mark.serial
+def test_more_rows_at_the_top_than_there_are_is_refused_with_their_number():
+    with pytest.raises(InputError, match="precision@601: there are 600 training rows"):
+        distsms.train(payments().drop(columns="number"), label="isFraud", measure="precision@601")
+
+
+@pytest.mark.serial
+def test_auc_is_another_name_of_rocarea():
+    assert Measure.parse("auc") == Measure.parse("roc_auc") == Measure.parse("rocarea")
+    found = distsms.train(([[1.0], [0.0], [2.0]], [1, -1, 1]), measure="auc", lam=0.1, solver="lbfgs")
+    assert found.info["measure"] == "rocarea"
+
+
+@pytest.mark.serial
+def test_all_columns_are_named_at_once():
+    frame = payments().assign(one="01.02.2024", two="03.02.2024 10:00")
+    with pytest.raises(InputError, match=r"(?s)dates=\{'one': '%d.%m.%Y'\}.*dates=\{'two': '%d.%m.%Y %H:%M'\}"):
+        distsms.train(frame, label="isFraud")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)
+        found = distsms.train(payments(), label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
+    with pytest.raises(InputError, match="has no columns 'amount', 'city', which"):
+        distsms.predict(found, payments().drop(columns=["city", "amount"]))
+    with pytest.raises(InputError, match="has the columns 'a', 'b', which the training data did not have"):
+        distsms.predict(found, payments().assign(a=1, b=2))

@@ -49,6 +49,8 @@ class Batch(NamedTuple):
     # name -> (n,) strings with all digits; see `columns.as_strings`
     metadata: Mapping[str, list[str]] = MappingProxyType({})
     n_bytes: int | None = None  # of text; None: not a batch of text
+    # Strings as they were written, where decimal commas are read; see `columns.marked`
+    written: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def size(self) -> int:
@@ -61,8 +63,8 @@ class CsvFiles:
 
     compressed = False
 
-    def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".") -> None:
-        self.paths, self._version, self._decimal = list(paths), version, decimal
+    def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = "") -> None:
+        self.paths, self._version, self._decimal, self.thousands = list(paths), version, decimal, thousands
         self._separators = dict[str, str]()
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
@@ -98,6 +100,10 @@ class CsvFiles:
                     found = self._parse(body, position, list(dict.fromkeys([*names, *metadata])))
                     strings = {name: columns.as_strings(found.columns[name]) for name in metadata}
                     yield found._replace(metadata=strings, n_bytes=len(text))
+
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds strings."""
+        return True
 
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and line of a row of the batch at `position`, for messages. Reads the file up to that row."""
@@ -170,7 +176,9 @@ class CsvFiles:
                 "must be one line (Parquet has no such limit)"
             )
         table = table.slice(0, lines)
-        return Batch(position, {name: self._clean(table[name], delimiter) for name in names}, lines)
+        strings = {name: _whole(table[name]) for name in names}
+        found = {name: self._clean(text, delimiter) for name, text in strings.items()}
+        return Batch(position, found, lines, written=self._written(strings, delimiter))
 
     def _parse_wide(self, text: bytes, position: BatchPosition, delimiter: str) -> Batch | None:
         """Parse lines of many fields without quotes; None for lines that are not of this kind."""
@@ -188,14 +196,19 @@ class CsvFiles:
             arrow_csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
             arrow_csv.ConvertOptions(column_types={"cells": pa.string()}, strings_can_be_null=False),
         )["cells"]
-        found = self._clean(flat, delimiter)
-        return Batch(position, columns.WideColumns(found, header, self._places[position.path]), len(lines))
+        strings, places = _whole(flat), self._places[position.path]
+        found = columns.WideColumns(self._clean(strings, delimiter), header, places)
+        written = self._written(columns.WideColumns(strings, header, places), delimiter)
+        return Batch(position, found, len(lines), written=written)
 
-    def _clean(self, column: Any, delimiter: str) -> Any:
-        """Return strings as one array, with nulls for missing values."""
-        text = column.combine_chunks()
-        text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
-        return columns.clean(text, self._version, "," if delimiter == ";" else self._decimal)
+    def _clean(self, text: Any, delimiter: str) -> Any:
+        return columns.clean(text, self._version, self._decimal_of(delimiter), self.thousands)
+
+    def _decimal_of(self, delimiter: str) -> str:
+        return "," if delimiter == ";" and self.thousands != "," else self._decimal
+
+    def _written(self, strings: Mapping[str, Any], delimiter: str) -> Mapping[str, Any]:
+        return strings if self._decimal_of(delimiter) == "," else {}
 
     def _line(self, position: BatchPosition, wanted: Any) -> int:
         """Return the number, from 1, of the first line from `position` on for which `wanted(row, line)` is true."""
@@ -217,8 +230,8 @@ class ParquetFiles:
 
     compressed = True
 
-    def __init__(self, paths: Sequence[str], version: int = VERSION) -> None:
-        self.paths, self._version = list(paths), version
+    def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = "") -> None:
+        self.paths, self.thousands, self._rules = list(paths), thousands, (version, decimal, thousands)
         self.counts, self.headers = [], {}
         for path in self.paths:
             with _parquet(path) as file:
@@ -229,7 +242,9 @@ class ParquetFiles:
                         f"{path}: is damaged: it claims {n} rows, but its row groups have {sum(found)}; copy it again"
                     )
                 self.counts.append((path, n))
-                self.headers[path] = _distinct(file.schema_arrow.names, path)
+                schema = file.schema_arrow
+                self.headers[path] = _distinct(schema.names, path)
+                self._texts = {field.name for field in schema if _is_string(field.type)}
         self.names = self.headers[self.paths[0]]
 
     def mine(self, comm: Communicator) -> list[rows.RowRange]:
@@ -258,6 +273,10 @@ class ParquetFiles:
                         "another program writing to it?"
                     )
 
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds strings."""
+        return name in self._texts
+
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and the number of a row of the batch at `position`, for messages."""
         return f"{position.path}: row {position.at + row} (counted from 0)"
@@ -271,7 +290,7 @@ class ParquetFiles:
             if start < stop:
                 part = batch.slice(start, stop - start)
                 position = BatchPosition(row_range.path, first + start)
-                yield _batch(part, position, names, metadata, self._version)
+                yield _batch(part, position, names, metadata, *self._rules)
             first += batch.num_rows
         if first != end:
             raise InputError(
@@ -305,6 +324,7 @@ class FrameFile:
     """Rows in memory, a pyarrow Table or a pandas DataFrame, that are read like a file. Each rank has its own."""
 
     compressed = False
+    thousands = ""
 
     def __init__(self, frame: Any, name: str = "the table", version: int = VERSION) -> None:
         try:
@@ -334,21 +354,47 @@ class FrameFile:
                 position = BatchPosition(part.path, part.start)
                 yield _batch(chosen.combine_chunks().to_batches()[0], position, names, metadata, self._version)
 
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds strings."""
+        return _is_string(self._table.schema.field(name).type)
+
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the number of a row of the batch at `position`, for messages."""
         return f"{position.path}: row {position.at + row} (counted from 0)"
 
 
-def open_files(paths: Sequence[str], version: int = VERSION, decimal: str = ".") -> CsvFiles | ParquetFiles:
+def open_files(
+    paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = ""
+) -> CsvFiles | ParquetFiles:
     """Return the files, by the format that follows from the first file's name."""
-    if paths[0].endswith((".parquet", ".pq")):
-        return ParquetFiles(paths, version)
-    return CsvFiles(paths, version, decimal)
+    kind = ParquetFiles if paths[0].endswith((".parquet", ".pq")) else CsvFiles
+    return kind(paths, version, decimal, thousands)
 
 
-def _batch(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], version: int) -> Batch:
-    typed = {name: columns.typed(part[name], name, position.path, version) for name in names}
-    return Batch(position, typed, len(part), {name: columns.as_strings(part[name]) for name in metadata})
+def _batch(
+    part: Any,
+    position: BatchPosition,
+    names: Sequence[str],
+    metadata: Sequence[str],
+    version: int,
+    decimal: str = ".",
+    thousands: str = "",
+) -> Batch:
+    typed = {name: columns.typed(part[name], name, position.path, version, decimal, thousands) for name in names}
+    written = {name: part[name] for name in names if decimal == "," and _is_string(part[name].type)}
+    strings = {name: columns.as_strings(part[name]) for name in metadata}
+    return Batch(position, typed, len(part), strings, written=written)
+
+
+def _is_string(kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _whole(column: Any) -> Any:
+    """Return the chunks of a column as one array."""
+    text = column.combine_chunks()
+    return text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from distsms.data.formats import column_options, text_files
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.rows import RowBlock
-from distsms.data.formats.table_schema import Table
+from distsms.data.formats.table_schema import THOUSANDS, Table
 from distsms.data.labels import Label
 from distsms.errors import InputError
 
@@ -68,7 +68,10 @@ class ReadOptions:
     columns : ColumnOptions
         How the columns of a table become features.
     decimal : str
-        The decimal mark in CSV, "." or ",".
+        The decimal mark of numbers that are written as strings, "." or ",".
+    thousands : str
+        The mark between thousands in such numbers, one of `table_schema.THOUSANDS`; "" if there is none. With "."
+        numbers have decimal commas.
     table, label_map : Table, mapping or None
         The columns and labels of the training data, by which other files of the same kind are read. None: the reader
         finds them out.
@@ -91,6 +94,7 @@ class ReadOptions:
     keep: tuple[str, ...] = ()
     columns: ColumnOptions = field(default_factory=ColumnOptions)
     decimal: str = "."
+    thousands: str = ""
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
     labelled: bool = True
@@ -102,12 +106,17 @@ class ReadOptions:
 
         Raises InputError if options contradict each other.
         """
+        if self.thousands not in ("", *THOUSANDS):
+            raise InputError(f"--thousands {self.thousands}: expected one of {', '.join(map(repr, THOUSANDS))}")
+        if self.thousands == self.decimal == ",":
+            raise InputError("--thousands , and --decimal , contradict each other: choose one")
+        decimal = "," if self.thousands == "." else self.decimal
         drop, keep = column_options.split_names(self.drop, known), column_options.split_names(self.keep, known)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
             raise InputError(f"--keep {wrong[0]}: only the columns of --group and --time can be kept")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
             raise InputError(f"--drop {wrong[0]}: the column of --group or --time is not a feature anyway")
-        return replace(self, drop=drop, keep=keep, columns=self.columns.split(known))
+        return replace(self, drop=drop, keep=keep, columns=self.columns.split(known), decimal=decimal)
 
     @property
     def metadata_columns(self) -> list[str]:

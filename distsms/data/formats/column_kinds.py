@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from distsms.data.formats import columns
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
-from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, TableSurvey, TextSurvey
+from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, NumberSurvey, TableSurvey, TextSurvey
 from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
 from distsms.errors import InputError
 
@@ -21,15 +24,19 @@ TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
 """A column holds text if its strings have at least TEXT_WORDS words on average, and if it has at least TEXT_VALUES
 different values, which must also be at least the share TEXT_SHARE of its rows with strings.
 """
+EVEN_VALUES = 120
+"""A column with this many different whole numbers, spread evenly and repeated, looks like codes. (Ages are fewer.)"""
 MOSTLY_NUMBERS = 0.9
 TINY = 1e-307
 """The factor that scales a column of smaller numbers to size 1 is not finite."""
 _ID_NAME = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|num|number|index|ref|reference)$", re.IGNORECASE)
 _CODE_NAME = re.compile(
     r"(?:^|[^a-z])(?:id|code|type|kind|class|category|group|store|shop|branch|region|zone|zip|zipcode|postcode|plz|mcc"
-    r"|sic|naics|product|merchant|vendor|model)$|^(?:id|code|zip|plz)[^a-z]",
+    r"|sic|naics|product|merchant|vendor|model|customer|client|account|hospital|district|county|commune"
+    r"|nr|nummer|kunde|konto|filiale|artikel|produkt|branche|gemeinde|bezirk|gruppe|klasse|kategorie|typ)$|^(?:id|code|zip|plz)[^a-z]",
     re.IGNORECASE,
 )
+_MARK = re.compile("[.,' \u2019\u00a0\u202f]")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a word begins in a name such as customerId."""
 
@@ -78,6 +85,8 @@ def _number(
     place = survey.place[name]
     if (text := survey.texts.get(name)) is not None:
         _fail(name, text.first, files, "--numeric: this is no number")
+    if name not in options.numeric:
+        _check_marks(name, survey.marks.get(name, {}), report, files)
     numbers = survey.numbers
     low, high = numbers.extremes[place]
     if 0 < max(-low, high) < TINY:
@@ -97,9 +106,13 @@ def _number(
             return None, report
         if whole and report.values > 2:
             few = report.values <= MAX_NUMBERS and report.exact
-            digits = len(f"{low:.0f}") if low >= 100 else 0
+            digits = len(f"{low:.0f}") if low >= 100 and not _are_years(low, high) else 0
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
-            if _CODE_NAME.search(_HUMP.sub("_", name)) or (few and same_length and 20 * report.values <= count):
+            if (
+                _CODE_NAME.search(_HUMP.sub("_", name))
+                or (few and same_length and 20 * report.values <= count)
+                or _is_even(numbers, place, report.values)
+            ):
                 remedy = f"--{'categorical' if few else 'hash'} {name} or --drop {name}"
                 report.notes.append(
                     f"whole numbers that look like codes, treated as amounts; if they are codes: {remedy}"
@@ -108,6 +121,55 @@ def _number(
     if centred:
         report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
+
+
+def _are_years(low: float, high: float) -> bool:
+    return low >= 1500 and high <= 2100
+
+
+def _is_even(numbers: NumberSurvey, place: int, values: int) -> bool:
+    """Return whether whole numbers recur and are spread evenly, as numbers are that were given one after the other.
+
+    Amounts and counts are rarely even: small ones are more frequent. Years and ages are too few, or known by their
+    size. Numbers up to 255 may be brightness.
+    """
+    low, high = numbers.extremes[place].tolist()
+    count, repeated = int(numbers.counts[place, 0]), numbers.sample.repeated(place)
+    often = repeated > 0.5 and count >= 2 * values
+    if values < EVEN_VALUES or high == 255 or _are_years(low, high) or not (often or (high >= 1e6 and repeated >= 0.1)):
+        return False
+    spread, mean = high - low, numbers.mean(place)
+    deviation = numbers.deviation(place)
+    return bool(abs(mean - low - spread / 2) < 0.1 * spread and 0.24 * spread < deviation < 0.34 * spread)
+
+
+def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport, files: Any) -> None:
+    """Refuse, or note, numbers whose marks may be decimal marks or stand between thousands; see `columns.marked`."""
+    if marks.get(".") == {True} and not files.thousands:
+        raise InputError(
+            f"{files.paths[0]}: column {name!r}: all numbers with a point have exactly three digits behind it, and "
+            "numbers may have decimal commas here, so the point may separate thousands: --thousands . reads 1.213 as "
+            f"1213; --numeric {name} reads it as a decimal point"
+        )
+    if marks.get(".") == {True, False} and files.thousands == ".":
+        report.notes.append("some points are read as marks between thousands, others as decimal points")
+    if marks.get(",") == {True} and not files.thousands:
+        report.notes.append(
+            "all numbers with a comma have exactly three digits behind it, which is read as a decimal comma; if it "
+            f"separates thousands: --thousands ,; if it does not: --numeric {name}"
+        )
+
+
+def _marks_advice(value: str) -> str:
+    """Return what a number with commas or marks between thousands may mean, and which options read it."""
+    found = [{"\u2019": "'", "\u00a0": " ", "\u202f": " "}.get(mark, mark) for mark in _MARK.findall(value)]
+    if len(found) == 1 and found[0] == ",":
+        thousands = ", or --thousands , as a mark between thousands" if re.search(r"[0-9],[0-9]{3}$", value) else ""
+        return f"looks like a number with a comma: --decimal , reads it as a decimal comma{thousands}"
+    options = f"--thousands {'space' if found[0] == ' ' else found[0]}".replace("'", '"\'"')
+    options += " --decimal ," if found[-1] == "," and found[0] not in ".," else ""
+    known = "a space" if found[0] == " " else found[0]
+    return f"{value:.30} looks like a number with the mark {known} between thousands: {options} reads it"
 
 
 def _words(
@@ -133,15 +195,13 @@ def _words(
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
     if not text.rows_with_numbers and "other date" in text.shapes:
-        form = "%d/%m/%Y" if text.first and "/" in text.first[2] else "%d.%m.%Y"
-        problem = f"looks like a date, and could be read in several ways: name its form, as in --date {name}:{form}"
+        form = columns.guess_form(text.strings or [text.first[2] if text.first else ""])
+        asked = shlex.quote(f"{name}:{form}")
+        problem = f"looks like a date, and could be read in several ways: name its form, as in --date {asked}"
         _fail(name, text.first, files, f"{problem}; {others}")
-    if "comma" in text.shapes:
-        problem = (
-            "looks like a number with a comma: --decimal , reads it as a decimal comma; a comma between "
-            f"thousands must be removed from the file; {others}"
-        )
-        _fail(name, text.first, files, problem)
+    if "marks" in text.shapes and text.first:
+        longest = max([text.first[2], *(text.strings or ())], key=lambda value: len(set(_MARK.findall(value))))
+        _fail(name, text.first, files, f"{_marks_advice(longest)}; {others}")
     count = text.rows_with_strings + text.rows_with_numbers
     many_numbers = text.numbers is None or len(text.numbers) > MAX_NUMBERS
     if many_numbers and text.rows_with_numbers >= MOSTLY_NUMBERS * count:

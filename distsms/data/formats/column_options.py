@@ -6,6 +6,9 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+BITS = 16
+"""A hashed column gets 2^BITS features, unless the user gives another exponent."""
+
 
 @dataclass(frozen=True)
 class ColumnOptions:

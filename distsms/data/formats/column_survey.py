@@ -5,6 +5,7 @@ The result does not depend on which rank has which rows. `distsms.data.formats.c
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
@@ -95,6 +96,11 @@ class NumberSurvey:
         """Return the mean of a column, 0 if it has no number."""
         count = int(self.counts[column, 0])
         return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
+
+    def deviation(self, column: int) -> float:
+        """Return the standard deviation of a column, 0 if it has no number."""
+        count, mean = max(int(self.counts[column, 0]), 1), self.mean(column) * survey_kernels.SCALE
+        return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / survey_kernels.SCALE
 
     def is_offset(self, column: int) -> bool:
         """Return whether the mean of a column is more than `OFFSET` standard deviations away from 0.
@@ -196,6 +202,7 @@ class TableSurvey:
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
         self.texts = {name: TextSurvey(*how) for name, how in as_text.items()}
+        self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
 
     def add(self, batch: arrow.Batch, fail: Fail) -> None:
         """Include a batch. `fail` raises InputError for infinite numbers."""
@@ -208,12 +215,20 @@ class TableSurvey:
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
                 self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position)
+        for name in numeric & batch.written.keys():
+            self._add_marks(name, columns.marked(batch.written[name]))
+
+    def _add_marks(self, name: str, marks: Mapping[str, set[bool]]) -> None:
+        for mark, answers in marks.items():
+            self.marks.setdefault(name, {}).setdefault(mark, set()).update(answers)
 
     def merge(self, other: TableSurvey) -> None:
         """Include the survey of later rows."""
         self.numbers.merge(other.numbers)
         for name, survey in other.texts.items():
             self.texts.setdefault(name, TextSurvey()).merge(survey)
+        for name, marks in other.marks.items():
+            self._add_marks(name, marks)
 
     def uncounted(self) -> list[str]:
         """Return the columns with strings whose numbers were not kept, since they came before any string."""

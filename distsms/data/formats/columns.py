@@ -6,7 +6,12 @@ microseconds (UTC).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,15 +35,18 @@ _MISSING[2] = [*_MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
 """The strings that stand for a missing value, by the version of the encoding (`table_schema.VERSION`)."""
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
 _DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)$"
+_MARKS = {".": r"\.", ",": ",", "'": "['\u2019]", " ": "[ \u00a0\u202f]"}
 _ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 _TIME = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
 _ISO_DATE = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_TIME}(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?$"
 PATTERNS = {
     "date": _ISO_DATE,
     "other date": r"^[0-9]{1,4}[-./ ](?:[0-9]{1,2}|[A-Za-z]{3,9})[-./ ][0-9]{2,4}(?:[T ,]+[0-9]{1,2}:[0-9]{2}\S*.*)?$",
-    "comma": r"^[+-]?[0-9]*(?:,[0-9]+|[0-9](?:[.,' ][0-9]{3})+(?:[.,][0-9]+)?)$",
+    "marks": "^[+-]?[0-9]*(?:,[0-9]+|[0-9](?:[.,'\u2019 \u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?)$",
 }
-"""What all strings of a column may look like: dates as in ISO 8601, dates in another form, numbers that hold commas."""
+"""What all strings of a column may look like: dates as in ISO 8601, dates in another form, numbers with decimal commas
+or with marks between thousands.
+"""
 
 
 class WideColumns(Mapping[str, Any]):
@@ -119,12 +127,38 @@ def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
     return found if np.isnan(found).sum() == text.null_count else None  # Arrow also takes nan(...) for a number
 
 
-def clean(text: Any, version: int, decimal: str = ".") -> Any:
-    """Return strings without space around them, with nulls where they stand for a missing value."""
+def clean(text: Any, version: int, decimal: str = ".", thousands: str = "") -> Any:
+    """Return strings without space around them, with nulls where they stand for a missing value.
+
+    Numbers are written as in English afterwards: without marks between thousands, and with a decimal point.
+    """
     text = pc.utf8_trim_whitespace(text)
+    if thousands:
+        grouped = pc.match_substring_regex(text, _grouped(thousands, decimal))
+        text = pc.if_else(grouped, pc.replace_substring_regex(text, _MARKS[thousands], ""), text)
     if decimal == ",":
         text = pc.replace_substring_regex(text, _DECIMAL_COMMA, r"\1.\2")
     return pc.if_else(pc.is_in(text, value_set=pa.array(_MISSING[version])), pa.scalar(None, pa.string()), text)
+
+
+def _grouped(thousands: str, decimal: str) -> str:
+    """Return the pattern of numbers whose whole part has a mark between groups of three digits."""
+    before_decimals = "[.,]" if decimal == "," and thousands not in ".," else _MARKS[decimal]
+    return rf"^[+-]?[1-9][0-9]{{0,2}}(?:{_MARKS[thousands]}[0-9]{{3}})+(?:{before_decimals}[0-9]*)?$"
+
+
+def marked(text: Any) -> dict[str, set[bool]]:
+    """Return which of the marks "." and "," occur in the numbers of a column, and whether they may separate thousands.
+
+    A mark has both answers if it may separate thousands in some numbers, and cannot in others.
+    """
+    found = {}
+    for mark, other in (".,", ",."):
+        text = pc.utf8_trim_whitespace(text)
+        numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{_MARKS[mark]}[0-9]+$"))
+        if len(numbers):
+            found[mark] = set(pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other))).to_pylist())
+    return found
 
 
 def is_text(column: Any) -> bool:
@@ -221,6 +255,34 @@ def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], N
     return pc.fill_null(found, 0).to_numpy(zero_copy_only=False), pc.is_valid(found).to_numpy(zero_copy_only=False)
 
 
+def guess_form(values: Iterable[str]) -> str:
+    """Return the form of dates, in the letters of strptime, that fits most of the strings.
+
+    Of a day and a month that could be exchanged, the day comes first.
+    """
+    some = [text.strip() for text in islice(values, 1000)]
+    forms = Counter(form for text in some for form in _possible_forms(text))
+    return max(forms, key=lambda form: (forms[form], form.startswith("%d"))) if forms else "%d.%m.%Y"
+
+
+def _possible_forms(text: str) -> Iterator[str]:
+    found = re.fullmatch(r"(\w+)([-./ ])(\w+)\2(\d+)(?:([T ,]+)\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?)?", text)
+    if found is None:
+        return
+    month = "%m" if found[3].isdigit() else "%b" if len(found[3]) == 3 else "%B"
+    year = "%Y" if len(found[4]) == 4 else "%y"
+    orders = [("%Y", month, "%d")] if len(found[1]) == 4 else [("%d", month, year), ("%m", "%d", year)]
+    clock = ""
+    if found[5]:
+        clock = f"{found[5]}{'%I' if found[8] else '%H'}:%M{':%S' if found[6] else ''}{'.%f' if found[7] else ''}"
+        clock += found[8].replace(found[8].strip(), "%p") if found[8] else ""
+    for order in orders:
+        form = found[2].join(order) + clock
+        with contextlib.suppress(ValueError):
+            datetime.strptime(text, form)
+            yield form
+
+
 def _iso_dates(text: Any) -> Any:
     text = pc.if_else(pc.match_substring_regex(text, _ISO_DATE), text, pa.scalar(None, pa.string()))
     text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
@@ -265,16 +327,16 @@ def is_missing(column: Any) -> Any:
     return pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
 
 
-def typed(column: Any, name: str, path: str, version: int) -> Any:
+def typed(column: Any, name: str, path: str, version: int, decimal: str = ".", thousands: str = "") -> Any:
     """Return a column of a Parquet file or a frame as strings, numbers, or timestamps."""
     kind = column.type
     column.validate(full=True)  # otherwise strings need not be UTF-8
     if pa.types.is_dictionary(kind):
-        return typed(column.dictionary_decode(), name, path, version)
+        return typed(column.dictionary_decode(), name, path, version, decimal, thousands)
     if pa.types.is_boolean(kind):
         return as_text(column)
     if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string)):
-        return clean(as_text(column), version) if version > 1 else as_text(column)
+        return clean(as_text(column), version, decimal, thousands) if version > 1 else as_text(column)
     if pa.types.is_null(kind) or pa.types.is_decimal(kind):
         return pc.cast(column, pa.float64(), safe=False)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):

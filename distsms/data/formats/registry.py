@@ -24,6 +24,7 @@ from distsms.data.formats.base import Reader, ReadOptions
 from distsms.data.formats.svmlight import SvmlightReader
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.utils.formatting import terminal_width, wrap
 from distsms.utils.untrusted_text import printable
 
 
@@ -99,4 +100,5 @@ def print_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: C
     """Print, on the root, the warnings that the readers of all ranks have collected. **Collective.**"""
     total = sum(comm.allgather(warnings), Counter[str]())
     for warning, count in sorted(total.items()) if comm.is_root else ():
-        print(printable(f"warning: {path}: {warning}: {count} rows"), file=sys.stderr, flush=True)
+        text = printable(f"warning: {path}: {warning}: {count} rows")
+        print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

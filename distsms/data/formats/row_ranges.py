@@ -48,10 +48,11 @@ class RowRangeReader(ABC):
         self.label_map: Mapping[str, Any] | None = options.label_map
         self.has_ids = options.id is not None
         with comm.fail_together():
-            if options.drop or options.keep or options.columns != ColumnOptions() or options.decimal != ".":
+            marks = options.decimal != "." or options.thousands
+            if options.drop or options.keep or options.columns != ColumnOptions() or marks:
                 raise InputError(
-                    f"{paths[0]}: --drop, --keep, --categorical, --numeric, --date, --hash, --min-count and --decimal "
-                    "are for CSV and Parquet"
+                    f"{paths[0]}: --drop, --keep, --categorical, --numeric, --date, --hash, --min-count, --decimal and "
+                    "--thousands are for CSV and Parquet"
                 )
             self.sizes = {path: self.read_size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}

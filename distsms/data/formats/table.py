@@ -6,6 +6,7 @@ follows, and `encoding` computes the features. They are the same for CSV, Parque
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -23,11 +24,14 @@ from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.data.formats.encoding import encode
 from distsms.data.formats.rows import RowBlock
-from distsms.data.formats.table_schema import MAX_BITS, VERSION, Table, check_columns, format_names
+from distsms.data.formats.table_schema import MAX_BITS, VERSION, Column, Table, check_columns, format_names
 from distsms.data.labels import Label
 from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+
+MOST_REFUSED = 5
+"""A message describes at most this many columns that are refused."""
 
 
 class TableReader:
@@ -41,10 +45,10 @@ class TableReader:
         self.options, self.warnings = options, Counter[str]()
         with comm.fail_together():
             version = VERSION if options.table is None else options.table.version
-            decimal = options.decimal if options.table is None else options.table.decimal
+            marks: Any = options.split_names(()) if options.table is None else options.table
             self.files: Any = paths
             if not isinstance(paths, arrow.FrameFile):
-                self.files = arrow.open_files(paths, version, decimal)
+                self.files = arrow.open_files(paths, version, marks.decimal, marks.thousands)
             given = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.label_map = options.label_map
@@ -111,12 +115,13 @@ class TableReader:
         comm.root_first(lambda: Sample(1).merge(Sample(1)))  # compiles a kernel
         with comm.fail_together():
             self._check_options(names)
-        whole, classes = self._surveyed([*names], options.columns.as_text, [options.label], comm)
+        as_text = {name: how for name, how in options.columns.as_text.items() if name in names}
+        whole, classes = self._surveyed([*names], as_text, [options.label], comm)
         if again := whole.uncounted():
             whole.texts |= self._surveyed(again, {name: () for name in again}, [], comm)[0].texts
         with comm.fail_together():
             self.label_map = self._meaning(classes.texts[options.label])
-            found = [decide(name, whole, options.columns, files, name in options.keep) for name in names]
+            found = self._decided(names, whole)
             self.reports = [report for _, report in found]
             encoded = tuple(column for column, _ in found if column is not None)
             if not encoded:
@@ -127,7 +132,21 @@ class TableReader:
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
         dropped += [report.name for column, report in found if column is None]
-        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), decimal=options.decimal)
+        marks = options.decimal, options.thousands
+        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), VERSION, *marks)
+
+    def _decided(self, names: Sequence[str], whole: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
+        """Return how each column is used. Raises InputError on all columns that need a word from the user."""
+        found, refused = [], []
+        for name in names:
+            try:
+                found.append(decide(name, whole, self.options.columns, self.files, name in self.options.keep))
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            more = f". {len(refused) - MOST_REFUSED} more columns are refused" if len(refused) > MOST_REFUSED else ""
+            raise InputError(". ".join(refused[:MOST_REFUSED]) + more)
+        return found
 
     def _surveyed(
         self, names: list[str], as_text: dict[str, Any], label: list[str], comm: Communicator
@@ -151,7 +170,7 @@ class TableReader:
         asked = self.options.columns
         there, seen = set(names), set[str]()
         for name in asked.named:
-            if name not in there:
+            if name not in there and not (name == self.options.time and name in asked.dates):
                 what = "is not a feature" if name in self.files.names else "is not there"
                 raise InputError(
                     f"{self.files.paths[0]}: column {name!r} of --categorical, --numeric, --date or --hash {what}; "
@@ -227,8 +246,22 @@ class TableReader:
         return columns.as_text(found).to_pylist()
 
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
-        options = self.options
-        return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, partial(self._refuse, batch))
+        options, fail = self.options, partial(self._refuse, batch)
+        if options.time is None or (form := self._time_form(options.time)) is None:
+            return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, fail)
+        strings = batch.metadata[options.time]
+        found, valid = columns.as_microseconds(columns.as_strings_column(strings), form)
+        if not valid.all():
+            row = int(valid.argmin())
+            fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}")
+        others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail)
+        return others._replace(times=found / 1e6, kinds=frozenset({row_metadata.DATES}))
+
+    def _time_form(self, name: str) -> str | None:
+        """Return how the times are written; None for numbers, ISO 8601, and dates that are not strings."""
+        known = {column.name: column.format for column in self.table.columns}
+        form = self.options.columns.dates.get(name) or known.get(name)
+        return form if form and self.files.is_text(name) else None
 
     def _fail(self, batch: arrow.Batch, row: int, name: str, found: Any, problem: str) -> NoReturn:
         self._refuse(batch, name, int(row), f"found {found[int(row)].as_py()!r:.40}: {problem}")
@@ -237,4 +270,7 @@ class TableReader:
         self._fail(batch, row, name, batch.columns[name], problem)
 
     def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
+        if problem.endswith(row_metadata.NO_TIME) and (strings := batch.metadata.get(name)) and strings[row]:
+            form = shlex.quote(f"{name}:{columns.guess_form([strings[row], *strings])}")
+            problem += f"; dates that are written in another way need their form, as in --date {form}"
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")

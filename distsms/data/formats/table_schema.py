@@ -31,6 +31,8 @@ VERSION = 2
 NUMBER, CATEGORY, DATE, HASH = "number", "category", "date", "hash"
 KINDS = (NUMBER, CATEGORY, DATE, HASH)
 MAX_BITS = 28
+THOUSANDS = (".", ",", "'", " ")
+"""The marks that may separate groups of three digits; " " and "'" also stand for their typographic forms."""
 WEEKDAYS = tuple(calendar.day_abbr)
 DATE_PARTS = {"month": tuple(map(str, range(1, 13))), "weekday": WEEKDAYS, "hour": tuple(map(str, range(24)))}
 """The parts of a date that have a feature for each value, and the names of these values."""
@@ -192,7 +194,9 @@ class Table:
         The version of the rules by which cells are read. From version 2 on, space around the strings of Parquet files
         is cut off, and the same strings count as missing there as in CSV.
     decimal : str
-        The decimal mark of the numbers in CSV: "," also reads points.
+        The decimal mark of numbers that are written as strings: "," also reads points.
+    thousands : str
+        The mark between thousands in such numbers, one of `THOUSANDS`; "" if there is none.
     """
 
     columns: tuple[Column, ...]
@@ -201,6 +205,7 @@ class Table:
     dropped: tuple[str, ...] = ()
     version: int = VERSION
     decimal: str = "."
+    thousands: str = ""
 
     @cached_property
     def feature_starts(self) -> list[int]:
@@ -249,7 +254,8 @@ class Table:
         record: dict[str, Any] = {"version": self.version} if self.version > 1 else {}
         record |= {"columns": [column.as_json() for column in self.columns], "label": self.label, "id": self.id}
         record |= {"dropped": list(self.dropped)} if self.dropped else {}
-        return record | ({"decimal": self.decimal} if self.decimal != "." else {})
+        record |= {"decimal": self.decimal} if self.decimal != "." else {}
+        return record | ({"thousands": self.thousands} if self.thousands else {})
 
     @classmethod
     def from_json(cls, record: Any) -> Table:
@@ -261,7 +267,10 @@ class Table:
             raise ValueError(f"the encoding of the table has version {version!r:.20}; update distsms")
         columns = tuple(map(Column.from_json, record["columns"]))
         dropped = tuple(map(str, record.get("dropped", ())))
-        return cls(columns, record["label"], record["id"], dropped, version, str(record.get("decimal", ".")))
+        marks = str(record.get("decimal", ".")), str(record.get("thousands", ""))
+        if marks[1] not in ("", *THOUSANDS):
+            raise ValueError(f"the mark between thousands is {marks[1]!r:.20}")
+        return cls(columns, record["label"], record["id"], dropped, version, *marks)
 
 
 def check_same_features(ours: Table, theirs: Table, where: object, ignore_new: bool) -> None:
@@ -321,13 +330,16 @@ def check_columns(
     present, known = set(there), {*wanted, *optional}
     if missing := [name for name in wanted if name not in present]:
         source = f"{first} has" if first else "the training data had"
-        raise InputError(f"{path}: has no column {missing[0]!r}, which {source}; it has {format_names(there)}")
+        named = f"column {missing[0]!r}" if len(missing) == 1 else f"columns {format_names(missing)}"
+        raise InputError(f"{path}: has no {named}, which {source}; it has {format_names(there)}")
     new = [name for name in there if name not in known]
     if new and not ignore_new:
         again = "" if first else ", or make the training data again with it"
-        advice = f"Remove it from the file{again}" if ignore_new is None else "--ignore-new-features leaves it out"
+        it, again = ("it", again) if len(new) == 1 else ("them", again.replace("with it", "with them"))
+        advice = f"Remove {it} from the file{again}" if ignore_new is None else f"--ignore-new-features leaves {it} out"
         lacking = f"{first} does not have" if first else "the training data did not have"
-        raise InputError(f"{path}: has the column {new[0]!r}, which {lacking}. {advice}")
+        named = f"column {new[0]!r}" if len(new) == 1 else f"columns {format_names(new)}"
+        raise InputError(f"{path}: has the {named}, which {lacking}. {advice}")
 
 
 def format_names(names: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from distsms.cli.columns import WIDTH, format_columns
 from distsms.data.convert import convert
-from distsms.data.formats import arrow, text_files
+from distsms.data.formats import arrow, columns, text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.rows import concatenate
@@ -190,7 +191,7 @@ def test_what_columns_are_taken_for(tmp_path):
         ),
         (["2024-05-31", "2024-02-30"], {}, r"a\.csv:3: .*found '2024-02-30': there is no such date"),
         (['"1,5"', '"2,75"'], {}, r"a\.csv:2: .*'1,5': looks like a number with a comma: --decimal ,"),
-        (['"1,500"', '"2,750"'], {}, "a comma between thousands must be removed"),
+        (['"1,500"', '"2,750"'], {}, "--thousands , as a mark between thousands"),
         (["a", "b"], {"numeric": ("x",)}, "found 'a': --numeric: this is no number"),
         (["a", "b"], {"dates": {"x": "%d.%m.%Y"}}, r"found 'a': there is no such date; .*%d\.%m\.%Y"),
         (["a", "b"], {"dates": {"x": "dd"}}, "a form is written as"),
@@ -324,11 +325,36 @@ def test_codes_are_known_by_their_names(tmp_path):
     rng = np.random.default_rng(1)
     codes = ["customer_id", "id_branch", "zipCode", "plz", "product code", "customerId"]
     amounts = ["paid", "grid", "idle", "age"]
-    shown, _ = reports_of(tmp_path, {name: rng.integers(1, 300, 900) for name in codes + amounts})
+    shown, _ = reports_of(tmp_path, {name: rng.poisson(50, 900) for name in codes + amounts})
     assert [report.name for report in shown if any("look like codes" in note for note in report.notes)] == codes
     text = format_columns(shown)
     assert text.count("look like codes") == 1 and text.count("number ?") == len(codes)
     assert "--categorical COLUMN or --drop COLUMN" in " ".join(text.split())
+
+
+@pytest.mark.serial
+def test_numbers_that_are_spread_evenly_look_like_codes(tmp_path):
+    rng = np.random.default_rng(2)
+    n = 9000
+    codes = {
+        "commune": rng.integers(1, 195, n),
+        "a": rng.integers(1, 2001, n),
+        "b": 10 * rng.integers(1000, 2000, n),
+        "c": rng.choice(rng.integers(10**9, 10**10, 6000), n),
+    }
+    amounts = {
+        "age": rng.integers(18, 90, n),
+        "year": rng.integers(1850, 2020, n),
+        "euros": rng.lognormal(7, 1, n).round(),
+        "count": rng.poisson(200, n),
+        "large": 1000 * rng.lognormal(7, 0.6, n).round(),
+        "percent": rng.integers(0, 101, n),
+        "brightness": rng.integers(0, 256, n),
+        "weight": rng.integers(0, 3000, n) / 10,
+    }
+    shown, _ = reports_of(tmp_path, codes | amounts)
+    assert {report.name for report in shown if any("look like codes" in note for note in report.notes)} == set(codes)
+    assert {report.name for report in shown if report.features} == {*codes, *amounts}
 
 
 @pytest.mark.serial
@@ -380,3 +406,45 @@ def test_missing_labels_are_counted(tmp_path):
     (tmp_path / "m.csv").write_text("x,y\n" + "".join(f"{k},{label[k]}\n" for k in range(120)))
     with pytest.raises(InputError, match=r"m\.csv:4: .*in 40 of 120 rows in all.*dropna\(subset=\['y'\]\)"):
         convert([tmp_path / "m.csv"], tmp_path / "e", ALONE, label="y")
+
+
+@pytest.mark.parametrize(
+    "texts, form",
+    [
+        (["01.01.2024 00:07", "31.01.2024 12:30"], "%d.%m.%Y %H:%M"),
+        (["01.01.2024"], "%d.%m.%Y"),
+        (["01/02/2024 10:00:05", "01/31/2024 11:00:00"], "%m/%d/%Y %H:%M:%S"),
+        (["31/01/24"], "%d/%m/%y"),
+        (["2024/01/31 10:00"], "%Y/%m/%d %H:%M"),
+        (["31-Jan-2024"], "%d-%b-%Y"),
+        (["01/31/2024 10:00 PM"], "%m/%d/%Y %I:%M %p"),
+        (["31 January 2024"], "%d %B %Y"),
+    ],
+)
+def test_the_form_of_dates_is_guessed(texts, form):
+    assert columns.guess_form(texts) == form
+
+
+def times_of(manifest):
+    return np.concatenate([h5py.File(f"{manifest.directory}/{shard.file}")["times"][:] for shard in manifest.shards])
+
+
+GERMAN = [f"{1 + k:02d}.{1 + k % 12:02d}.2024 {k % 24:02d}:07" for k in range(28)]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("keep", [(), ("when",)])
+def test_times_may_be_written_in_any_form(comm, shared_dir, ending, keep):
+    frame = pandas.DataFrame({"when": GERMAN, "x": np.arange(28.0) % 5, "y": np.arange(28) % 2})
+    path = shared_dir / f"t{ending}"
+    on_root(comm, lambda: frame.to_csv(path, index=False) if ending == ".csv" else frame.to_parquet(path))
+    form = "%d.%m.%Y %H:%M"
+    with pytest.raises(InputError, match=f"--date 'when:{form}'"):
+        convert([path], shared_dir / "d", comm, label="y", time="when")
+    asked = ColumnOptions(dates={"when": form})
+    made = convert([path], shared_dir / "d", comm, label="y", time="when", keep=keep, columns=asked)
+    expected = pandas.to_datetime(frame.when, format=form).astype("datetime64[s]").astype(np.int64)
+    np.testing.assert_array_equal(times_of(made), expected)
+    assert ("when (years since 2000)" in made.table.feature_names) == bool(keep)
+    convert([path], shared_dir / "e", comm, like=shared_dir / "d", time="when", columns=asked)
+    np.testing.assert_array_equal(times_of(read_manifest(shared_dir / "e")), expected)
