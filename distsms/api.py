@@ -54,9 +54,9 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.selection import rocarea_check
 from distsms.training.fit import TrainingObserver, fit
-from distsms.training.hints import describe_test
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.trained_model import TrainedModel
 
 Path: TypeAlias = str | os.PathLike[str]
 Data: TypeAlias = Path | tuple[Any, ArrayLike]
@@ -170,7 +170,8 @@ def train(
     -----
     ModelWarning
         On the root (`ColumnWarning`, once), if columns of a table were left out or look odd; `info["columns"]` lists
-        all columns. If the model ranks no better than chance, or a quick ROCArea model is clearly better. For tables
+        all columns. If the model ranks no better than chance on its training rows or on rows that it has not seen (test
+        rows of a table, folds of ``lam="auto"``), or a quick ROCArea model is clearly better. For tables
         also if a column tells the outcome, or if the model is far better on its training rows than on test rows.
 
     Examples
@@ -181,26 +182,34 @@ def train(
     'proved'
     """
     comm = as_communicator(comm)
+    how: dict[str, Any] = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted}
+    how |= {"memory": memory, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
+    how |= {"trace": trace, "measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
     if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
-        rest: dict[str, Any] = {
-            "ordering": ordering,
-            "step": step,
-            "watch": watch,
-            "stop_wanted": stop_wanted,
-            "memory": memory,
-        }
-        rest |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume, "trace": trace}
-        lam = "auto" if lam is None and not resume else lam
-        rest |= {"measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
-        return _train_table(data, comm, shards, (split, split_by, seed), {"label": label, **settings}, rest)
-    if label is not None or split is not None or shards is not None:
+        how["lam"] = "auto" if lam is None and not resume else lam
+        made = _train_table(data, comm, shards, (split, split_by, seed), {"label": label, **settings}, how)
+    elif label is not None or split is not None or shards is not None:
         raise InputError("label, split and shards are for tables: DataFrames, CSV or Parquet", everywhere=True)
+    else:
+        _, made = _train_rows(data, comm, settings, **how)
+    if comm.is_root:
+        for warning in made.info["warnings"]:
+            warnings.warn(warning, ModelWarning, stacklevel=2)
+    return made
+
+
+def _train_rows(
+    data: Data, comm: Communicator, settings: dict[str, Any], *, lam: float | str | None, **how: Any
+) -> tuple[TrainedModel, Model]:
+    """Train on a data set or on rows in memory; `lam` and `how` are arguments of `train`. **Collective.**"""
+    measure, start, checkpoint, resume = (how[name] for name in ("measure", "start", "checkpoint", "resume"))
+    every, stop_wanted = how["checkpoint_every"], how["stop_wanted"]
     options = "solver_options" if settings.get("solver_options") else ""
     solver, _ = choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
     with comm.fail_together():
-        if checkpoint is None and (resume or checkpoint_every is not None):
+        if checkpoint is None and (resume or every is not None):
             raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
-        every = 300.0 if checkpoint_every is None and checkpoint is not None else checkpoint_every
+        every = 300.0 if every is None and checkpoint is not None else every
         lam_now = 1e-4 if lam in (None, "auto") else lam
         chosen = settings_for(measure, solver, lam=lam_now, checkpoint_every=every, **settings)
         begin = model.load(start) if isinstance(start, str | os.PathLike) else start
@@ -213,23 +222,23 @@ def train(
         rows = in_memory.block(*data, comm)
         fingerprint = None if checkpoint is None else in_memory.fingerprint(data[0], rows.labels, rows.first_row, comm)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
-    how = begin, name, ordering, step, fingerprint
+    layout = how["ordering"], how["step"]
     automatic = None
     if lam == "auto":
         from distsms.selection.auto_lambda import choose_lambda
 
-        automatic = choose_lambda(rows, measure, comm, chosen, bias, ordering, step, stop_wanted=stop_wanted)
+        automatic = choose_lambda(rows, measure, comm, chosen, how["bias"], *layout, stop_wanted=stop_wanted)
         chosen = replace(chosen, lam=automatic.lam)
-    task = TrainingTask(rows, Measure.parse(measure), chosen, bias, *how)
-    conduct = RunOptions(memory, checkpoint, resume, trace, stop_wanted, check=rocarea_check.check if check else None)
-    trained = fit(task, comm, conduct, _Watching(watch))
-    if comm.is_root:
-        for warning in trained.warnings():
-            warnings.warn(warning, ModelWarning, stacklevel=2)
+    task = TrainingTask(rows, Measure.parse(measure), chosen, how["bias"], begin, name, *layout, fingerprint)
+    check = rocarea_check.check if how["check"] else None
+    conduct = RunOptions(how["memory"], checkpoint, resume, how["trace"], stop_wanted, check=check)
+    trained = fit(task, comm, conduct, _Watching(how["watch"]))
+    if automatic:
+        trained.unseen, trained.automatic = automatic.chance, True
     made = trained.to_model(comm)
     if automatic is not None:
         made.info["auto_lambda"] = automatic.as_json()
-    return made
+    return trained, made
 
 
 def _train_table(
@@ -250,20 +259,16 @@ def _train_table(
         if conduct["checkpoint"] is not None and shards is None:
             raise InputError("a run with a checkpoint needs its shards again when it is resumed; give shards=FOLDER")
     with frames.as_data_sets(data, comm, shards, *split, reading) as sets:
-        found = train(sets[0].directory, comm.mpi_comm, **conduct, **settings)
+        trained, found = _train_rows(sets[0].directory, comm, settings, **conduct)
         found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
         found.info["columns"], odd = frames.describe_columns(sets[0].columns or ())
         if odd and comm.is_root:
             warnings.warn(odd, ColumnWarning, stacklevel=3)
         if len(sets) == 2:
             scores, labels = scoring.score([found], sets[1].directory, comm).counted_scores()
-            how, info = Measure.parse(conduct["measure"]), found.info
-            info["test"] = headline_measures(how, scores, labels, found.threshold, comm)
-            about = info["training"], info["test"], info["data"], labels, "auto_lambda" in info, not info["warnings"]
-            if warning := describe_test(*about, comm):
-                info["warnings"].append(warning)
-                if comm.is_root:
-                    warnings.warn(warning, ModelWarning, stacklevel=3)
+            measures = headline_measures(trained.task.measure, scores, labels, found.threshold, comm)
+            area = trained.judge_test(scores, labels, comm)
+            found.info.update(trained.findings(), test=measures, test_rows=area.as_json())
     return found
 
 

@@ -101,7 +101,7 @@ def display_name(name: str) -> str:
 
 
 def check_chooser(name: str) -> str:
-    """Return the name if held-out rows can be measured by it, so that it can choose a lambda.
+    """Return the name, not an alias, if held-out rows can be measured by it, so that it can choose a lambda.
 
     Raises
     ------
@@ -118,4 +118,4 @@ def check_chooser(name: str) -> str:
             Measure.parse(name)
         except InputError:
             raise InputError(f"no measure called {name!r} can choose; there are {CHOOSERS}") from None
-    return name
+    return ALIASES.get(name, name)

@@ -308,8 +308,8 @@ def _conclude(
     measure = identity["measure"]
     results = method_results.evaluate_methods(store, store.fits(), rows, measure, select)
     how = f"Settings are chosen by {display_name(select)} on the other folds." if select else ""
-    sentences = [*baseline_text.sentences(results, measure), *filter(None, [how]), *notes]
-    say(f"\n{baseline_text.table(results, measure)}\n")
+    sentences = [*baseline_text.sentences(results, measure, select), *filter(None, [how]), *notes]
+    say(f"\n{baseline_text.table(results, select or measure)}\n")
     for sentence in sentences:
         say(f"warning   {rest}" if (rest := sentence.removeprefix("Warning: ")) != sentence else sentence)
     store.describe(

@@ -65,9 +65,11 @@ def conclude(
             say(f"  note      {note}")
         say(f"  model     {folder.path / MODEL}")
         on_model = list[str]()
-        if chance := path_text.why_chance(points, chosen):
+        unseen = choosing.why_chance(points)
+        if chance := path_text.why_chance(points, chosen) or unseen:
             codes.append(EXIT_VACUOUS)
-            on_model.append(f"This model ranks no better than chance: {chance}.")
+            where = " on rows that it has not seen" if chance == unseen else ""
+            on_model.append(f"This model ranks no better than chance{where}: {chance}.")
         if compared and (better := compared.warning(by, bool(chance))):
             on_model.append(better)
         found_of_it = {"path": origin, "vacuous": bool(chance), "warnings": on_model}

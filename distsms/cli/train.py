@@ -256,6 +256,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
     observer.close()
+    if chosen:
+        trained.unseen, trained.automatic = chosen.chance, True
     result, saved = trained.result, trained.to_model(comm)
     if chosen:
         saved.info["auto_lambda"] = chosen.as_json()
@@ -275,12 +277,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
                 test = scoring.score(judged, args.test, comm, inputs.InputOptions(args.ignore_new_features))
             scores, labels = test.counted_scores()
             on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm)
-            trained.judge_test(on_test, labels, chosen is not None, comm)
+            area = trained.judge_test(scores, labels, comm)
             if quick:
                 trained.compare(test, test_name, comm)
             saved.info.update(trained.findings())
-        saved.info["test"] = on_test
+        saved.info.update(test=on_test, test_rows=area.as_json())
         say(f"  test      {text.describe_measures(on_test)}" + ("" if args.shown else f"   ({test_name})"))
+        say(f"            {text.describe_area(area)}")
     for warning in trained.warnings():
         say.warn(warning, "red" if trained.vacuous else "yellow")
     usage = trained.usage(comm)

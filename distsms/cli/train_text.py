@@ -22,6 +22,7 @@ from distsms.parallel.vectors import Vectors
 from distsms.training.fit import TrainingObserver
 from distsms.training.plan import Layout, Plan
 from distsms.training.task import TrainingTask
+from distsms.training.verdict import AreaOnTest
 from distsms.utils.formatting import format_objective
 from distsms.utils.typing import Floats
 
@@ -57,9 +58,10 @@ def describe_task(
         lines.append(f"warning   {warning}")
     if task.measure.k not in (None, manifest.n_pos):
         lines.append(
-            f"warning   K is not n+ = {manifest.n_pos}, the number of positive rows: then a shift of all scores lowers"
-            " the risk without a change of their order, and a model may be useless although its gap is proved. Compare"
-            " it with a prbep model by `distsms evaluate --k`" + ("; train without --bias" if bias else "")
+            f"warning   K differs from the number of positive rows, {manifest.n_pos}. Then training can lower its risk"
+            " by adding the same number to all scores, which changes nothing in their order, and the model may be"
+            " useless although its gap is proved. Compare it with models for rocarea and prbep by `distsms evaluate"
+            " --k K`" + ("; train without --bias" if bias else "")
         )
     return lines
 
@@ -136,6 +138,14 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
 def describe_measures(measures: dict[str, float]) -> str:
     """Return what `headline_measures` computed, in one line."""
     return "   ".join(f"{SHOWN.get(name, name)} {value:.6f}" for name, value in measures.items())
+
+
+def describe_area(area: AreaOnTest) -> str:
+    """Return how sure the ROCArea on the test rows is, and on how many rows of each class it was measured."""
+    rows = f"{area.n_pos} positive and {area.n_neg} negative rows"
+    if area.rocarea.why:
+        return rows
+    return f"{rows}; ROCArea {area.rocarea.low:.3f} to {area.rocarea.high:.3f} (95 %)"
 
 
 def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, whole: bool) -> str:

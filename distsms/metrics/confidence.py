@@ -60,7 +60,7 @@ simulations did not show the intervals to be reliable.
 """
 
 MODEL = "this model on new rows"
-METHOD = "the method, trained on new rows, on new rows"
+METHOD = "the method, if it is trained on new rows and measured on other new rows"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distsms.errors import InputError
-from distsms.measures import SHOWN
+from distsms.measures import SHOWN, display_name
 from distsms.metrics.confidence import LEVEL, METHOD
 from distsms.report import html, plots
 from distsms.report.html import Html, element
@@ -35,6 +35,7 @@ class BaselineResult(NamedTuple):
     problem: Mapping[str, Any]  # data, measure and folds, as baseline.json has them
     methods: Sequence[MethodResult]
     sentences: Sequence[str]  # the conclusions
+    select: str  # the measure that chose the settings
 
 
 def read_path(folder: Path, fingerprint: str | None) -> PathResult:
@@ -71,7 +72,10 @@ def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
     content = store.read("problem", "methods", "sentences")
     _require_same_data(folder, content["problem"], fingerprint)
     methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
-    return BaselineResult(content["problem"], methods, [str(sentence) for sentence in content["sentences"]])
+    select = content.get("select", content["problem"]["measure"])
+    if not all(select in method.intervals for method in methods):  # a baseline of an earlier version
+        select = content["problem"]["measure"]
+    return BaselineResult(content["problem"], methods, [str(sentence) for sentence in content["sentences"]], select)
 
 
 def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
@@ -118,8 +122,8 @@ def baseline_section(result: BaselineResult | None, drawings: list[Drawing]) -> 
     """
     if result is None:
         return ""
-    measure = result.problem["measure"]
-    name, intervals = SHOWN[measure], {method.method: method.intervals[measure] for method in result.methods}
+    measure = result.select
+    name, intervals = display_name(measure), {method.method: method.intervals[measure] for method in result.methods}
     differences = {
         method.method: method.differences[measure] for method in result.methods if measure in method.differences
     }

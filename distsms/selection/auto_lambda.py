@@ -53,6 +53,8 @@ class LambdaChoice(NamedTuple):
         The seconds that the choice took, including those for reading the sample.
     reason : str
         One sentence that says why.
+    chance : str
+        Why a model will rank no better than chance on rows that it has not seen, if the folds show this; else "".
     """
 
     lam: float
@@ -60,6 +62,7 @@ class LambdaChoice(NamedTuple):
     rows: int
     seconds: float
     reason: str
+    chance: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as a model file has them."""
@@ -133,8 +136,8 @@ def choose_lambda(
     rows = sum(counts)
     n_folds = number_of_folds(*counts)
 
-    def chosen(lam: float, means: list[Mean], reason: str) -> LambdaChoice:
-        return LambdaChoice(lam, means, rows, time.perf_counter() - begun, reason)
+    def chosen(lam: float, means: list[Mean], reason: str, chance: str = "") -> LambdaChoice:
+        return LambdaChoice(lam, means, rows, time.perf_counter() - begun, reason, chance)
 
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
@@ -153,17 +156,20 @@ def choose_lambda(
     means = choice.means(found.points, by_measure)
     if not means:
         return chosen(DEFAULT, [], "the default, since the choice was stopped" if found.stopped else too_few)
-    tried = f"{len(means)} lambdas from {means[-1].lam:g} to {means[0].lam:g}"
+    tried = choice.describe_lambdas(means)
     both = moderate_choice(found.points, by_measure)
+    chance = choice.why_chance(found.points)
     if both is None:
-        return chosen(DEFAULT, means, f"the default, since none of {tried} gives a model that is better than w = 0")
+        why = chance or f"none of {tried} makes J clearly smaller than at w = 0"
+        return chosen(DEFAULT, means, f"the default, since {why}", chance)
     (best, taken), name = both, display_name(by_measure)
-    where = f"on {n_folds} held-out folds (by {by}) of {rows} rows"
+    in_time = isinstance(data, Manifest) and data.time is not None
+    where = f"on {n_folds} held-out folds (by {by}{', not by time' if in_time else ''}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
     if taken != best:
-        comparison = f"not clearly worse than the best of {tried}, {best.mean:.4f} at {best.lam:g}"
-        reason = f"{name} {taken.mean:.4f} {where}, {comparison}"
-    return chosen(taken.lam, means, reason)
+        comparison = f"of {tried}, {best.lam:g} has the best, {best.mean:.4f}, which is not clearly better"
+        reason = f"mean {name} {taken.mean:.4f} {where}; {comparison}"
+    return chosen(taken.lam, means, f"{reason}. But {chance}" if chance else reason, chance)
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:

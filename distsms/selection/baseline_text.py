@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distsms.measures import SHOWN
+from distsms.measures import SHOWN, display_name
 from distsms.metrics.confidence import LEVEL, METHOD, Interval
 from distsms.selection.competitors import METHODS
 from distsms.selection.method_results import BEST, MethodResult
@@ -21,15 +21,21 @@ TRAINED = {
 CHANCE = "the interval contains 0, so this may be chance"
 
 
-def header(measure: str) -> list[str]:
-    """Return the header of the table; `cells` returns its rows."""
-    return ["method", *[f"{name} [%]" for name in SHOWN.values()], f"distsms ahead by, {SHOWN[measure]}", "lambda", "s"]
+def shown(select: str) -> list[str]:
+    """Return the measures that are shown: that which chose the settings first, then the others of `SHOWN`."""
+    return list(SHOWN) if select in SHOWN else [select, *SHOWN]
 
 
-def cells(result: MethodResult, measure: str) -> list[str]:
+def header(select: str) -> list[str]:
+    """Return the header of the table; `cells` returns its rows. `select` is the measure that chose the settings."""
+    names = [f"{display_name(name)} [%]" for name in shown(select)]
+    return ["method", *names, f"distsms ahead by, {display_name(select)}", "lambda", "s"]
+
+
+def cells(result: MethodResult, select: str) -> list[str]:
     """Return the row of a method, with measures in per cent."""
-    values = [_with_limits(result.intervals[name], ".2f") for name in SHOWN]
-    difference = result.differences.get(measure)
+    values = [_with_limits(result.intervals[name], ".2f") for name in shown(select)]
+    difference = result.differences.get(select)
     ahead = _with_limits(difference, "+.3f") if difference else ""
     return [result.method, *values, ahead, describe_setting(result), f"{result.seconds:.1f}"]
 
@@ -52,55 +58,76 @@ def describe_setting(result: MethodResult) -> str:
     return (f"{most:g}" if METHODS[result.method].linear else f"best of {most:g}") + "*" * result.at_end
 
 
-def table(results: Sequence[MethodResult], measure: str) -> str:
-    """Return the table, with a row for each method."""
-    return formatting.format_table(header(measure), [cells(result, measure) for result in results])
+def table(results: Sequence[MethodResult], select: str) -> str:
+    """Return the table, with a row for each method. `select` is the measure that chose the settings."""
+    return formatting.format_table(header(select), [cells(result, select) for result in results])
 
 
-def sentences(results: Sequence[MethodResult], measure: str) -> list[str]:
-    """Return sentences on whether direct optimization pays, on trees, and on how to read the table."""
-    name, lines = SHOWN[measure], []
+def sentences(results: Sequence[MethodResult], measure: str, select: str | None = None) -> list[str]:
+    """Return sentences on whether direct optimization pays, on trees, and on how to read the table.
+
+    `measure` was trained for, and `select` chose the settings; by default they are the same.
+    """
+    select, lines = select or measure, []
+    name = display_name(select)
     for result in sorted(results, key=lambda result: result.method != BEST):
         if result.method == BEST:
-            lines.append(_compare_with_linear(result, result.differences[measure], name))
-            lines.append(f"What distsms trains for {name} is itself {TRAINED[measure]}.")
-            lines += [_by_other_measure(result.differences[other], other) for other in SHOWN if other != measure]
+            lines.append(_compare_with_linear(result, select))
+            lines.append(f"What distsms trains for {SHOWN[measure]} is itself {TRAINED[measure]}.")
+            others = [other for other in SHOWN if other != select]
+            lines += [_by_other_measure(result.differences[other], other, measure) for other in others]
         elif result.differences and not METHODS[result.method].linear:
-            lines.append(_compare_with_trees(result, result.differences[measure], name))
+            lines.append(_compare_with_trees(result, result.differences[select], name))
     if lines and not any(not METHODS[result.method].linear for result in results if result.method != BEST):
         lines.append("A model that is not linear may be ahead of all of these; --methods with trees shows it.")
     if any(result.at_end for result in results):
         lines.append("* The lambda of most folds is at an end of the grid; there may be a better one beyond it.")
     lines += [f"{result.method}: {result.notes}." for result in results if result.notes and result.method != BEST]
     lines.append(
-        f"Intervals of {100 * LEVEL:g} % are of {METHOD}: they show how much a value would change with other training "
-        "rows and other rows to evaluate on. Each interval stands for its own row of the table; do not compare methods "
-        "by whether their intervals overlap."
+        f"The intervals ({100 * LEVEL:g} %) are of {METHOD}: they show how much a value would change. Each interval "
+        "stands for its own row of the table; do not compare methods by whether their intervals overlap."
     )
     return lines
 
 
-def _compare_with_linear(best: MethodResult, difference: Interval, name: str) -> str:
+def _compare_with_linear(best: MethodResult, select: str) -> str:
+    difference, name = best.differences[select], display_name(select)
     if difference.why:
         return f"No verdict on whether direct optimization pays: {difference.why}."
     other = "the best of the other linear models, chosen for each fold by the other folds"
     chosen = f"The models chosen, with their numbers of folds: {best.notes}."
     lead = _describe_lead(difference, other, name)
     if difference.low > 0:
-        return f"Direct optimization is {lead}. {chosen}"
+        return f"Direct optimization is {lead}. {_doubts(best, select, '')}{chosen}"
     if difference.high < 0:
         return f"Direct optimization does not pay here: it is {lead}. {chosen}"
-    return f"Direct optimization is {lead}; {CHANCE}. Take either. {chosen}"
+    return f"Direct optimization is {lead}; {CHANCE}. {_doubts(best, select, 'Take either. ')}{chosen}"
 
 
-def _by_other_measure(difference: Interval, other: str) -> str:
-    """Return a sentence that compares the same models by the other measure, by which they were not chosen."""
-    name, option = SHOWN[other], f"--measure {other} compares models that are trained and chosen for it"
+def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
+    """Return what to take if distsms is not behind by `select`, but perhaps by another measure of the table."""
+    others = {display_name(name): best.differences[name] for name in SHOWN if name != select}
+    behind = " and ".join(name for name, difference in others.items() if difference.high < 0)
+    ahead = " and ".join(name for name, difference in others.items() if difference.low > 0)
+    if behind:
+        return f"But it is clearly behind by {behind}; take the other model if that is what counts for you. "
+    if ahead and otherwise:
+        return f"It is clearly ahead by {ahead}, so take distsms if that counts for you. "
+    return otherwise
+
+
+def _by_other_measure(difference: Interval, other: str, measure: str) -> str:
+    """Return a sentence that compares the same models by another measure, by which they were not chosen."""
+    name = SHOWN[other]
+    if other == measure:
+        option = "These models were trained, but not chosen for it"
+    else:
+        option = f"--measure {other} compares models that are trained and chosen for it"
     if difference.why:
         return f"By {name}, there is no verdict on these models: {difference.why}. {option}."
     doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
     lead = _describe_lead(difference, "the best other ones", name)
-    return f"By the other measure, these linear models of distsms are {lead}{doubt}. {option}."
+    return f"By {name}, these linear models of distsms are {lead}{doubt}. {option}."
 
 
 def _compare_with_trees(trees: MethodResult, difference: Interval, name: str) -> str:

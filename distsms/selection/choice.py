@@ -12,6 +12,7 @@ from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.selection.folds import best_on_other_folds
 from distsms.selection.path import Point
+from distsms.training.verdict import ERRORS
 
 DECADES = 4
 """At each end, a grid is extended by at most this many powers of ten."""
@@ -122,6 +123,34 @@ def chooser(trained: str, select: str | None) -> str:
     return select or ("accuracy" if trained == "error-rate" else trained)
 
 
+def is_chance(area: Mean, errors: float = 1.0) -> bool:
+    """Return whether a mean ROCArea of held-out folds is at most so many standard errors above 0.5, which is chance."""
+    return area.mean - errors * area.error <= 0.5
+
+
+def why_chance(points: Sequence[Point]) -> str:
+    """Return why no lambda gives a model that ranks rows better than chance, by the held-out folds; else "".
+
+    It is so if no mean ROCArea is more than two standard errors above 0.5, and if the interval of `expected` does not
+    show that the ROCArea is above 0.5 either: the spread of a few folds that differ, such as folds by groups, is large.
+    """
+    areas = means(points, "rocarea")
+    if not areas or not all(is_chance(area, ERRORS) for area in areas):
+        return ""
+    if (interval := expected(points, "rocarea")) and interval.low > 0.5:
+        return ""
+    best = max(areas, key=lambda area: area.mean)
+    useless = f"none of {describe_lambdas(areas)} gives a model that ranks held-out rows better than chance"
+    return f"{useless} (the best mean ROCArea is {best.mean:.3f}, with a standard error of {best.error:.2g})"
+
+
+def describe_lambdas(curve: Sequence[Mean]) -> str:
+    """Return how many lambdas were tried, and from which to which."""
+    if len(curve) == 1:
+        return f"1 lambda, {curve[0].lam:g},"
+    return f"{len(curve)} lambdas from {curve[-1].lam:g} to {curve[0].lam:g}"
+
+
 def faults(points: Sequence[Point]) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
@@ -143,7 +172,7 @@ def faults(points: Sequence[Point]) -> dict[float, str]:
         elif not with_all and all(result["vacuous"] or result.get("idle") for result in of_models):
             reasons[lam] = "no better than w = 0"
     for mean in means(points, "rocarea"):
-        if mean.mean - mean.error <= 0.5:
+        if is_chance(mean):
             reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")
     return reasons
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class MethodResult(NamedTuple):
     at_end: bool  # whether most of them are at an end of the grid of lambdas
     seconds: float  # of all its fits
     notes: str  # remarks on its fits; for `BEST`, which methods were chosen on how many folds
-    intervals: dict[str, Interval]  # of "rocarea" and "prbep"
+    intervals: dict[str, Interval]  # of "rocarea", "prbep" and the measure that chose the settings, by name
     differences: dict[str, Interval]  # distsms minus this method, with the same keys; empty for distsms
 
     def as_json(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ METHOD_RESULT: Fields = {
     "method": lambda value: isinstance(value, str),
     "chosen": lambda value: isinstance(value, list),
     "seconds": is_number,
-    "sure": lambda value: isinstance(value, dict) and set(value) == set(RANKING),
+    "sure": lambda value: isinstance(value, dict) and set(value) >= set(RANKING),
     "less": lambda value: isinstance(value, dict),
 }
 
@@ -112,7 +113,21 @@ def evaluate_methods(
         return chooser_value(by, store.scores(fit), rows.y[rows.folds.judged(fit.fold)], np.nan, ALONE)
 
     by_method = {name: own for name in METHODS if (own := complete(fits, name, folds))}
-    ours = _FoldScores(store, choose(by_method[OURS], value), rows) if OURS in by_method else None
+    our_fits = choose(by_method[OURS], value) if OURS in by_method else []
+    ours = _FoldScores(store, our_fits, rows) if our_fits else None
+
+    def measured(scores: _FoldScores, chosen: Sequence[Fit]) -> tuple[dict[str, Interval], dict[str, Interval]]:
+        """Return the intervals of a method, and those of its differences from distsms."""
+        intervals, differences = scores.intervals(), scores.differences(ours)
+        if by not in RANKING:  # of other measures, the spread of the folds is known
+            values = np.array([value(fit) for fit in chosen])
+            intervals[by] = confidence.folds_interval(values.tolist(), LEVEL)
+            if differences:
+                ahead = np.array([value(fit) for fit in our_fits]) - values
+                why = confidence.too_few([np.count_nonzero(rows.y[rows.fold > 0] == sign) for sign in (1, -1)])
+                differences[by] = replace(confidence.folds_interval(ahead.tolist(), LEVEL), why=why)
+        return intervals, differences
+
     results = []
     for name, own in by_method.items():
         chosen = choose(own, value)
@@ -122,7 +137,7 @@ def evaluate_methods(
         at_end = METHODS[name].linear and ends[0] < ends[1] and 2 * sum(s in ends for s in settings) > folds
         notes = ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in own.values() if fit.note))
         seconds = sum(fit.seconds for fit in own.values())
-        intervals = scores.intervals(), scores.differences(ours)
+        intervals = measured(scores, chosen)
         results.append(MethodResult(name, settings, at_end, seconds, notes, *intervals))
     others = {
         ((name, setting), fold): fit
@@ -135,7 +150,7 @@ def evaluate_methods(
         scores, settings = _FoldScores(store, chosen, rows), [fit.setting for fit in chosen]
         counts = _counts(fit.method for fit in chosen)
         notes = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
-        intervals = scores.intervals(), scores.differences(ours)
+        intervals = measured(scores, chosen)
         results.append(MethodResult(BEST, settings, False, 0.0, notes, *intervals))
     return results
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from distsms.measures import SHOWN, Measure
 from distsms.metrics.confidence import Interval
 from distsms.optim.result import Result, Status
@@ -19,6 +21,9 @@ this condition one in forty checks of equal models would find one.
 """
 
 
+COMPARE = "and compare its model with logistic regression (distsms baseline)."
+
+
 def is_clear(gain: Interval, *values: float) -> bool:
     """Return whether a measure is clearly better, for the interval of the difference and both values. Local."""
     return bool(gain.low > 0 and gain.value >= CLEARLY_BETTER * max(values))
@@ -27,8 +32,7 @@ def is_clear(gain: Interval, *values: float) -> bool:
 def largest_lambda(settings: Settings, result: Result) -> float:
     """Return a lambda such that, for this and every larger lambda, J(0) is within the wanted gap of min J. Local.
 
-    The lower bound that the run proved implies this. The result is 0 if J(0) equals that bound up to rounding: then
-    this is true of every lambda.
+    The lower bound that the run proved implies this.
 
     Notes
     -----
@@ -36,9 +40,7 @@ def largest_lambda(settings: Settings, result: Result) -> float:
     (lambda' / lambda) w has at lambda a J that is lower than J(0) by at least (lambda' / lambda) f(lambda'), because R
     is convex. So f(lambda') <= (lambda / lambda') f(lambda). And f(lambda) is at most J(0) minus the lower bound.
     """
-    gain = result.J_at_zero - result.lower_bound
-    if not gain > 1e-8 * result.J_at_zero:  # a gain this small may come from rounding alone
-        return 0.0
+    gain = max(result.J_at_zero - result.lower_bound, 1e-8 * result.J_at_zero)  # a smaller one may be rounding alone
     return settings.lam * min(1.0, gain / settings.target(result.J_at_zero))
 
 
@@ -64,18 +66,32 @@ def describe_chance(
         said.append("The run ended without a proof: allow it more evaluations or time, or take a larger lambda.")
     elif measure.k not in (None, n_pos):
         said.append(
-            f"K is not the number of positive rows, {n_pos}, so a shift of all scores lowers the risk without any "
-            "change of their order."
+            f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
+            "number to all scores, which changes nothing in their order."
         )
-    elif not below:
-        said.append("By the proof, w = 0 has the smallest risk at every lambda.")
     elif measure.family == "rocarea":
-        said.append(f"Take a lambda below {below:.1g}, or ask for a smaller gap.")
+        said.append(f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}.")
     elif result.idle:
-        said.append(f"By the proof, w = 0 is within the gap asked for at every lambda above {below:.1g}.")
+        lam = f"{float(f'{below:.1g}'):g}"
+        said.append(f"At every lambda above {lam}, training for this measure ends with such a model.")
     if measure.family in ("error-rate", "f-beta") and not bias:
-        said.append("Without a bias, a row is called positive if its score is at least 0.")
+        said.append("Train with --bias: without it, a row is called positive if its score is at least 0.")
     return " ".join(said)
+
+
+def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: bool) -> str:
+    """Return sentences on a model that ranks no better than chance on rows that it has not seen. Local.
+
+    `why` says how this is known, `training` has the measures on the training rows, and `automatic` says whether lambda
+    was chosen by cross-validation.
+    """
+    said = f"This model ranks no better than chance on rows that it has not seen: {why}."
+    if training is not None:
+        said += (
+            f" What it has learned is the noise of its training rows, where its ROCArea is {training['rocarea']:.3f}."
+        )
+    other = "Another lambda will hardly help" if automatic else "--lambda auto may find a better lambda"
+    return f"{said} {other}; other columns or more rows may."
 
 
 def describe_idleness(result: Result) -> str:
@@ -106,7 +122,7 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
     """
     contest = None if check is None else check.contest
     if check is None or contest is None:
-        return "Use the measure rocarea instead." if chance and asked.family != "rocarea" else ""
+        return f"Use the measure rocarea instead, {COMPARE}" if chance and asked.family != "rocarea" else ""
     if chance and not contest.useful:
         return (
             f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "
@@ -123,7 +139,7 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
         if chance or not worse
         else "This model ranks clearly worse than a quick ROCArea model, which has"
     )
-    instead = f"Use the measure rocarea with lambda {check.lam:g} instead."
+    instead = f"Use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
     return f"{begin} {' and '.join(found)}, on {contest.on}. {instead}"
 
 

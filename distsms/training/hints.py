@@ -13,7 +13,8 @@ from distsms.data.formats.table_schema import Table
 from distsms.data.shards.dataset import DataBlock
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
+from distsms.training.verdict import AreaOnTest
+from distsms.utils.typing import Floats
 
 SUSPICIOUS, LEAK, PERFECT = 0.98, 0.995, 0.9995
 """If a model's ROCArea on its training rows is above SUSPICIOUS, its columns are looked at one by one. A column whose
@@ -22,7 +23,9 @@ own ROCArea is above LEAK is named. A ROCArea above PERFECT is printed as 1.000.
 MOST_COLUMNS, MOST_WEIGHTS = 20, 2**22
 """The most columns that are looked at, and the most weights of theirs that are held at a time."""
 CLEAR, ERRORS = 0.05, 2.0
-"""Overfitting is clear if ROCArea is lower on test rows by more than CLEAR, and by more than ERRORS standard errors."""
+"""Overfitting is clear if ROCArea is lower on test rows by more than CLEAR, and by more than what chance explains:
+ERRORS standard errors on the training rows, and half the interval on the test rows.
+"""
 
 
 class LeakingColumn(NamedTuple):
@@ -85,46 +88,40 @@ def describe_leaks(leaks: list[LeakingColumn]) -> str:
 
 
 def describe_test(
-    training: Mapping[str, float],
-    test: Mapping[str, float],
-    data: Mapping[str, Any],
-    labels: Labels,
-    chosen: bool,
-    check_perfect: bool,
-    comm: Communicator,
+    training: Mapping[str, float], test: AreaOnTest, data: Mapping[str, Any], lam: float, check_perfect: bool
 ) -> str:
-    """Return a warning if the measures on test rows are too good, or far below those of the training rows; else "".
+    """Return a warning if ROCArea on test rows is too good, unclear, or far below that of the training rows; else "".
 
-    **Collective.**
+    Local.
 
     Parameters
     ----------
-    training, test : mapping
-        The measures on training and test rows, by name.
+    training : mapping
+        The measures on training rows, by name.
+    test : AreaOnTest
+        The ROCArea on test rows.
     data : mapping
         What is known of the training rows, with n_pos and n_neg.
-    labels : ndarray of shape (n_local,)
-        The labels of the test rows on this rank.
-    chosen : bool
-        Whether lambda was chosen by cross-validation: then another lambda does not help.
+    lam : float
+        The lambda of the training.
     check_perfect : bool
         Whether a ROCArea of 1 is suspicious: in tables, unless a warning has named the reason.
-    comm : Communicator
-        The ranks.
     """
-    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
-    area, own = test["rocarea"], training["rocarea"]
+    area, own = test.rocarea.value, training["rocarea"]
     if area > PERFECT and check_perfect:
         return (
             f"ROCArea on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
             "known before the outcome is, and that test rows are no copies of training rows."
         )
-    smallest = min(data["n_pos"], data["n_neg"]), min(n_pos, n_neg)
-    error = math.sqrt(sum(value * (1 - value) / max(n, 1) for value, n in zip((own, area), smallest, strict=True)))
-    if chosen or not own - area > max(CLEAR, ERRORS * error):
-        return ""
-    return (
-        f"ROCArea is {own:.3f} on the training rows, but {area:.3f} on the test rows, and chance does not explain the "
-        "difference: the model has learned its training rows by heart, or the test rows are of another kind. A larger "
-        "lambda helps against learning by heart; --lambda auto chooses one."
+    error = math.sqrt(own * (1 - own) / max(min(data["n_pos"], data["n_neg"]), 1))
+    unclear = test.why_unknown()
+    half = (test.rocarea.high - test.rocarea.low) / 2
+    if not own - area > max(CLEAR, math.hypot(ERRORS * error, half)):
+        return unclear
+    clear = (
+        f"ROCArea is {own:.3f} on the training rows ({data['n_pos']} positive), but {area:.3f} on the test rows "
+        f"({test.n_pos} positive), and chance does not explain the difference: the model has learned its training rows "
+        f"by heart, or the test rows are of another kind. Fewer features help against learning by heart (--drop, "
+        f"--min-count), and so does a lambda larger than {lam:g}."
     )
+    return f"{clear} {unclear}".rstrip()

@@ -16,11 +16,12 @@ from distsms.metrics.differences import JudgedRows
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
-from distsms.training.advice import advise, describe_chance, describe_idleness
+from distsms.training.advice import advise, describe_chance, describe_idleness, describe_unseen
 from distsms.training.hints import LeakingColumn, describe_leaks, describe_test
 from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
 from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.verdict import AreaOnTest, area_on_test
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
@@ -58,6 +59,11 @@ class TrainedModel:
         Columns of a table that rank the training rows almost perfectly by themselves.
     on_test : str
         A warning about the measures on test rows, from `judge_test`.
+    unseen : str
+        Why the model ranks no better than chance on rows that it has not seen, as folds or test rows showed; "" if
+        nothing shows it.
+    automatic : bool
+        Whether lambda was chosen by cross-validation.
     """
 
     task: TrainingTask
@@ -77,11 +83,13 @@ class TrainedModel:
     evaluations: int
     leaks: list[LeakingColumn]
     on_test: str = ""
+    unseen: str = ""
+    automatic: bool = False
 
     @property
     def vacuous(self) -> bool:
         """Whether the model ranks no better than chance."""
-        return bool(self.chance)
+        return bool(self.chance or self.unseen)
 
     @property
     def exit_code(self) -> int:
@@ -95,6 +103,9 @@ class TrainedModel:
         if not self.vacuous:
             texts = describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test
             return [text for text in texts if text]
+        if self.unseen and (self.automatic or not self.chance):
+            said = describe_unseen(self.unseen, self.training, self.automatic)
+            return [f"{said} {advice}".rstrip(), *filter(None, [describe_leaks(self.leaks)])]
         n_pos = 0 if self.data is None else self.data["n_pos"]
         said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos)
         return [f"{said} {advice}".rstrip()]
@@ -122,15 +133,19 @@ class TrainedModel:
         judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold))
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
 
-    def judge_test(self, measures: dict[str, float], labels: Labels, chosen: bool, comm: Communicator) -> None:
-        """Find out whether the measures on test rows (labels: (n_local,)) need a warning. **Collective.**
+    def judge_test(self, scores: Floats, labels: Labels, comm: Communicator) -> AreaOnTest:
+        """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**
 
-        `chosen` says whether lambda was chosen by cross-validation.
+        `scores` and `labels` are those of the test rows on this rank, (n_local,).
         """
         manifest = self.task.manifest
         check_perfect = manifest is not None and manifest.table is not None and not self.leaks
         assert self.training is not None and self.data is not None
-        self.on_test = describe_test(self.training, measures, self.data, labels, chosen, check_perfect, comm)
+        area = area_on_test(scores, labels, comm)
+        if area.enough:  # then the test rows say more than the folds of the training rows
+            self.unseen = area.why_chance()
+        self.on_test = describe_test(self.training, area, self.data, self.task.settings.lam, check_perfect)
+        return area
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""

@@ -290,8 +290,10 @@ def test_a_useless_model_ends_with_exit_code_8(tmp_path):
     common = ["train", tmp_path / "rare", "--measure", "prbep", "--output", model]
     for ranks in (None, 3):
         code, out, err = finish(start(*common, "--test", tmp_path / "test", "--quiet", ranks=ranks))
-        assert code == 8 and not out and said in err and f"on {tmp_path}/test. Use the measure rocarea" in err
+        assert code == 8 and not out and said in err and "Use the measure rocarea" in err
         told = run_json("info", model)
+        in_time = not told["rocarea_check"]["why"]  # on a busy machine the ROCArea model may not be ready in time
+        assert (f"on {tmp_path}/test. Use the measure rocarea" in err) == in_time
         assert told["vacuous"] and told["status"] == "proved" and told["exit_code"] == 8 and said in told["warnings"][0]
     assert said in " ".join(run(*common, "--no-check", code=8).split())
     assert "rocarea_check" not in run_json("info", model)

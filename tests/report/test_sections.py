@@ -155,7 +155,7 @@ def test_path_and_baseline(folds):
         MethodResult(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")
     ]
     path_result = selection_sections.PathResult(problem, points, "best")
-    baseline_result = selection_sections.BaselineResult(problem, found, [EVIL])
+    baseline_result = selection_sections.BaselineResult(problem, found, [EVIL], "rocarea")
     text, drawn = sections.compose(replace(report_data([1, -1, 1, -1]), path=path_result, baseline=baseline_result))
     page = Reader(text)
     assert "<script" not in text and EVIL in page.words

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import sparse
+from scipy import sparse, stats
 from sklearn.metrics import roc_auc_score
 
 from distsms.data.shards import dataset
@@ -363,3 +363,48 @@ def test_too_few_positives_give_no_verdict(folder):
     (first, *_) = baseline_text.sentences(found, "rocarea")
     assert first.startswith("No verdict on whether direct optimization pays: 9 positive rows are too few")
     assert all(one.intervals[name].low < one.intervals[name].high for one in found for name in one.intervals)
+
+
+def test_the_measure_that_selects_is_shown_and_compared(folder):
+    """Oracle: precision@5 of each fold by sorting, and SciPy's t interval with the enlarged variance."""
+    these, select = rows(n=240, folds=4), "precision@5"
+    run(these, first_round([OURS, "logistic"], [1e-1], 4, 4), "rocarea", SETTINGS, folder.keep)
+    ours, other, best = evaluate_methods(folder, folder.fits(), these, "rocarea", select)
+    values = {}
+    for fit in folder.fits():
+        order = np.argsort(-folder.scores(fit), kind="stable")[:5]
+        values[fit.method, fit.fold] = np.mean(these.y[these.fold == fit.fold][order] > 0)
+    precision = {method: np.array([values[method, fold] for fold in range(1, 5)]) for method in (OURS, "logistic")}
+    for result in (ours, other):
+        assert result.intervals[select].value == pytest.approx(precision[result.method].mean())
+    ahead = precision[OURS] - precision["logistic"]
+    half = stats.t.ppf(0.975, 3) * ahead.std(ddof=1) * np.sqrt(1 / 4 + 1 / 3)
+    for result in (other, best):
+        found = result.differences[select]
+        assert (found.value, found.low, found.high) == pytest.approx(
+            (ahead.mean(), ahead.mean() - half, ahead.mean() + half)
+        )
+        assert set(result.intervals) == {"rocarea", "prbep", select}
+    assert f"{select} [%]" in baseline_text.table([ours, other, best], select)
+    assert MethodResult.from_json(other.as_json(), "there").differences[select].high == other.differences[select].high
+    first, known, *more = baseline_text.sentences([ours, other, best], "rocarea", select)
+    assert "points of precision@5 (interval" in first and "What distsms trains for ROCArea is itself" in known
+    assert more[0].startswith("By ROCArea, ") and more[1].startswith("By PRBEP, ")
+
+
+@pytest.mark.parametrize(
+    ("prbep", "said"),
+    [
+        (
+            (-0.1, -0.2, -0.05),
+            "But it is clearly behind by PRBEP; take the other model if that is what counts for you.",
+        ),
+        ((0.1, 0.05, 0.2), "It is clearly ahead by PRBEP, so take distsms if that counts for you."),
+        ((0.0, -0.1, 0.1), "Take either."),
+    ],
+)
+def test_take_either_is_not_said_where_another_measure_is_clear(prbep, said):
+    best = method_result(BEST, 0.88, (-0.01, -0.05, 0.03))
+    best = best._replace(differences=best.differences | {"prbep": Interval(prbep[0], 0.1, *prbep[1:], "DeLong", p=0.5)})
+    first, *_ = baseline_text.sentences([method_result(OURS, 0.9), best], "rocarea")
+    assert said in first and ("Take either" in first) == (said == "Take either.")

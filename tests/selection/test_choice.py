@@ -12,7 +12,7 @@ from distsms.errors import InputError
 from distsms.measures import check_chooser
 from distsms.metrics import confidence
 from distsms.selection import path_text
-from distsms.selection.choice import DECADES, Mean, choose, chooser, expected, extension, faults, means
+from distsms.selection.choice import DECADES, Mean, choose, chooser, expected, extension, faults, means, why_chance
 from distsms.selection.path import Point
 from distsms.utils import formatting
 
@@ -91,9 +91,9 @@ def test_measures_that_choose():
         assert check_chooser(name) == name
     with pytest.raises(InputError, match="choose by accuracy"):
         check_chooser("error-rate")
+    with pytest.raises(InputError, match="no measure called 'gain' can choose"):
+        check_chooser("gain")
     assert check_chooser("auc") == "rocarea"
-    with pytest.raises(InputError, match="no measure called 'lift' can choose"):
-        check_chooser("lift")
     assert chooser("error-rate", None) == "accuracy"
     assert chooser("prbep", None) == "prbep" and chooser("prbep", "f1") == "f1"
 
@@ -242,3 +242,12 @@ def test_words_on_a_choice_that_says_nothing():
         assert ("smaller lambdas may" in path_text.nothing("rocarea", points)) == vacuous
         better = Point(1e-9, 0, {"vacuous": False}, 0.0, {}, None)
         assert not path_text.nothing("prbep", [*points, better])
+
+
+@pytest.mark.parametrize("lams", [[0.1], [1.0, 0.1, 0.01]])
+def test_no_lambda_ranks_held_out_rows_better_than_chance(lams):
+    """The means have a standard error of 0.01."""
+    why = why_chance([*points_of(lambda lam: 0.519, lams)])
+    assert ("3 lambdas from 0.01 to 1" if len(lams) > 1 else "1 lambda, 0.1,") in why and "0.519" in why
+    assert not why_chance([*points_of(lambda lam: 0.519 if lam < 0.1 else 0.521, lams)])
+    assert not why_chance([])

@@ -16,7 +16,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection import rocarea_check
 from distsms.selection.auto_lambda import choose_lambda
 from distsms.selection.rocarea_check import Checker
-from distsms.training.advice import advise
+from distsms.training.advice import COMPARE, advise
 from distsms.training.fit import fit
 from distsms.training.quick_check import Contest, QuickCheck
 from distsms.training.solver_choice import settings_for
@@ -95,7 +95,7 @@ def test_columns_that_say_nothing_get_another_advice(comm):
 def test_without_a_check_nothing_more_is_trained(comm):
     X, y = rare(n=1000)
     trained = train(comm, X, y, "prbep", check=False)
-    assert trained.check is None and trained.warnings()[0].endswith("Use the measure rocarea instead.")
+    assert trained.check is None and trained.warnings()[0].endswith(f"Use the measure rocarea instead, {COMPARE}")
     cut = train(comm, X, y, "prbep", check=False, max_evaluations=1)
     assert cut.exit_code == EXIT_LIMIT and "allow it more" in cut.warnings()[0]
 
@@ -157,7 +157,7 @@ def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
     contest = trained.check.contest
     assert contest.ours["rocarea"] == 0.5 and contest.theirs["rocarea"] > 0.8 and contest.measure == "prbep"
     assert trained.warnings()[0].endswith(
-        f"on {folder}/test. Use the measure rocarea with lambda {trained.check.lam:g} instead."
+        f"on {folder}/test. Use the measure rocarea with lambda {trained.check.lam:g} instead, {COMPARE}"
     )
 
 

@@ -8,10 +8,12 @@ import pytest
 
 import distsms
 from distsms import cli
-from distsms.errors import ModelWarning
+from distsms.errors import EXIT_VACUOUS, ModelWarning
 from distsms.inference import model
+from distsms.metrics.confidence import Interval
 from distsms.parallel.communicator import Communicator
 from distsms.training.hints import describe_test
+from distsms.training.verdict import AreaOnTest
 
 HOW = {"label": "y", "solver": "lbfgs", "lam": 1e-2, "split": (0.7, 0.3)}
 
@@ -38,38 +40,134 @@ def test_a_column_that_tells_the_outcome_is_named(comm, kind):
     assert "Column refund alone ranks" in warning and warning.endswith("--drop refund")
 
 
+def noise(n=1000, positive=0.2, p=60):
+    """Columns that say nothing about the label."""
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame(rng.normal(size=(n, p)), columns=[f"x{k}" for k in range(p)])
+    return frame.assign(y=(rng.random(n) < positive).astype(int))
+
+
+def run_train(frame, folder, *words):
+    """Run `distsms train` on a table; return the exit code and the information of the model."""
+    frame.to_csv(folder / "a.csv", index=False)
+    words = ["train", str(folder / "a.csv"), "--label", "y", "--solver", "lbfgs", *words]
+    args = cli.parse([*words, "--output", str(folder / "m.h5")])
+    code = args.run(args, Communicator())
+    return code, model.load(folder / "m.h5").info
+
+
 @pytest.mark.serial
-def test_overfitting_is_told_with_both_numbers(tmp_path, capsys):
-    rows(600, 150).to_csv(tmp_path / "a.csv", index=False)
-    words = ["train", str(tmp_path / "a.csv"), "--label", "y", "--solver", "lbfgs", "--output", str(tmp_path / "m.h5")]
-    told = []
-    for lam in ("1e-4", "auto"):
-        args = cli.parse([*words, "--lambda", lam])
-        assert args.run(args, Communicator()) == 0
-        told.append("learned its training rows by heart" in " ".join(capsys.readouterr().out.split()))
-        info = model.load(tmp_path / "m.h5").info
-        assert bool(info["warnings"]) == told[-1]
-        if lam == "1e-4":
-            assert info["training"]["rocarea"] > info["test"]["rocarea"] + 0.05
-            assert all(f"{info[where]['rocarea']:.3f}" in info["warnings"][0] for where in ("training", "test"))
-    assert told == [True, False]
-    assert "learned its training rows" in (tmp_path / "m.html").read_text() or not told[-1]
+@pytest.mark.parametrize("lam", ["1e-4", "auto"])
+def test_overfitting_is_told_with_both_numbers(tmp_path, capsys, lam):
+    code, info = run_train(rows(900, 200), tmp_path, "--lambda", lam, "--split", "0.6,0.4")
+    assert code == 0 and not info["vacuous"]
+    said = " ".join(capsys.readouterr().out.split())
+    (warning,) = info["warnings"]
+    assert warning in said and "learned its training rows by heart" in warning and "--drop" in warning
+    assert info["training"]["rocarea"] > info["test"]["rocarea"] + 0.05
+    assert all(f"{info[where]['rocarea']:.3f}" in warning for where in ("training", "test"))
+    rows_of = info["test_rows"]
+    assert f"{rows_of['n_pos']} positive and {rows_of['n_neg']} negative rows" in said
+    assert rows_of["rocarea_low"] < info["test"]["rocarea"] < rows_of["rocarea_high"]
+    assert "learned its training rows" in (tmp_path / "m.html").read_text()
+
+
+@pytest.mark.serial
+def test_a_model_of_noise_ends_with_exit_code_8(tmp_path, capsys):
+    """The columns are many, so that the training rows are ranked much better than chance."""
+    for lam in ("auto", "1e-3"):
+        code, info = run_train(noise(), tmp_path, "--lambda", lam)
+        said = " ".join(capsys.readouterr().out.split())
+        assert code == info["exit_code"] == EXIT_VACUOUS and info["vacuous"] and info["status"] == "proved"
+        (warning,) = info["warnings"]
+        assert "no better than chance on rows that it has not seen: its ROCArea on the test rows (" in warning
+        assert warning in said and info["training"]["rocarea"] > 0.6
+        assert ("--lambda auto may" in warning) == (lam != "auto")
+        assert ("none of" in said) == ("ranks held-out rows better than chance" in said) == (lam == "auto")
+        assert "on rows that it has not seen" in (tmp_path / "m.html").read_text()
+
+
+@pytest.mark.serial
+def test_few_test_rows_do_not_tell_and_the_folds_do(tmp_path):
+    few = noise(400, 0.1)
+    code, info = run_train(few, tmp_path, "--lambda", "1e-3")
+    (warning,) = info["warnings"]
+    assert code == 0 and not info["vacuous"]
+    assert f"too few positive rows ({info['test_rows']['n_pos']}) to tell" in warning
+    code, info = run_train(noise(), tmp_path, "--split", "0.95,0.05")
+    assert code == EXIT_VACUOUS and info["vacuous"] and "none of" in info["warnings"][0]
+
+
+@pytest.mark.serial
+def test_a_path_on_noise_ends_with_exit_code_8(tmp_path, capsys):
+    noise().to_csv(tmp_path / "a.csv", index=False)
+    for words in (
+        ["shard", str(tmp_path / "a.csv"), str(tmp_path / "data"), "--label", "y"],
+        [
+            "path",
+            str(tmp_path / "data"),
+            "--solver",
+            "lbfgs",
+            "--lambdas",
+            "1e-1:1e-3",
+            "--output",
+            str(tmp_path / "p"),
+        ],
+    ):
+        args = cli.parse(words)
+        code = args.run(args, Communicator())
+    info = model.load(tmp_path / "p/model.h5").info
+    (warning,) = info["warnings"]
+    assert code == EXIT_VACUOUS and info["vacuous"] and "on rows that it has not seen: none of 3 lambdas" in warning
+    assert warning in " ".join(capsys.readouterr().out.split())
+
+
+def test_noise_warns_in_python_on_any_number_of_ranks(comm):
+    frame, y = noise(), noise().y.to_numpy()
+    mine = slice(*(len(frame) * rank // comm.size for rank in (comm.rank, comm.rank + 1)))
+    with pytest.warns(ModelWarning, match="on rows that it has not seen") if comm.is_root else np.errstate():
+        found = distsms.train(frame[mine], comm.mpi_comm, label="y", solver="lbfgs", split=(0.7, 0.3))
+    assert found.info["vacuous"] and len(found.info["warnings"]) == 1
+    X = frame.drop(columns="y").to_numpy()
+    with pytest.warns(ModelWarning, match="none of") if comm.is_root else np.errstate():
+        found = distsms.train((X[mine], y[mine]), comm.mpi_comm, lam="auto", solver="lbfgs")
+    assert found.info["vacuous"] and found.info["exit_code"] == EXIT_VACUOUS
+
+
+def area(value, error, n_pos, n_neg=10**6):
+    return AreaOnTest(Interval(value, error, value - 2 * error, value + 2 * error, "DeLong"), n_pos, n_neg)
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    ("own", "area", "n", "chosen", "tells"),
+    ("own", "value", "n", "said"),
     [
-        (0.9, 0.8, 1000, False, True),
-        (0.9, 0.8, 1000, True, False),
-        (0.9, 0.8, 10, False, False),
-        (0.9, 0.87, 10**6, False, False),
-        (0.8, 0.9, 1000, False, False),
-        (1.0, 1.0, 1000, True, True),
+        (0.9, 0.8, 1000, "by heart"),
+        (0.991, 0.388, 4, "by heart"),
+        (1.0, 0.886, 2, "too few positive rows (2)"),
+        (0.9, 0.8, 10, ""),
+        (0.9, 0.87, 10**6, ""),
+        (0.8, 0.9, 1000, ""),
+        (1.0, 1.0, 1000, "hardly ever"),
     ],
 )
-def test_only_clear_differences_are_told(own, area, n, chosen, tells):
-    labels = np.repeat([1, -1], [n, 2 * n]).astype(np.int8)
-    data = {"n_pos": n, "n_neg": 3 * n}
-    found = describe_test({"rocarea": own}, {"rocarea": area}, data, labels, chosen, True, Communicator())
-    assert bool(found) == tells
+def test_only_clear_differences_are_told(own, value, n, said):
+    test = area(value, np.sqrt(value * (1 - value) / n), n)
+    found = describe_test({"rocarea": own}, test, {"n_pos": 3 * n, "n_neg": 10**6}, 0.1, True)
+    assert said in found and bool(found) == bool(said)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("test", "chance", "unknown"),
+    [
+        (area(0.55, 0.03, 100), True, False),
+        (area(0.57, 0.03, 100), False, False),
+        (area(0.45, 0.01, 30, 29), False, True),
+        (area(0.9, 0.1, 3), False, False),
+        (area(0.6, np.nan, 1), False, True),
+        (area(0.5, 0.0, 50), True, False),
+    ],
+)
+def test_enough_test_rows_decide_and_few_do_not(test, chance, unknown):
+    assert (bool(test.why_chance()), bool(test.why_unknown())) == (chance, unknown)
