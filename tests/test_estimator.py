@@ -172,7 +172,7 @@ def test_what_is_proved_is_on_record_and_what_is_not_warns():
 @pytest.mark.parametrize(
     "settings, told",
     [
-        ({"measure": "auc"}, "no measure is called 'auc'"),
+        ({"measure": "area"}, "no measure is called 'area'"),
         ({"solver": "sgd"}, "no solver is called"),
         ({"measure": "f1", "solver": "lbfgs"}, "no smoothed risk"),
         ({"lam": -1.0}, "lam is -1"),

@@ -226,7 +226,7 @@ def test_names():
     assert (Measure.parse("precision@7").k, Measure.parse("f1").k) == (7, None)
     for bad in (
         "",
-        "auc",
+        "area",
         "f",
         "f0",
         "f.",
