@@ -227,7 +227,7 @@ class CsvFiles:
 
 
 class ParquetFiles:
-    """Parquet files with the same columns, in any order. `declared` are numbers that the file calls categories."""
+    """Parquet files with the same columns, in any order. `declared` are columns that the file calls categories."""
 
     compressed = True
 
@@ -325,12 +325,11 @@ def batch_of(
 
 
 def _declared(schema: Any) -> set[str]:
-    """Return the columns of whole numbers that were categories in pandas, which Parquet has as plain numbers."""
+    """Return the columns that were categories in pandas, which Parquet has as plain numbers or strings."""
     try:
-        told = [
+        return {
             column["name"] for column in schema.pandas_metadata["columns"] if column["pandas_type"] == "categorical"
-        ]
-        return {field.name for field in schema if pa.types.is_integer(field.type) and field.name in told}
+        }
     except (LookupError, TypeError, ValueError):  # there is no such record, or a strange one
         return set()
 

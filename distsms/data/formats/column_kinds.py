@@ -109,7 +109,8 @@ def _number(
             digits = len(f"{low:.0f}") if low >= 100 and not _are_years(low, high) else 0
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
             if (
-                _CODE_NAME.search(_HUMP.sub("_", name))
+                name in survey.padded
+                or _CODE_NAME.search(_HUMP.sub("_", name))
                 or (few and same_length and 20 * report.values <= count)
                 or _is_even(numbers, place, report.values)
             ):

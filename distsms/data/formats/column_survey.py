@@ -203,6 +203,7 @@ class TableSurvey:
         self.numbers = NumberSurvey(len(self.names))
         self.texts = {name: TextSurvey(*how) for name, how in as_text.items()}
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
+        self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
 
     def add(self, batch: arrow.Batch, fail: Fail) -> None:
         """Include a batch. `fail` raises InputError for infinite numbers."""
@@ -217,6 +218,8 @@ class TableSurvey:
                 self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position)
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
+        if len(self.names) < arrow.WIDE:  # each column takes time
+            self.padded |= {name for name in numeric - self.padded if columns.is_padded(batch.columns[name])}
 
     def _add_marks(self, name: str, marks: Mapping[str, set[bool]]) -> None:
         for mark, answers in marks.items():
@@ -229,6 +232,7 @@ class TableSurvey:
             self.texts.setdefault(name, TextSurvey()).merge(survey)
         for name, marks in other.marks.items():
             self._add_marks(name, marks)
+        self.padded |= other.padded
 
     def uncounted(self) -> list[str]:
         """Return the columns with strings whose numbers were not kept, since they came before any string."""

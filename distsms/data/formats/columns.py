@@ -161,6 +161,11 @@ def marked(text: Any) -> dict[str, set[bool]]:
     return found
 
 
+def is_padded(column: Any) -> bool:
+    """Whether a column of strings has a whole number with a leading zero, as codes have; False for other columns."""
+    return is_text(column) and bool(pc.any(pc.match_substring_regex(column, "^0[0-9]+$")).as_py())
+
+
 def is_text(column: Any) -> bool:
     """Whether a column of a batch holds strings."""
     return pa.types.is_string(column.type)

@@ -462,8 +462,21 @@ def test_one_word_among_numbers_is_refused_and_named(comm, shared_dir):
 def test_integer_categories_of_pandas_are_categories(comm, shared_dir):
     frame = pd.DataFrame({"store": [7, 12, 7, 30] * 30, "x": np.sqrt(np.arange(120.0)), "y": [0, 1] * 60})
     frame["store"] = frame["store"].astype("category")
+    frame["code"] = pd.Series(["0910", "0030"] * 60, dtype="category")
     on_root(comm, lambda: frame.to_parquet(shared_dir / "a.parquet"))
     made = convert([shared_dir / "a.parquet"], shared_dir / "a", comm, label="y")
-    assert sorted(made.table.feature_names[:3]) == ["store=12", "store=30", "store=7"]
+    expected = ["code=30", "code=910", "store=12", "store=30", "store=7", "x"]
+    assert sorted(made.table.feature_names) == expected
     how = ColumnOptions(numeric=("store",))
-    assert convert([shared_dir / "a.parquet"], shared_dir / "b", comm, label="y", columns=how).table.p == 2
+    made = convert([shared_dir / "a.parquet"], shared_dir / "b", comm, label="y", columns=how)
+    assert {"store", "x"} < set(made.table.feature_names)
+
+
+def test_numbers_with_leading_zeros_look_like_codes(comm, shared_dir):
+    rows = "".join(f"{k % 40:04d},{k % 40},{k % 7 / 8},{k % 2}\n" for k in range(400))
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text("branch,day,share,y\n" + rows))
+    shown = []
+    convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y", show_columns=shown.extend)
+    if comm.is_root:
+        assert [bool(report.notes) for report in shown] == [True, False, False]
+        assert "look like codes" in shown[0].notes[0] and "--categorical branch" in shown[0].notes[0]
