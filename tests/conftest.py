@@ -43,6 +43,18 @@ def wide_terminal() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_session_folder() -> Iterator[None]:
+    """A folder of its own for what Open MPI keeps while a program runs.
+
+    It removes the parents of its folder as it ends, perhaps just when another worker's program makes its own there.
+    """
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="mpi-") as directory:
+        for name in ("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"):
+            patch.setenv(name, directory)
+        yield
+
+
 @pytest.fixture(scope="session")
 def comm() -> Communicator:
     """All ranks of this run."""

@@ -43,7 +43,7 @@ def importers(library):
         ("numcodecs", {"data/shards/storage.py"}),
         (
             "pyarrow",
-            {"data/formats/arrow.py", "data/formats/columns.py", "data/formats/frame.py", "inference/parquet.py"},
+            {"data/formats/arrow.py", "data/formats/columns.py", "data/frames.py", "inference/parquet.py"},
         ),
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
         ("sklearn", {"estimator.py", "selection/competitors.py"}),

@@ -24,14 +24,34 @@ NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder t
 
 
 def is_frame(data: Any) -> bool:
-    """Return whether data are a table in memory, such as a DataFrame. Local; loads pyarrow only if they may be one."""
-    if isinstance(data, str | os.PathLike | tuple | list) or not (
-        hasattr(data, "columns") or hasattr(data, "to_arrow")
-    ):
+    """Return whether data are a table in memory, of pandas, polars or pyarrow. Local; may load pyarrow."""
+    if hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc")):
+        return True
+    if not hasattr(data, "columns"):
         return False
-    from distsms.data.formats import frame as frame_format
+    import pyarrow as pa
 
-    return frame_format.is_frame(data)
+    return isinstance(data, pa.Table)
+
+
+def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
+    """Write a table in memory as a Parquet file, without the index that a DataFrame of pandas has. Local.
+
+    Raises InputError if a column holds what Parquet has no type for, or if two columns have the same name.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as arrow_parquet
+
+    try:
+        if hasattr(frame, "to_arrow"):
+            frame = frame.to_arrow()
+        elif not isinstance(frame, pa.Table):
+            frame = pa.Table.from_pandas(frame, preserve_index=False)
+        arrow_parquet.write_table(frame, path)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(
+            f"the table cannot be read: {error}; convert the column to numbers or to strings, or rename it"
+        ) from error
 
 
 def on_several_hosts(comm: Communicator) -> bool:
@@ -99,11 +119,9 @@ def folder_of_all(comm: Communicator) -> Iterator[Path]:
 @contextlib.contextmanager
 def frame_file(frame: Any) -> Iterator[str]:
     """Yield a Parquet file of a table in memory. Local."""
-    from distsms.data.formats import frame as frame_format
-
     with temporary_folder() as folder:
         path = os.fspath(folder / "table.parquet")
-        frame_format.write_frame(frame, path)
+        write_frame(frame, path)
         yield path
 
 
@@ -171,10 +189,8 @@ def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path
     with comm.fail_together():
         if not is_frame(data):
             return expand([os.fspath(data)]), path
-        from distsms.data.formats import frame as frame_format
-
         folder.mkdir(parents=True, exist_ok=True)
-        frame_format.write_frame(data, path)
+        write_frame(data, path)
     return [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)], path
 
 

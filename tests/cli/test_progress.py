@@ -21,24 +21,21 @@ def state(k):
     return State(k, 0.1 * k, 1.0, 0.0, 1.0 / k, 1.0, 1.0, 1.0, 0.5, 0.1, 0.1)
 
 
-def test_a_log_has_few_lines_and_always_the_last():
+@pytest.mark.parametrize(
+    ("brief", "rounds", "expected"),
+    [
+        (False, 1234, [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100), 1234]),
+        (True, 34, [1, 10, 20, 30, 34]),
+    ],
+)
+def test_a_log_has_few_lines_and_always_the_last(brief, rounds, expected):
     stream = io.StringIO()
-    course = progress.TrainingProgress(stream)
-    for k in range(1, 1235):
+    course = progress.TrainingProgress(stream, brief=brief)
+    for k in range(1, rounds + 1):
         course(state(k))
     course.close()
-    shown = [int(line.split()[0]) for line in stream.getvalue().splitlines()[1:]]
-    assert shown == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100), 1234]
+    assert [int(line.split()[0]) for line in stream.getvalue().splitlines()[1:]] == expected
     assert "\r" not in stream.getvalue()
-
-
-def test_a_brief_log_begins_with_one_line():
-    stream = io.StringIO()
-    course = progress.TrainingProgress(stream, brief=True)
-    for k in range(1, 35):
-        course(state(k))
-    course.close()
-    assert [int(line.split()[0]) for line in stream.getvalue().splitlines()[1:]] == [1, 10, 20, 30, 34]
 
 
 def test_a_terminal_sees_one_line_that_changes():

@@ -113,14 +113,16 @@ class CsvFiles:
     def _header(self, path: str) -> list[str]:
         with text_files.open_text(path) as stream:
             line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
-        first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode("utf-8", "replace")
         try:
+            first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode()
             by = (
                 "\t"
                 if _ending(path) == ".tsv"
                 else next((mark for mark in SEPARATORS if _n_fields(first, mark) > 1), ",")
             )
             names = [name.strip() for name in next(csv.reader([first], delimiter=by), [])]
+        except UnicodeDecodeError as error:
+            raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
         if not any(names):
@@ -134,7 +136,7 @@ class CsvFiles:
             text.decode()
         except UnicodeDecodeError as error:
             line = text_files.line_number(text_files.TextPosition(*position), text, error.start)
-            raise InputError(f"{position.path}:{line}: is not UTF-8 ({error.reason}); expected CSV in UTF-8") from error
+            raise _not_utf8(f"{position.path}:{line}", error) from error
         delimiter = self._separators[position.path]
         if len(header) >= WIDE and (wide := self._parse_wide(text, position, delimiter)):
             return wide
@@ -353,6 +355,13 @@ def _parquet(path: str) -> Iterator[Any]:
             yield file
     except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
+
+
+def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
+    return InputError(
+        f"{where}: is not UTF-8 ({error.reason}); convert the file first, from Latin-1 for instance by: "
+        "iconv -f LATIN1 -t UTF-8 OLD > NEW (Excel: save as CSV UTF-8)"
+    )
 
 
 def distinct(names: list[str], where: str) -> list[str]:

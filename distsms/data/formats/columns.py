@@ -255,7 +255,7 @@ def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], N
     """
     if not is_date(column):
         text = as_text(column) if is_text(column) else as_codes(column)
-        column = pc.strptime(text, format=form, unit="us", error_is_null=True) if form else _iso_dates(text)
+        column = _dates(text, form) if form else _iso_dates(text)
     found = pc.cast(column, pa.int64())
     return pc.fill_null(found, 0).to_numpy(zero_copy_only=False), pc.is_valid(found).to_numpy(zero_copy_only=False)
 
@@ -286,6 +286,22 @@ def _possible_forms(text: str) -> Iterator[str]:
         with contextlib.suppress(ValueError):
             datetime.strptime(text, form)
             yield form
+
+
+def _dates(text: Any, form: str) -> Any:
+    """Return timestamps, with nulls for dates that do not exist: pyarrow takes 31 February for 2 or 3 March."""
+    found = pc.strptime(text, format=form, unit="us", error_is_null=True)
+    early = pc.fill_null(pc.less_equal(pc.day(found), 3), False)
+    wrong = [value for value in pc.unique(text.filter(early)).to_pylist() if _is_beyond_its_month(value, form)]
+    return pc.if_else(pc.is_in(text, value_set=pa.array(wrong, pa.string())), None, found) if wrong else found
+
+
+def _is_beyond_its_month(text: str, form: str) -> bool:
+    try:
+        datetime.strptime(text, form)
+    except ValueError as error:
+        return "out of range for month" in str(error)
+    return False
 
 
 def _iso_dates(text: Any) -> Any:

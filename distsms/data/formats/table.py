@@ -23,7 +23,6 @@ from distsms.data.formats.column_kinds import decide, spelled
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.data.formats.encoding import encode
-from distsms.data.formats.frame import FrameFile
 from distsms.data.formats.rows import RowBlock
 from distsms.data.formats.table_schema import MAX_BITS, VERSION, Column, Table, check_columns, format_names
 from distsms.data.labels import Label
@@ -36,9 +35,9 @@ MOST_REFUSED = 5
 
 
 class TableReader:
-    """Reader of CSV and Parquet files, and of tables in memory; see `distsms.data.formats.base.Reader`."""
+    """Reader of CSV and Parquet files; see `distsms.data.formats.base.Reader`."""
 
-    def __init__(self, paths: Sequence[str] | FrameFile, options: ReadOptions, comm: Communicator) -> None:
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the names of the columns. **Collective.**
 
         Without the table of the training data, all ranks read all files once to find it out.
@@ -47,9 +46,7 @@ class TableReader:
         with comm.fail_together():
             version = VERSION if options.table is None else options.table.version
             marks: Any = options.split_names(()) if options.table is None else options.table
-            self.files: Any = paths
-            if not isinstance(paths, FrameFile):
-                self.files = arrow.open_files(paths, version, marks.decimal, marks.thousands)
+            self.files: Any = arrow.open_files(paths, version, marks.decimal, marks.thousands)
             given = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.label_map = options.label_map

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-import h5py
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,11 +14,11 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from distsms.cli.columns import WIDTH, format_columns
+from distsms.data import frames
 from distsms.data.convert import convert
-from distsms.data.formats import columns, text_files
+from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
-from distsms.data.formats.frame import FrameFile
 from distsms.data.formats.rows import concatenate
 from distsms.data.formats.table import TableReader
 from distsms.data.formats.table_schema import Column, Table
@@ -128,17 +126,11 @@ def test_features_are_those_of_pandas_and_scikit_learn(comm, shared_dir, monkeyp
         np.testing.assert_array_equal(content(shared_dir / "like")[0], found["csv"][0])
         comm.barrier()
     rows = np.array_split(np.arange(len(frame)), comm.size)[comm.rank]
-    reader = TableReader(
-        FrameFile(frame.iloc[rows] if comm.rank % 2 else pa.Table.from_pandas(frame.iloc[rows], preserve_index=False)),
-        ReadOptions(label="fraud", columns=ASKED),
-        comm,
-    )
-    block = concatenate([block for share in reader.plan(2) for block in reader.read(share)])
-    assert reader.table == by_table[0].table
-    mine = np.zeros((len(rows), reader.table.p))
-    for row, (start, stop) in enumerate(zip(block.indptr, block.indptr[1:], strict=False)):
-        mine[row, block.indices[start:stop]] = block.data[start:stop]
-    np.testing.assert_array_equal(mine, found["csv"][0][rows])
+    part = frame.iloc[rows] if comm.rank % 2 else pa.Table.from_pandas(frame.iloc[rows], preserve_index=False)
+    reading = {"label": "fraud", "columns": ASKED}
+    with frames.as_data_sets(part, comm, shared_dir / "frame", None, None, 0, reading) as (made,):
+        assert made.table == by_table[0].table
+        np.testing.assert_array_equal(content(shared_dir / "frame")[0], found["csv"][0])
 
 
 @pytest.mark.serial
@@ -406,77 +398,3 @@ def test_missing_labels_are_counted(tmp_path):
     (tmp_path / "m.csv").write_text("x,y\n" + "".join(f"{k},{label[k]}\n" for k in range(120)))
     with pytest.raises(InputError, match=r"m\.csv:4: .*in 40 of 120 rows in all.*dropna\(subset=\['y'\]\)"):
         convert([tmp_path / "m.csv"], tmp_path / "e", ALONE, label="y")
-
-
-@pytest.mark.parametrize(
-    "texts, form",
-    [
-        (["01.01.2024 00:07", "31.01.2024 12:30"], "%d.%m.%Y %H:%M"),
-        (["01.01.2024"], "%d.%m.%Y"),
-        (["01/02/2024 10:00:05", "01/31/2024 11:00:00"], "%m/%d/%Y %H:%M:%S"),
-        (["31/01/24"], "%d/%m/%y"),
-        (["2024/01/31 10:00"], "%Y/%m/%d %H:%M"),
-        (["31-Jan-2024"], "%d-%b-%Y"),
-        (["01/31/2024 10:00 PM"], "%m/%d/%Y %I:%M %p"),
-        (["31 January 2024"], "%d %B %Y"),
-    ],
-)
-def test_the_form_of_dates_is_guessed(texts, form):
-    assert columns.guess_form(texts) == form
-
-
-def times_of(manifest):
-    return np.concatenate([h5py.File(f"{manifest.directory}/{shard.file}")["times"][:] for shard in manifest.shards])
-
-
-GERMAN = [f"{1 + k:02d}.{1 + k % 12:02d}.2024 {k % 24:02d}:07" for k in range(28)]
-
-
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-@pytest.mark.parametrize("keep", [(), ("when",)])
-def test_times_may_be_written_in_any_form(comm, shared_dir, ending, keep):
-    frame = pandas.DataFrame({"when": GERMAN, "x": np.arange(28.0) % 5, "y": np.arange(28) % 2})
-    path = shared_dir / f"t{ending}"
-    on_root(comm, lambda: frame.to_csv(path, index=False) if ending == ".csv" else frame.to_parquet(path))
-    form = "%d.%m.%Y %H:%M"
-    with pytest.raises(InputError, match=f"--date 'when:{form}'"):
-        convert([path], shared_dir / "d", comm, label="y", time="when")
-    asked = ColumnOptions(dates={"when": form})
-    made = convert([path], shared_dir / "d", comm, label="y", time="when", keep=keep, columns=asked)
-    expected = pandas.to_datetime(frame.when, format=form).astype("datetime64[s]").astype(np.int64)
-    np.testing.assert_array_equal(times_of(made), expected)
-    assert ("when (years since 2000)" in made.table.feature_names) == bool(keep)
-    convert([path], shared_dir / "e", comm, like=shared_dir / "d", time="when", columns=asked)
-    np.testing.assert_array_equal(times_of(read_manifest(shared_dir / "e")), expected)
-
-
-def test_one_word_among_numbers_is_refused_and_named(comm, shared_dir):
-    """Otherwise a slip of the pen would cost the column, which looks like an id because its numbers differ."""
-    lines = [f"{k * 1.25},{k % 2}\n" for k in range(300)]
-    lines[200] = "oops,1\n"
-    on_root(comm, lambda: (shared_dir / "a.csv").write_text("x,y\n" + "".join(lines)))
-    with pytest.raises(InputError, match=r"a\.csv:202: column 'x': found 'oops': is not a number, but most values"):
-        convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y")
-
-
-def test_integer_categories_of_pandas_are_categories(comm, shared_dir):
-    frame = pd.DataFrame({"store": [7, 12, 7, 30] * 30, "x": np.sqrt(np.arange(120.0)), "y": [0, 1] * 60})
-    frame["store"] = frame["store"].astype("category")
-    frame["code"] = pd.Series(["0910", "0030"] * 60, dtype="category")
-    on_root(comm, lambda: frame.to_parquet(shared_dir / "a.parquet"))
-    made = convert([shared_dir / "a.parquet"], shared_dir / "a", comm, label="y")
-    expected = ["code=30", "code=910", "store=12", "store=30", "store=7", "x"]
-    assert sorted(made.table.feature_names) == expected
-    how = ColumnOptions(numeric=("store",))
-    made = convert([shared_dir / "a.parquet"], shared_dir / "b", comm, label="y", columns=how)
-    assert {"store", "x"} < set(made.table.feature_names)
-
-
-def test_numbers_with_leading_zeros_look_like_codes(comm, shared_dir):
-    rows = "".join(f"{k % 40:04d},{k % 40},{k % 7 / 8},{k % 2}\n" for k in range(400))
-    on_root(comm, lambda: (shared_dir / "a.csv").write_text("branch,day,share,y\n" + rows))
-    shown = []
-    convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y", show_columns=shown.extend)
-    if comm.is_root:
-        assert [bool(report.notes) for report in shown] == [True, False, False]
-        assert "look like codes" in shown[0].notes[0] and "--categorical branch" in shown[0].notes[0]
