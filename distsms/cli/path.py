@@ -117,7 +117,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         "--select",
         type=chooser,
         metavar="MEASURE",
-        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS}. K counts the rows of a fold"
+        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS.replace('%', '%%')}. K counts the rows of a fold"
         " (default: the measure that is optimized).",
     )
     parser.add_argument(

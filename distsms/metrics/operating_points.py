@@ -10,64 +10,21 @@ changes nothing. A measure is NaN if a class that it needs is missing, or if a s
 from __future__ import annotations
 
 import math
-import re
 from typing import NamedTuple
 
 import numpy as np
 
-from distsms.errors import InputError
+from distsms.measures import Condition, HeadMeasure
 from distsms.metrics.ranking import Contingency
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
 ALPHA = 20.0
-"""The parameter of BEDROC: the head of the ranking that makes up 80 % of it is 8 % of the rows."""
+"""The parameter of BEDROC: with 20, the first 8 % of the rows have 80 % of the weight."""
 
 SLACK = 1e-12
 """Relative difference by which a rate may miss its limit. Sums of weights are rounded."""
-
-CONDITIONS = "precision>=0.9, recall>=0.95, fpr<=0.001, top=100 or top=1%"
-"""Examples of all conditions, for messages."""
-
-
-class Condition(NamedTuple):
-    """What a threshold has to fulfil.
-
-    Attributes
-    ----------
-    quantity : {"fpr", "precision", "recall", "top"}
-        What is limited. "top" is the number or the share of the rows that are called positive.
-    level : float
-        The limit: a rate from 0 to 1 or, for a number of rows, at least 1.
-    share : bool
-        Whether `level` is a share; False only for a number of rows.
-    """
-
-    quantity: str
-    level: float
-    share: bool = True
-
-    @classmethod
-    def parse(cls, text: str) -> Condition:
-        """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError if it is none."""
-        match = re.fullmatch(
-            r"(fpr<=|precision>=|recall>=|top=)((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(%?)", text.replace(" ", ""), re.ASCII
-        )
-        if match:
-            quantity, level = match[1].rstrip("<>="), float(match[2])
-            if quantity == "top" and not match[3] and level >= 1 and level == int(level):
-                return cls(quantity, level, False)
-            if match[3]:  # 0.1% is the same number as 0.001
-                level = float(f"{match[2]}e-2") if "e" not in match[2] else level / 100
-            if 0 < level <= 1 and (quantity != "top" or match[3]):
-                return cls(quantity, level)
-        raise InputError(f"{text!r} is no condition for a threshold; give one such as {CONDITIONS}")
-
-    def __str__(self) -> str:
-        if self.quantity == "top":
-            return f"top={100 * self.level:g}%" if self.share else f"top={self.level:.0f}"
-        return f"{self.quantity}{'<=' if self.quantity == 'fpr' else '>='}{self.level:g}"
 
 
 class OperatingPoint(NamedTuple):
@@ -129,6 +86,11 @@ def recall_at_precision(tied: TiedScores, precision: float, comm: Communicator) 
     **Collective.** It equals the largest `recall` with this precision of scikit-learn's `precision_recall_curve`.
     """
     return operating_point(Condition("precision", precision), tied, comm).table.recall
+
+
+def precision_at_recall(tied: TiedScores, recall: float, comm: Communicator) -> float:
+    """Return the precision at the highest threshold whose recall is at least `recall`. **Collective.**"""
+    return operating_point(Condition("recall", recall), tied, comm).table.precision
 
 
 class Head(NamedTuple):
@@ -238,3 +200,16 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     share = tied.n_pos / n
     factor = share * math.sinh(alpha / 2) / (math.cosh(alpha / 2) - math.cosh(alpha / 2 - alpha * share))
     return enhancement * factor + 1 / -math.expm1(alpha * (1 - share))
+
+
+def head_value(measure: HeadMeasure, tied: TiedScores, comm: Communicator) -> float:
+    """Compute a measure of the head from sorted scores. **Collective**, a few numbers."""
+    functions = {
+        "tpr@fpr": tpr_at_fpr,
+        "recall@precision": recall_at_precision,
+        "precision@recall": precision_at_recall,
+        "pauc": partial_area,
+    }
+    if measure.family in functions:
+        return functions[measure.family](tied, measure.level, comm)
+    return float(getattr(head(tied, Condition("top", measure.level), comm), measure.family.split("@")[0]))

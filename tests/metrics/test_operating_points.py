@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
+from distsms.measures import Condition
 from distsms.metrics import operating_points as points
 from distsms.metrics import ranking, tied_scores
-from distsms.metrics.operating_points import Condition
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import drawn_scores, local_part
 
