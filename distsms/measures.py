@@ -25,7 +25,7 @@ ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
 
 CHOOSERS = (
     "rocarea, prbep, average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE,"
-    " precision@recall=RATE, pauc@RATE, lift@SHARE%, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
+    " precision@recall=RATE, pauc@RATE, recall@SHARE%, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
 )
 """The measures of held-out rows that can choose a lambda, whatever is trained; see `check_chooser`."""
 

@@ -125,30 +125,25 @@ def evaluate(
     rows, scores = _scored(paths, models, on, comm, input_options)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
-    labels, n_pos = rows.labels, int(comm.sum(np.array([np.count_nonzero(rows.labels > 0)]))[0])
+    labels = rows.labels
+    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
     placed = [ranking.placements(of_model, labels, comm) for of_model in scores]
     shares = [ranking.top_k_shares(of_model, n_pos, comm) for of_model in scores]
     drawn = [
         bootstrap.prbep_replicates(of_model, labels, rows.row_numbers, options.replicates, options.seed, comm)
         for of_model in scores
     ]
-    tied = [tied_scores(of_model, labels, None, comm) for of_model in scores]
-    n = tied[0].n_pos + tied[0].n_neg
-    of_head = _head_measures([model.info for model in models], options.at, n)
-    head_draws = [
-        head_intervals.head_replicates(
-            of_head, each, of_model, labels, rows.row_numbers, options.replicates, options.seed, comm
-        )
-        for each, of_model in zip(tied, scores, strict=True)
-    ]
-    heads = [_values(of_head, own, comm) for own in tied]
+    of_head = _head_measures([model.info for model in models], options.at, n_pos + n_neg)
+    heads, head_draws = [], []
     judged = []
-    for i, (path, model, own, places, share, draws) in enumerate(
-        zip(paths, models, scores, placed, shares, drawn, strict=True)
-    ):
+    for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
         area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm), options.level)
         prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, options.level)
-        known = Known(tied[i], area.value, heads[i])
+        tied = tied_scores(own, labels, None, comm)
+        heads.append(_values(of_head, tied, comm))
+        repeated = options.replicates, options.seed, comm
+        head_draws.append(head_intervals.head_replicates(of_head, tied, own, labels, rows.row_numbers, *repeated))
+        known = Known(tied, area.value, heads[-1])
         found = compute_measures(
             model, own, labels, comm, options.threshold, options.k, options.at, known, options.level
         )
@@ -156,7 +151,10 @@ def evaluate(
         intervals = {"rocarea": area, "prbep": prbep}
         intervals |= {
             each.name: head_intervals.head_interval(
-                each, heads[i][each.name], tied[i], head_draws[i][each.name], options.level
+                each,
+                head_intervals.head_estimate(each, heads[-1][each.name], n_pos, n_neg),
+                head_draws[-1][each.name],
+                options.level,
             )
             for each in of_head
         }
@@ -172,7 +170,7 @@ def evaluate(
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         differences = {"rocarea": area, "prbep": prbep}
         for each in of_head:
-            less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], tied[a])
+            less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], n_pos, n_neg)
             replicates = head_draws[a][each.name] - head_draws[b][each.name]
             differences[each.name] = confidence.prbep_difference_interval(less, replicates, options.level)
         pairs.append(ModelComparison(paths[a], paths[b], differences))

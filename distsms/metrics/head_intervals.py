@@ -179,29 +179,50 @@ class _Curves:
         return {"recall@share": recall, "precision@share": true / rows, "lift@share": recall / level}[measure.family]
 
 
-def head_interval(measure: HeadMeasure, value: float, tied: TiedScores, drawn: Floats, level: float) -> Interval:
+def head_estimate(measure: HeadMeasure, value: float, n_pos: int, n_neg: int) -> MeanEstimate:
+    """Return a measure of the head as a mean of zeros and ones; for a lift, the recall. Local.
+
+    measure, value : the measure, and its value on rows of which n_pos are positive and n_neg negative.
+    """
+    counted = n_pos
+    if measure.family == "lift@share":
+        value *= measure.level
+    elif measure.family == "precision@share":
+        counted = max(round(measure.level * (n_pos + n_neg)), 1)
+    elif measure.family == "precision@recall" and value > 0:
+        counted = max(round(measure.level * n_pos / value), 1)  # about how many rows are called positive
+    return MeanEstimate(value, (counted * value * (1 - value),), (counted, n_pos + n_neg - counted))
+
+
+def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, level: float) -> Interval:
     """Return the interval of a measure of the head: the smallest one that contains the binomial and the bootstrap's.
 
-    Local. value : the measure. drawn : (B,), its replicates. level : the confidence level.
+    Local.
+
+    Parameters
+    ----------
+    measure : HeadMeasure
+        The measure.
+    found : MeanEstimate
+        From `head_estimate`; for folds, pooled.
+    drawn : (B,) float64
+        The replicates of the measure; for folds, their mean.
+    level : float
+        The confidence level.
     """
-    n_pos, n_neg = int(tied.n_pos), int(tied.n_neg)
+    if math.isnan(found.value):
+        why = "there are too few rows, or a class is missing"
+        return Interval(found.value, math.nan, math.nan, math.nan, "binomial", why, of=found.of)
+    if measure.family == "recall@precision" and found.value * found.counts[0] < FEWEST_REACHED * (1 - SLACK):
+        why = f"fewer than {FEWEST_REACHED} positive rows reach this precision"
+        return Interval(found.value, math.nan, math.nan, math.nan, "binomial and bootstrap", why, of=found.of)
     if measure.family == "lift@share":
-        of_recall = replace(measure, family="recall@share")
-        found = head_interval(of_recall, value * measure.level, tied, drawn * measure.level, level)
-        numbers = {name: getattr(found, name) / measure.level for name in ("value", "standard_error", "low", "high")}
-        return replace(found, **numbers)
-    if not (n_pos and n_neg):
-        return Interval(value, math.nan, math.nan, math.nan, "binomial", "a class is missing")
-    if measure.family == "recall@precision" and value * n_pos < FEWEST_REACHED - SLACK * n_pos:
-        reason = f"fewer than {FEWEST_REACHED} positive rows reach this precision"
-        return Interval(value, math.nan, math.nan, math.nan, "binomial and bootstrap", reason)
-    counted = n_pos
-    if measure.family == "precision@share":
-        counted = max(round(measure.level * (n_pos + n_neg)), 1)
-    elif measure.family == "precision@recall":
-        counted = max(round(measure.level * n_pos / value), 1)  # about how many rows are called positive
-    estimate = MeanEstimate(value, (counted * value * (1 - value),), (counted, n_pos + n_neg - counted))
-    return prbep_interval(estimate, drawn, level)
+        of_recall = prbep_interval(found, drawn * measure.level, level)
+        numbers = {
+            name: getattr(of_recall, name) / measure.level for name in ("value", "standard_error", "low", "high")
+        }
+        return replace(of_recall, **numbers)
+    return prbep_interval(found, drawn, level)
 
 
 def point_intervals(point: OperatingPoint, level: float) -> dict[str, Interval]:
@@ -227,6 +248,6 @@ def point_intervals(point: OperatingPoint, level: float) -> dict[str, Interval]:
     return found
 
 
-def difference_estimate(difference: float, tied: TiedScores) -> MeanEstimate:
+def difference_estimate(difference: float, n_pos: int, n_neg: int) -> MeanEstimate:
     """Return what `confidence.prbep_difference_interval` needs besides the replicates' differences. Local."""
-    return MeanEstimate(difference, (math.nan,), (int(tied.n_pos), int(tied.n_neg)))
+    return MeanEstimate(difference, (math.nan,), (n_pos, n_neg))

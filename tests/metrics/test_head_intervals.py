@@ -11,7 +11,7 @@ from scipy import special
 from distsms.measures import HEAD, Condition, HeadMeasure
 from distsms.metrics import bootstrap, head_intervals, operating_points
 from distsms.metrics.confidence import prbep_difference_interval
-from distsms.metrics.head_intervals import head_interval, head_replicates
+from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates
 from distsms.metrics.operating_points import head_value, operating_point
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
@@ -62,18 +62,30 @@ def test_missing_classes_and_no_replicates(comm):
     assert all(np.isnan(found).all() for found in replicates(SHOWN, scores, np.ones(50, np.int8), 3, comm).values())
     assert all(len(found) == 0 for found in replicates(SHOWN, scores, labels, 0, comm).values())
     tied = tied_scores(scores, np.ones(50, np.int8), None, ALONE)
-    assert head_interval(SHOWN[0], math.nan, tied, np.zeros(0), 0.95).why == "a class is missing"
+    estimate = head_estimate(SHOWN[0], head_value(SHOWN[0], tied, ALONE), 50, 0)
+    assert "a class is missing" in head_interval(SHOWN[0], estimate, np.zeros(0), 0.95).why
 
 
 @pytest.mark.serial
 def test_a_recall_that_few_rows_reach_has_no_interval():
     scores, labels = np.arange(100.0), np.where(np.arange(100) % 10 == 9, 1, -1).astype(np.int8)
     measure, tied = HeadMeasure.parse("recall@precision=0.9"), tied_scores(scores, labels, None, ALONE)
-    found = head_interval(measure, head_value(measure, tied, ALONE), tied, np.zeros(0), 0.95)
+    estimate = head_estimate(measure, head_value(measure, tied, ALONE), 10, 90)
+    found = head_interval(measure, estimate, np.zeros(0), 0.95)
     assert found.why.startswith("fewer than 10 positive rows") and math.isnan(found.low)
     point = operating_point(Condition("precision", 0.9), tied, ALONE)
     rates = head_intervals.point_intervals(point, 0.95)
     assert rates["recall"].why and rates["precision"].why and not rates["fpr"].why
+
+
+@pytest.mark.serial
+def test_the_interval_of_a_lift_is_that_of_the_recall():
+    lift, recall = HeadMeasure.parse("lift@2%"), HeadMeasure.parse("recall@2%")
+    drawn = np.random.default_rng(0).uniform(0.1, 0.3, 100)
+    of_recall = head_interval(recall, head_estimate(recall, 0.2, 50, 950), drawn, 0.95)
+    of_lift = head_interval(lift, head_estimate(lift, 10.0, 50, 950), drawn / 0.02, 0.95)
+    ends = (of_lift.value, of_lift.low, of_lift.high)
+    assert ends == pytest.approx((10.0, of_recall.low / 0.02, of_recall.high / 0.02))
 
 
 @pytest.mark.serial
@@ -111,9 +123,10 @@ def test_intervals_cover_and_equal_models_are_seldom_told_apart():
         drawn = [replicates(measures, scores, labels, 200, seed=seed) for scores in both]
         for measure in measures:
             values = [operating_points.head_value(measure, each, ALONE) for each in tied]
-            interval = head_interval(measure, values[0], tied[0], drawn[0][measure.name], 0.95)
+            estimate = head_estimate(measure, values[0], 40, 760)
+            interval = head_interval(measure, estimate, drawn[0][measure.name], 0.95)
             held[measure.name] += interval.low <= truth[measure.name] <= interval.high
-            less = head_intervals.difference_estimate(values[0] - values[1], tied[0])
+            less = head_intervals.difference_estimate(values[0] - values[1], 40, 760)
             found = prbep_difference_interval(less, drawn[0][measure.name] - drawn[1][measure.name], 0.95)
             apart[measure.name] += found.low > 0 or found.high < 0
     assert min(held.values()) >= 132, held
