@@ -191,6 +191,7 @@ def head_estimate(measure: HeadMeasure, value: float, n_pos: int, n_neg: int) ->
         counted = max(round(measure.level * (n_pos + n_neg)), 1)
     elif measure.family == "precision@recall" and value > 0:
         counted = max(round(measure.level * n_pos / value), 1)  # about how many rows are called positive
+    value = value if math.isnan(value) else min(value, 1.0)  # a sum of shares may be rounded up
     return MeanEstimate(value, (counted * value * (1 - value),), (counted, n_pos + n_neg - counted))
 
 

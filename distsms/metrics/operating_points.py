@@ -163,7 +163,7 @@ def partial_area(tied: TiedScores, max_fpr: float, comm: Communicator) -> float:
     width = np.clip(limit - (tied.fp - tied.negative), 0, tied.negative)
     share = width / np.where(tied.negative > 0, tied.negative, 1)
     heights = tied.tp - tied.positive * (1 - share / 2)  # in the middle of the part that is counted
-    return float(comm.sum(np.array([np.sum(width / limit * (heights / tied.n_pos))]))[0])
+    return min(float(comm.sum(np.array([np.sum(width / limit * (heights / tied.n_pos))]))[0]), 1.0)
 
 
 def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:

@@ -79,6 +79,17 @@ def test_a_recall_that_few_rows_reach_has_no_interval():
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("name", [*HEAD, "precision@recall=0.8"])
+def test_perfect_and_useless_rankings_have_intervals(name):
+    measure, labels = HeadMeasure.parse(name), np.where(np.arange(300) % 7 == 0, 1, -1).astype(np.int8)
+    for scores in (labels + 0.01 * np.sin(np.arange(300)), -labels.astype(float), np.zeros(300)):
+        tied = tied_scores(scores, labels, None, ALONE)
+        value, drawn = head_value(measure, tied, ALONE), replicates([measure], scores, labels, 50)[name]
+        found = head_interval(measure, head_estimate(measure, value, 43, 257), drawn, 0.95)
+        assert found.why or (found.low <= value * (1 + 1e-12) and value <= found.high * (1 + 1e-12))
+
+
+@pytest.mark.serial
 def test_the_interval_of_a_lift_is_that_of_the_recall():
     lift, recall = HeadMeasure.parse("lift@2%"), HeadMeasure.parse("recall@2%")
     drawn = np.random.default_rng(0).uniform(0.1, 0.3, 100)
