@@ -140,7 +140,7 @@ def evaluate(
         area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm), options.level)
         prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, options.level)
         tied = tied_scores(own, labels, None, comm)
-        heads.append(_values(of_head, tied, comm))
+        heads.append(operating_points.head_values(of_head, tied, comm))
         repeated = options.replicates, options.seed, comm
         head_draws.append(head_intervals.head_replicates(of_head, tied, own, labels, rows.row_numbers, *repeated))
         known = Known(tied, area.value, heads[-1])
@@ -229,10 +229,6 @@ def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: 
     return list({measure.name: measure for measure in [*named, *(condition.measure(n) for condition in at)]}.values())
 
 
-def _values(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:
-    return {measure.name: operating_points.head_value(measure, tied, comm) for measure in measures}
-
-
 class Known(NamedTuple):
     """What has been computed already from the scores of a model."""
 
@@ -275,6 +271,7 @@ def compute_measures(
     table = ranking.contingency(scores, labels, threshold, comm)
     n_pos, n_neg = table.tp + table.fn, table.fp + table.tn
     tied = tied_scores(scores, labels, None, comm) if known is None else known.tied
+    own = _head_measures([model.info], at, n_pos + n_neg)
     points = {str(each): operating_points.operating_point(each, tied, comm) for each in at}
     return {
         "n": n_pos + n_neg,
@@ -288,7 +285,7 @@ def compute_measures(
         **{
             name: ranking.measure_value(name, scores, labels, threshold, comm) for name in extra_measures(model.info, k)
         },
-        **(known.head if known else _values(_head_measures([model.info], at, n_pos + n_neg), tied, comm)),
+        **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
         **({"at": {name: _point_as_dict(point, level) for name, point in points.items()}} if at else {}),
     }

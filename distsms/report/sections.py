@@ -107,7 +107,7 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
             plots.precision_recall(data.curve, measured),
         ]
         drawings += curves
-        first = html.side_by_side(*map(drawing_to_html, curves))
+        first = html.side_by_side(*map(drawing_to_html, curves), element("div", _head(data)))
     else:
         first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
     histogram = plots.scores(data.histogram, measured["threshold"])
@@ -126,7 +126,6 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
         element("p", _about_intervals(data)),
         first,
         html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)),
-        _head(data),
         _highest_scores(data),
     )
 
