@@ -67,7 +67,7 @@ def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) 
     threshold = best if math.isfinite(best) else math.inf
     at = tied.values == threshold
     true, false = comm.sum(np.array([tp[at].sum(), fp[at].sum()])).tolist()
-    return OperatingPoint(threshold, Contingency(true, false, tied.n_pos - true, tied.n_neg - false))
+    return OperatingPoint(threshold, Contingency(true, false, max(tied.n_pos - true, 0), max(tied.n_neg - false, 0)))
 
 
 def tpr_at_fpr(tied: TiedScores, rate: float, comm: Communicator) -> float:
