@@ -2,18 +2,15 @@
 
 The letters are those of `distsms.losses.pauc`. An evaluation has these steps:
 
-1. The ranks find x0 together (`distsms.parallel.order_statistics`). The search starts near the last x0.
+1. The ranks find x0 together (`distsms.parallel.position_search`). The search starts near the last x0.
 2. One pass over the local rows lists the negatives from x0 - nu on. All others have alpha = 0, and are not looked at
    again.
-3. Newton's method finds delta = x - x0 on the listed rows. It starts at the last delta / nu. A sum of ramps is
-   piecewise linear; each step computes the root of the linear piece at the present point, and the iteration ends if
-   this is the present point. A bracket makes sure that it ends.
+3. Newton's method finds delta = x - x0 on the listed rows (`distsms.losses.newton`). It starts at the last delta / nu.
 4. The sums over pairs of the listed negatives with the clamped positives are those of ROCArea:
    `distsms.losses.pairwise_everywhere`, or `distsms.losses.pairwise_ranges` if there are too many positives.
 
-x0 is the score of a row, and delta is the root of a linear piece whose coefficients are sums over rows. Neither depends
-on where the search began, apart from rounding in the last digits. So a run that is resumed, and begins its searches
-without earlier roots, continues in the same way.
+x0 is the score of a row, and delta is the root up to rounding. Neither depends on where its search began, apart from
+the last digits. So a run that is resumed, and begins its searches without earlier roots, continues in the same way.
 
 The table of the positives serves for R_mu and for the exact R. With u = s_j - x0, q measured from x0, and W the weight
 of the negatives with u > 0,
@@ -36,17 +33,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.losses.base import Cost, LossValue
+from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.pauc import PaucRisk, tie_share
 from distsms.losses.rocarea_exchange import by_ranges
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import RootSearch, find_position
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
+from distsms.parallel.position_search import PositionSearch
 from distsms.utils.jit import njit, weight_of
 from distsms.utils.typing import Floats
-
-STEPS, PATIENCE = 200, 9  # the largest number of steps to find delta; from PATIENCE on, every other halves the bracket
 
 
 class Head(NamedTuple):
@@ -88,7 +84,7 @@ class PaucExchange(PaucRisk):
         # The smallest score up to which the negatives have a weight above A- - K; without weights, numbers are whole.
         below = self.A_neg - self.K
         target = math.floor(below) + 1.0 if self.weights is None else np.nextafter(below, np.inf)
-        self._search = RootSearch(self._kinds, min(target, self.A_neg), self.weights)
+        self._search = PositionSearch(self._kinds, min(target, self.A_neg), self.weights, comm)
         self._listed = np.empty(np.count_nonzero(self.negative) + 2, np.uint32 if len(labels) < 2**32 else np.uint64)
         self._start = -0.5  # delta / nu of the last evaluation
         positives = np.flatnonzero(self.positive)
@@ -121,10 +117,9 @@ class PaucExchange(PaucRisk):
         """See `Loss.evaluate`. **Collective.**"""
         scores = np.ascontiguousarray(scores, np.float64)
         coefficients = np.zeros(len(scores))
-        x0 = find_position(self._search, scores, 0.0, self.comm)
+        x0 = self._search.find(scores, 0.0)
         if math.isnan(x0):
             return LossValue(math.nan, math.nan, math.nan, coefficients)
-        self._search.keep_root()
         head = self._head(scores, x0, nu)
         factor = 1.0 / self.A_pos / max(self.K, head.alpha)
         pairs = self._everywhere if isinstance(self._sums, WholeClass) else self._by_ranges
@@ -141,24 +136,14 @@ class PaucExchange(PaucRisk):
             W, tied = self.comm.sum(np.array([W, tied])).tolist()
             share = tie_share(self.K, W, tied)
             return Head(x0, 0.0, above, between, W, W + share * tied, share)
-        low, high, delta = -nu, 0.0, self._start * nu
-        for step in range(STEPS):
+
+        def piece_at(delta: float) -> tuple[Piece, tuple[float, float]]:
             pieces = [_piece(scores, rows, self.weights, x0, delta, nu) for rows in (above, between)]
-            sums = self.comm.sum(np.array([W, *map(sum, zip(*pieces, strict=True))]))
-            of_all, full, inside, u_sum, t_sum = sums.tolist()
+            full, inside, t_sum, of_all = self.comm.sum(np.array([*map(sum, zip(*pieces, strict=True)), W])).tolist()
             alpha = full + t_sum / nu
-            low, high = (delta, high) if alpha > self.K else (low, delta)
-            root, rounding = math.nan, 0.0
-            if inside > 0:
-                root = (u_sum - nu * (self.K - full)) / inside
-                rounding = 4e-16 * nu * (1.0 + self.K / inside)
-            if alpha == self.K or abs(root - delta) <= rounding:
-                break
-            if not low <= root <= high or (step >= PATIENCE and step % 2):
-                root = 0.5 * (low + high)
-            if root == delta:
-                break
-            delta = root
+            return Piece(self.K - alpha, inside / nu, self.K + inside), (of_all, alpha)
+
+        delta, (of_all, alpha) = rising_root(piece_at, self._start * nu, -nu, 0.0)
         self._start = delta / nu
         return Head(x0, delta, above, between, of_all, alpha)
 
@@ -219,6 +204,24 @@ class PaucExchange(PaucRisk):
         return low * (head.alpha - head.W)
 
 
+@njit(fastmath={"reassoc", "nsz"})
+def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def]
+    """Mark the negatives of a block with s > x0 by 1, and those with x0 - nu <= s <= x0 by 2.
+
+    Returns how many they are, the weight of the negatives with s > x0, and that of the negatives with s = x0.
+    """
+    some = above = tied = 0
+    for j in range(len(scores)):
+        u = scores[j] - x0
+        near = (1 if kinds[j] == NEGATIVE else 0) & (1 if u >= -nu else 0)
+        high, equal = near & (1 if u > 0.0 else 0), near & (1 if u == 0.0 else 0)
+        marks[j] = near + near - high
+        some += near
+        above += high if weights is None else high * weights[j]
+        tied += equal if weights is None else equal * weights[j]
+    return some, above, tied
+
+
 @njit()
 def _list_head(scores, kinds, weights, x0, nu, listed):  # type: ignore[no-untyped-def]
     """List the negatives with s > x0 from the front of `listed`, and those with x0 - nu <= s <= x0 from its back.
@@ -227,51 +230,46 @@ def _list_head(scores, kinds, weights, x0, nu, listed):  # type: ignore[no-untyp
     are processed in blocks, since most blocks have no such rows if K is small. `listed` has two more places than there
     are negatives, since rows are written without a branch and kept or not afterwards.
     """
-    inside = np.empty(BLOCK, np.uint8)
+    marks = np.empty(BLOCK, np.uint8)
     n_above, n_between, last = 0, 0, len(listed) - 1
     W = tied = 0.0
     for start in range(0, len(scores), BLOCK):
-        m = min(BLOCK, len(scores) - start)
-        some = 0
-        for j in range(m):
-            u = scores[start + j] - x0
-            negative = 1 if kinds[start + j] == NEGATIVE else 0
-            inside[j] = negative & (1 if u >= -nu else 0)
-            some += inside[j]
+        stop = min(len(scores), start + BLOCK)
+        of_block = None if weights is None else weights[start:stop]
+        some, above, equal = _mark(scores[start:stop], kinds[start:stop], of_block, x0, nu, marks)
+        W += above
+        tied += equal
         if some == 0:
             continue
-        for j in range(m):
-            row = start + j
-            u = scores[row] - x0
-            a = inside[j] * weight_of(weights, row)
-            above, between = inside[j] & (u > 0.0), inside[j] & (u <= 0.0)
-            listed[n_above] = row
-            n_above += above
-            listed[last - n_between] = row
-            n_between += between
-            W += a if u > 0.0 else 0.0
-            tied += a if u == 0.0 else 0.0
+        for j in range(stop - start):
+            listed[n_above] = start + j
+            listed[last - n_between] = start + j
+            n_above += marks[j] & 1
+            n_between += marks[j] >> 1
     return n_above, n_between, W, tied
+
+
+@njit(fastmath=False)  # explicit, since the caller's fastmath would subtract x0 + delta, which loses digits
+def _distance(score, x0, delta):  # type: ignore[no-untyped-def]
+    return (score - x0) - delta
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _piece(scores, rows, weights, x0, delta, nu):  # type: ignore[no-untyped-def]
     """Return the linear piece of sum_j a_j alpha_j at delta.
 
-    With u = s_j - x0 and t = u - delta, these are the weight of the rows with t >= nu, and, over the rows with 0 < t <
-    nu, their weight and the sums of a u and of a t.
+    With t = s_j - x0 - delta, these are the weight of the rows with t >= nu, and, over the rows with 0 < t < nu, their
+    weight and the sum of a t.
     """
-    full = inside = u_sum = t_sum = 0.0
+    full = inside = t_sum = 0.0
     for j in range(len(rows)):
         row = rows[j]
-        u = scores[row] - x0
-        t, a = u - delta, weight_of(weights, row)
+        t, a = _distance(scores[row], x0, delta), weight_of(weights, row)
         a_inside = a if (t > 0.0) & (t < nu) else 0.0
         full += a if t >= nu else 0.0
         inside += a_inside
-        u_sum += a_inside * u
         t_sum += a_inside * t
-    return full, inside, u_sum, t_sum
+    return full, inside, t_sum
 
 
 @njit()

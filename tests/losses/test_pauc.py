@@ -151,7 +151,7 @@ def test_what_was_before_does_not_matter():
     for scores in drifting(5000, 7):
         for nu in (0.3, 0.01, 0.0):
             found, fresh = old.evaluate(scores, nu), build("pauc@0.02", labels).evaluate(scores, nu)
-            np.testing.assert_allclose(found[:3], fresh[:3], rtol=1e-14)
+            np.testing.assert_allclose(found[:3], fresh[:3], rtol=1e-13)
             np.testing.assert_allclose(found.coefficients, fresh.coefficients, rtol=1e-10, atol=1e-18)
 
 
@@ -160,7 +160,6 @@ def test_few_rounds(comm):
     n = 30_000
     labels = np.where(np.arange(n) % 50 == 0, 1, -1)
     watched, calls = Watched(comm), []
-    watched.allgather_rows, watched.allgather, watched.size = comm.allgather_rows, comm.allgather, comm.size
     loss = build("pauc@0.05", local_part(labels, comm), comm=watched)
     for scores in drifting(n, 2):
         watched.calls = 0
