@@ -45,7 +45,7 @@ from distsms.data.shards import dataset
 from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.inference.model import Model
-from distsms.measures import Measure
+from distsms.measures import Condition, Measure
 from distsms.metrics.headline import headline_measures
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
@@ -333,6 +333,7 @@ def evaluate(
     *,
     threshold: float | None = None,
     k: int | None = None,
+    at: str | Sequence[str] = (),
     ignore_new_features: bool = False,
     zero_based: bool | None = None,
 ) -> dict[str, Any]:
@@ -350,6 +351,8 @@ def evaluate(
         Call a row positive if its score is at least this; None takes the threshold of the model.
     k : int, optional
         Also give precision@k and recall@k; None takes the k that the model was trained for, if any.
+    at : str or sequence of str
+        Find thresholds for conditions such as "precision>=0.9", "recall>=0.95", "fpr<=0.001", "top=100" or "top=1%".
     ignore_new_features : bool
         Leave out columns of a path that the model lacks, instead of refusing them.
     zero_based : bool, optional
@@ -373,7 +376,9 @@ def evaluate(
     """
     comm = as_communicator(comm)
     judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
-    return evaluation.compute_measures(judge, *_scored(judge, data, comm, how).counted_scores(), comm, threshold, k)
+    conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
+    scored = _scored(judge, data, comm, how).counted_scores()
+    return evaluation.compute_measures(judge, *scored, comm, threshold, k, conditions)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:

@@ -97,6 +97,9 @@ def folds(text: str) -> int:
     return number
 
 
+_CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
+
+
 def add_grid(parser: argparse.ArgumentParser) -> None:
     """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common."""
     parser.add_argument(
@@ -117,7 +120,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         "--select",
         type=chooser,
         metavar="MEASURE",
-        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS}. K counts the rows of a fold"
+        help=f"Choose lambda by another measure of the held-out rows: {_CHOOSERS}. K counts the rows of a fold"
         " (default: the measure that is optimized).",
     )
     parser.add_argument(

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from distsms.errors import InputError
-from distsms.measures import Measure, check_chooser
+from distsms.measures import Condition, Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -59,6 +59,14 @@ def measure(text: str) -> Measure:
     """Parse the name of a measure."""
     try:
         return Measure.parse(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def condition(text: str) -> Condition:
+    """Parse a condition for a threshold, such as precision>=0.9."""
+    try:
+        return Condition.parse(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

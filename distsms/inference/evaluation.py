@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
-from distsms.measures import Measure
-from distsms.metrics import bootstrap, confidence, ranking
+from distsms.measures import HEAD, Condition, HeadMeasure, Measure
+from distsms.metrics import bootstrap, confidence, head_intervals, operating_points, ranking
 from distsms.metrics.confidence import Interval
+from distsms.metrics.operating_points import OperatingPoint
+from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -29,6 +31,7 @@ class EvaluationOptions:
     seed: int = 0
     threshold: float | None = None
     k: int | None = None
+    at: tuple[Condition, ...] = ()  # conditions for which thresholds are found
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class ModelEvaluation:
     scores: Floats  # (n_local,)
     measures: dict[str, Any]  # measures and counts, by the names of `distsms evaluate --json`
     extra_measures: list[str]  # the names of those measures that not every model has
-    intervals: dict[str, Interval]  # confidence intervals of "rocarea" and "prbep", and of the measures at K
+    intervals: dict[str, Interval]  # of "rocarea", "prbep", and the measures at K and of the head of the ranking
 
     def as_json(self, on: str, level: float) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a model."""
@@ -63,7 +66,7 @@ class ModelComparison:
 
     first: str
     other: str
-    differences: dict[str, Interval]  # of "rocarea" and "prbep"
+    differences: dict[str, Interval]  # of "rocarea", "prbep", and the measures of the head of the ranking
 
     def as_json(self) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a pair of models."""
@@ -114,27 +117,47 @@ def evaluate(
     Notes
     -----
     The rows are read once for consecutive models that need the same columns. `scoring.score` says how much memory this
-    takes. The cost is that of `ranking.placements` and `bootstrap.prbep_replicates`, each called once for each model.
+    takes. The cost is that of `ranking.placements`, `tied_scores`, `bootstrap.prbep_replicates` and
+    `head_intervals.head_replicates`, each called once for each model.
     """
     with comm.fail_together():
         models = [load(path) for path in paths]
     rows, scores = _scored(paths, models, on, comm, input_options)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
-    labels, n_pos = rows.labels, int(comm.sum(np.array([np.count_nonzero(rows.labels > 0)]))[0])
+    labels = rows.labels
+    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
     placed = [ranking.placements(of_model, labels, comm) for of_model in scores]
     shares = [ranking.top_k_shares(of_model, n_pos, comm) for of_model in scores]
     drawn = [
         bootstrap.prbep_replicates(of_model, labels, rows.row_numbers, options.replicates, options.seed, comm)
         for of_model in scores
     ]
+    of_head = _head_measures([model.info for model in models], options.at, n_pos + n_neg)
+    heads, head_draws = [], []
     judged = []
     for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
         area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm), options.level)
         prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, options.level)
-        found = compute_measures(model, own, labels, comm, options.threshold, options.k, area.value)
+        tied = tied_scores(own, labels, None, comm)
+        heads.append(_values(of_head, tied, comm))
+        repeated = options.replicates, options.seed, comm
+        head_draws.append(head_intervals.head_replicates(of_head, tied, own, labels, rows.row_numbers, *repeated))
+        known = Known(tied, area.value, heads[-1])
+        found = compute_measures(
+            model, own, labels, comm, options.threshold, options.k, options.at, known, options.level
+        )
         more = extra_measures(model.info, options.k)
         intervals = {"rocarea": area, "prbep": prbep}
+        intervals |= {
+            each.name: head_intervals.head_interval(
+                each,
+                head_intervals.head_estimate(each, heads[-1][each.name], n_pos, n_neg),
+                head_draws[-1][each.name],
+                options.level,
+            )
+            for each in of_head
+        }
         if (k := options.k or Measure.parse(model.info.get("measure", "rocarea")).k) and k <= found["n"]:
             intervals |= _intervals_at(k, own, rows, options, comm)
         judged.append(ModelEvaluation(path, model, own, found, more, intervals))
@@ -145,7 +168,12 @@ def evaluate(
         )
         less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm)
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
-        pairs.append(ModelComparison(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
+        differences = {"rocarea": area, "prbep": prbep}
+        for each in of_head:
+            less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], n_pos, n_neg)
+            replicates = head_draws[a][each.name] - head_draws[b][each.name]
+            differences[each.name] = confidence.prbep_difference_interval(less, replicates, options.level)
+        pairs.append(ModelComparison(paths[a], paths[b], differences))
     return rows, judged, pairs
 
 
@@ -194,6 +222,25 @@ def _wanted(model: Model) -> tuple[Any, ...]:
     return model.p, model.info["zero_based"], model.info["label_map"], model.table, model.normalization.by_row
 
 
+def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: float) -> list[HeadMeasure]:
+    """Return the measures of the head: those shown of every model, those trained for, and those of conditions."""
+    names = [*HEAD, *(str(info.get("measure")) for info in infos)]
+    named = [measure for name in names if (measure := HeadMeasure.parse(name))]
+    return list({measure.name: measure for measure in [*named, *(condition.measure(n) for condition in at)]}.values())
+
+
+def _values(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:
+    return {measure.name: operating_points.head_value(measure, tied, comm) for measure in measures}
+
+
+class Known(NamedTuple):
+    """What has been computed already from the scores of a model."""
+
+    tied: TiedScores
+    rocarea: float
+    head: dict[str, float]  # the measures of the head of the ranking, by name
+
+
 def compute_measures(
     model: Model,
     scores: Floats,
@@ -201,7 +248,9 @@ def compute_measures(
     comm: Communicator,
     threshold: float | None = None,
     k: int | None = None,
-    rocarea: float | None = None,
+    at: Sequence[Condition] = (),
+    known: Known | None = None,
+    level: float = confidence.LEVEL,
 ) -> dict[str, Any]:
     """Return the measures and counts of a model, by the names of `distsms evaluate --json`. **Collective.**
 
@@ -215,24 +264,44 @@ def compute_measures(
         The ranks that share the rows.
     threshold, k : optional
         By default the model's own.
-    rocarea : float, optional
-        The ROCArea of these scores, if it has been computed already.
+    at : sequence of Condition, optional
+        Conditions for which thresholds are found.
+    known : Known, optional
+        What has been computed of these scores already.
+    level : float, optional
+        The level of the intervals of the rates at these thresholds.
     """
     threshold = model.threshold if threshold is None else threshold
     table = ranking.contingency(scores, labels, threshold, comm)
     n_pos, n_neg = table.tp + table.fn, table.fp + table.tn
+    tied = tied_scores(scores, labels, None, comm) if known is None else known.tied
+    points = {str(each): operating_points.operating_point(each, tied, comm) for each in at}
     return {
         "n": n_pos + n_neg,
         "n_pos": n_pos,
         "n_neg": n_neg,
-        "rocarea": ranking.rocarea(scores, labels, comm) if rocarea is None else rocarea,
+        "rocarea": ranking.rocarea(scores, labels, comm) if known is None else known.rocarea,
         "prbep": ranking.top_k(scores, labels, n_pos, comm).recall,
-        "average_precision": ranking.average_precision(scores, labels, comm),
+        "average_precision": ranking.mean_precision(tied, comm),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
         **{
             name: ranking.measure_value(name, scores, labels, threshold, comm) for name in extra_measures(model.info, k)
         },
+        **(known.head if known else _values(_head_measures([model.info], at, n_pos + n_neg), tied, comm)),
+        "bedroc": operating_points.bedroc(tied, comm),
+        **({"at": {name: _point_as_dict(point, level) for name, point in points.items()}} if at else {}),
+    }
+
+
+def _point_as_dict(point: OperatingPoint, level: float) -> dict[str, Any]:
+    """Return a threshold, its contingency table, and the rates at it with their intervals."""
+    rates = head_intervals.point_intervals(point, level)
+    return {
+        "threshold": point.threshold,
+        **vars(point.table),
+        **{name: interval.value for name, interval in rates.items()},
+        "intervals": {name: interval.as_json() for name, interval in rates.items()},
     }
 
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from distsms.measures import RANKING, Measure
+from distsms.measures import RANKING, HeadMeasure, Measure
 from distsms.metrics import ranking
+from distsms.metrics.operating_points import head_value
+from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
@@ -64,7 +66,9 @@ def chooser_value(name: str, scores: Floats, labels: Labels, threshold: float, c
     threshold : float
         The score from which on a row is called positive.
     """
-    if name == "average-precision":
+    if of_head := HeadMeasure.parse(name):
+        value = head_value(of_head, tied_scores(scores, labels, None, comm), comm)
+    elif name == "average-precision":
         value = ranking.average_precision(scores, labels, comm)
     elif name in ("accuracy", "precision", "recall"):
         table = ranking.contingency(scores, labels, threshold, comm)

@@ -11,7 +11,7 @@
 
 All counts are integers, and only the final divisions round. For ROCArea the smaller class is sent to all ranks, in
 pieces. The k-th highest score needs about eight small Allreduces (`distsms.parallel.order_statistics`). For average
-precision each rank is sent the scores in one range of values (a sample sort).
+precision each rank is sent the scores in one range of values (`distsms.metrics.tied_scores`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.measures import Measure
+from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 from distsms.utils.typing import Floats
@@ -308,12 +309,6 @@ def _twice_ordered(low: Floats, high: Floats) -> int:
     return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
 
 
-SAMPLE = 512
-"""The average number of scores that each rank contributes to the sample from which `average_precision` chooses its
-ranges. Tests lower it.
-"""
-
-
 def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
     """Compute the average precision of all ranks' scores, on every rank. **Collective.**
 
@@ -331,44 +326,16 @@ def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicat
 
     Notes
     -----
-    This is a sample sort. Each rank gets the different scores in one range, with the number of rows of each class that
-    have them, and learns how many rows are above its range. A rank sends 16 bytes for each different score that it has
-    in a class. It receives at most about 1/P + 2/SAMPLE of the scores of all ranks. O((n/P) log n) time.
+    The cost is that of `tied_scores.tied_scores`.
     """
-    classes = [np.unique(scores[rows], return_counts=True) for rows in (labels > 0, labels < 0)]
-    sizes = [np.count_nonzero(labels > 0), np.count_nonzero(np.isnan(scores)), *(len(values) for values, _ in classes)]
-    n_pos, undefined, *different = map(int, comm.sum(np.array(sizes)))
-    if undefined or not n_pos:
+    return mean_precision(tied_scores(scores, labels, None, comm), comm)
+
+
+def mean_precision(tied: TiedScores, comm: Communicator) -> float:
+    """Compute the average precision from sorted scores. **Collective**, one number."""
+    if not tied.n_pos:
         return float("nan")
-    # Each score in the sample stands for `step` scores, or fewer for the last one of a rank and class. So the places of
-    # the sample's quantiles among all scores are wrong by at most 2 P steps.
-    step = -(-sum(different) // (SAMPLE * comm.size))
-    own = np.concatenate([values[::step] for values, _ in classes])
-    sample = np.sort(comm.allgather_rows(own, comm.allgather(len(own))))
-    splitters = sample[len(sample) * np.arange(1, comm.size) // comm.size]
-    ranges = [_own_range(values, counts, splitters, comm) for values, counts in classes]
-    # For each positive, how many positives and how many negatives have at least its score.
-    positive, counts, _ = ranges[0]
-    tp, fp = (reach[np.searchsorted(values, positive)] for values, _, reach in ranges)
-    return float(comm.sum(np.array([np.sum(counts * (tp / (tp + fp)))]))[0] / n_pos)
-
-
-def _own_range(
-    values: Floats, counts: NDArray[np.int64], splitters: Floats, comm: Communicator
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the scores of a class that are in this rank's range.
-
-    Collective. The parameters are this rank's different scores, sorted, and the number of rows that have them. The
-    results are: the m sorted scores in this rank's range, (m,), where a score occurs once for each rank that sent it;
-    how many rows of that rank have it, (m,); and for each place in this order, and for its end, how many rows of all
-    ranks are at or after it, (m + 1,).
-    """
-    to = np.bincount(np.searchsorted(splitters, values, "right"), minlength=comm.size)
-    values, counts = (comm.alltoall_rows(array, to)[0] for array in (values, counts))
-    order = np.argsort(values, kind="stable")
-    values, counts = values[order], counts[order]
-    reach = np.cumsum(np.append(counts, 0)[::-1])[::-1]
-    return values, counts, reach + sum(comm.allgather(int(reach[0]))[comm.rank + 1 :])
+    return float(comm.sum(np.array([np.sum(tied.positive * (tied.tp / (tied.tp + tied.fp)))]))[0] / tied.n_pos)
 
 
 def contingency(scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> Contingency:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.metrics import ranking
+from distsms.metrics import ranking, tied_scores
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import local_part
@@ -70,7 +70,7 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
 def test_average_precision_is_scikit_learns(comm, monkeypatch, share, decimals, sample):
     """With few and many positives, no and many ties, and ranges chosen from small and large samples."""
     metrics = pytest.importorskip("sklearn.metrics")
-    monkeypatch.setattr(ranking, "SAMPLE", sample)
+    monkeypatch.setattr(tied_scores, "SAMPLE", sample)
     rng = np.random.default_rng(decimals)
     labels = np.where(rng.random(3000) < share, 1, -1).astype(np.int8)
     for scores in (np.round(rng.normal(size=3000) + labels, decimals), np.zeros(3000), 1e8 + labels * 1e-8):
