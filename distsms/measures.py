@@ -106,7 +106,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class HeadMeasure:
-    """A measure of the head of a ranking, which is reported and can choose among models, but is not trained for.
+    """A measure of the head of a ranking, which is reported and can choose among models; only pauc is trained for.
 
     Parameters
     ----------
