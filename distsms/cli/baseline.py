@@ -9,7 +9,7 @@ from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_r
 from distsms.cli.path import add_grid, grid
 from distsms.cli.types import add_threads, count
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measures import display_name
+from distsms.measures import RANKING, display_name
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ They are for SciPy's matrix, for the copy of its training rows, and for what the
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser)
+    add_grid(parser, choices=RANKING)
     parser.add_argument(
         "--path",
         metavar="FOLDER",

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import BY, add_old_names, chooser, count, positive, whole
+from distsms.cli.types import BY, add_old_names, chooser, count, positive, ranking_measure, whole
 from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
@@ -100,8 +100,11 @@ def folds(text: str) -> int:
 _CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
 
 
-def add_grid(parser: argparse.ArgumentParser) -> None:
-    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common."""
+def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
+    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common.
+
+    measures : which ones can be optimized, as argparse wants it.
+    """
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -112,9 +115,9 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--measure",
-        choices=RANKING,
         default="rocarea",
         help="What to optimize, and what chooses lambda (default: %(default)s).",
+        **measures,
     )
     parser.add_argument(
         "--select",
@@ -146,7 +149,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser)
+    add_grid(parser, type=ranking_measure, metavar=f"{{{','.join(RANKING)},pauc@BETA}}")
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),

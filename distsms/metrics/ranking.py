@@ -186,6 +186,10 @@ def measure_value(
     family = measure.family
     if family in ("rocarea", "prbep"):
         return float(getattr(ranking(scores, labels, comm), family))
+    if measure.max_fpr is not None:
+        from distsms.metrics.operating_points import partial_auc  # it imports this module
+
+        return partial_auc(scores, labels, None, measure.max_fpr, comm)
     if measure.k:
         head = top_k(scores, labels, measure.k, comm)
         return head.precision if family == "precision@k" else head.recall

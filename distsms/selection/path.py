@@ -222,7 +222,7 @@ class FoldsObjective(Objective):
         chance = why_chance(scores[own], labels[own], training["rocarea"], comm)
         if out is None:
             return threshold, training, None, chance
-        spread_of = self.select if self.select in RANKING else self.measure.name
+        spread_of = next((name for name in (self.select, self.measure.name) if name in RANKING), RANKING[0])
         spread = confidence.measure_estimate(spread_of, scores[out], labels[out], comm)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
         return threshold, training, self._measures(scores[out], labels[out], threshold) | parts, chance
