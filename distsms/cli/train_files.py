@@ -21,7 +21,7 @@ from distsms.utils.files import atomic_write, naming_failures
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
-COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
+COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
 COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands"]
 OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""

@@ -52,6 +52,7 @@ class OutputOptions(NamedTuple):
     split: Splitter | None = None
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None
     say: Callable[[str], None] = lambda text: None
+    weight_file: str | os.PathLike[str] | None = None
 
 
 class _Staged(NamedTuple):
@@ -81,6 +82,7 @@ def convert(
     compression: str = "none",
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None,
     say: Callable[[str], None] = lambda text: None,
+    weight_file: str | os.PathLike[str] | None = None,
     **read_options: Any,
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
@@ -124,8 +126,10 @@ def convert(
         Is called on the root with the reports on all columns of a table, before the rows are written.
     say : callable
         Is called on the root with other lines for users.
+    weight_file : path, optional
+        A file with the weight of each row on a line of its own, in the order of the rows.
     **read_options
-        label, id, drop, group, time, keep, columns, decimal, thousands: see `ReadOptions`.
+        label, id, drop, group, time, weight, keep, columns, decimal, thousands: see `ReadOptions`.
 
     Returns
     -------
@@ -140,19 +144,23 @@ def convert(
     Notes
     -----
     Memory of a rank: twice the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
-    have groups, and 8 more if they have times.
+    have groups, 8 more if they have times, and 8 more if they have weights.
     """
     options = ReadOptions(zero_based=zero_based, positive=positive, meter=Meter(progress), **read_options)
     if options.label is not None and options.label in options.metadata_columns:
-        raise InputError(f"--group or --time {options.label}: that column is the label", everywhere=True)
+        raise InputError(f"--group, --time or --weight {options.label}: that column is the label", everywhere=True)
+    if weight_file is not None and options.weight is not None:
+        raise InputError("--weight and --weight-file contradict each other: give one of them", everywhere=True)
     if split is not None and split.by == "groups" and options.group is None:
         raise InputError(
             "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
         )
-    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, split, show_columns, say)
+    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, split, show_columns, say, weight_file)
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
+        if weight_file is not None:
+            _size(weight_file)  # refuses a missing file before the rows are read
         dataset.check_writable(compression)
         if like is not None:
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
@@ -223,6 +231,9 @@ def _convert(
     print_warnings(names, reader.warnings, comm)
     if reader.n_columns is None:
         highest.report(sum(counts), 0 if options.zero_based else 1, comm, output.say)
+    if output.weight_file is not None:
+        with comm.fail_together():
+            staged = _weigh(staged, output.weight_file, sum(counts[: comm.rank]), sum(counts))
     with comm.fail_together():
         label_map = reader.label_map or interpret(set().union(*labels_of), options.positive).as_map()
     folders, parts = _folders(directory, output.split), [staged]
@@ -234,16 +245,22 @@ def _convert(
     if given is None:
         kind = output.normalize or ("none" if reader.reports is None else "standard")
         measured = None if reader.reports is None or reader.table is None else reader.table.measured()
-        given = normalization.fit(kind, partial(_entries, parts[0]), (sizes[0], p), comm, measured)
+        n, weight = _present(parts[0], sizes[0], comm)
+        given = normalization.fit(kind, partial(_entries, parts[0]), (n, p), comm, measured, weight)
     finished, labels = [], []
     with comm.fail_together():
         for part in parts:
             labels.append([_signs(block, reader, label_map) for block in part])
             finished.append(
-                [dataset.finish_shard(block.shard, y, p) for block, y in zip(part, labels[-1], strict=True)]
+                [
+                    dataset.finish_shard(block.shard, y, p, block.metadata.weights)
+                    for block, y in zip(part, labels[-1], strict=True)
+                ]
             )
     all_finished = comm.allgather(finished)
-    statistics = [_statistics(part, y, options, comm) for part, y in zip(parts, labels, strict=True)]
+    file = None if output.weight_file is None else Path(output.weight_file).name
+    columns = options.group, options.time, options.weight or file
+    statistics = [_statistics(part, y, columns, comm) for part, y in zip(parts, labels, strict=True)]
     with comm.fail_together():
         if comm.is_root:
             for folder in folders[1:]:  # so that new parts are never found together with old ones
@@ -286,6 +303,15 @@ def _stage_all(
     return staged, highest
 
 
+def _weigh(staged: Sequence[_Staged], path: str | os.PathLike[str], first: int, whole: int) -> list[_Staged]:
+    """Give this rank's rows, which are those from row `first` on of the `whole` input, the weights in a file. Local."""
+    sizes = [block.shard.rows for block in staged]
+    found = np.split(row_metadata.read_weight_file(path, first, sum(sizes), whole), np.cumsum(sizes)[:-1])
+    return [
+        block._replace(metadata=block.metadata._replace(weights=own)) for block, own in zip(staged, found, strict=False)
+    ]
+
+
 def _part_of(staged: Sequence[_Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:
     """Return the part of each staged row. Row number `first` of the input is the first of them. Collective."""
     numbers = np.arange(first, first + sum(block.shard.rows for block in staged))
@@ -322,14 +348,15 @@ def _divide(
 
 
 def _statistics(
-    part: Sequence[_Staged], labels: Sequence[NDArray[np.int8]], options: ReadOptions, comm: Communicator
+    part: Sequence[_Staged],
+    labels: Sequence[NDArray[np.int8]],
+    columns: tuple[str | None, str | None, str | None],
+    comm: Communicator,
 ) -> dict[str, Any]:
-    """Return what the manifest says about groups, times and equal rows of a part. Collective."""
+    """Return what the manifest says about groups, times, weights and equal rows of a part. Collective."""
     hashes = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in part)])
     y = np.concatenate([np.empty(0, np.int8), *labels])
-    return group_statistics(
-        hashes, y, row_metadata.concatenate([block.metadata for block in part]), (options.group, options.time), comm
-    )
+    return group_statistics(hashes, y, row_metadata.concatenate([block.metadata for block in part]), columns, comm)
 
 
 def _sizes(parts: Sequence[Sequence[_Staged]], places: Sequence[Path | str], comm: Communicator) -> list[int]:
@@ -345,9 +372,19 @@ def _sizes(parts: Sequence[Sequence[_Staged]], places: Sequence[Path | str], com
     return sizes
 
 
-def _entries(staged: Sequence[_Staged]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def _entries(staged: Sequence[_Staged]) -> Iterator[normalization.Entries]:
     for block in staged:
-        yield from dataset.staged_entries(block.shard)
+        yield from dataset.staged_entries(block.shard, block.metadata.weights)
+
+
+def _present(staged: Sequence[_Staged], n: int, comm: Communicator) -> tuple[int, float | None]:
+    """Return how many of n rows have a weight that is not 0, and the sum of the weights; None without. Collective."""
+    weights = row_metadata.concatenate([block.metadata for block in staged]).weights
+    if not any(comm.allgather(weights is not None)):
+        return n, None
+    weights = np.empty(0) if weights is None else weights
+    present, total = comm.sum(np.array([np.count_nonzero(weights), np.sum(weights)])).tolist()
+    return int(present), total
 
 
 def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) -> list[list[Any]]:
