@@ -104,7 +104,8 @@ class TrainingFiles:
                 model.save(args.output, trained)
         if self.report is None or code == EXIT_REQUEUE:
             return
-        asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report])
+        weight = [] if args.weight is None or os.path.isdir(args.test) else ["--weight", args.weight]
+        asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report, *weight])
         asked.shown = args.shown
         try:
             with contextlib.redirect_stdout(io.StringIO()):

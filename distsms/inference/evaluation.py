@@ -15,7 +15,9 @@ from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.measures import Measure
 from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.average_precision import average_precision
 from distsms.metrics.confidence import Interval
+from distsms.metrics.row_weights import describe_weights, differ, mass_of_classes, masses, require_equal
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -38,6 +40,7 @@ class EvaluatedRows:
     path: str
     labels: NDArray[np.int8]  # (n_local,)
     row_numbers: NDArray[np.int64]  # (n_local,), global
+    weights: Floats | None = None  # (n_local,); None on every rank if no rank has others than 0 and 1
 
 
 @dataclass(frozen=True)
@@ -121,29 +124,32 @@ def evaluate(
     rows, scores = _scored(paths, models, on, comm, input_options)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
-    labels, n_pos = rows.labels, int(comm.sum(np.array([np.count_nonzero(rows.labels > 0)]))[0])
-    placed = [ranking.placements(of_model, labels, comm) for of_model in scores]
-    shares = [ranking.top_k_shares(of_model, n_pos, comm) for of_model in scores]
-    drawn = [
-        bootstrap.prbep_replicates(of_model, labels, rows.row_numbers, options.replicates, options.seed, comm)
-        for of_model in scores
-    ]
+    labels, weights = rows.labels, rows.weights
+    if options.k:
+        require_equal(weights, f"precision@{options.k}", comm)
+    of_pos = mass_of_classes(labels, weights, comm)[0]
+    placed = [ranking.placements(of_model, labels, comm, weights) for of_model in scores]
+    shares = [ranking.top_k_shares(of_model, of_pos, comm, weights) for of_model in scores]
+    drawing = labels, rows.row_numbers, options.replicates, options.seed, comm, weights
+    drawn = [bootstrap.prbep_replicates(of_model, *drawing) for of_model in scores]
     judged = []
     for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
-        area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm), options.level)
-        prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, options.level)
-        found = compute_measures(model, own, labels, comm, options.threshold, options.k, area.value)
-        more = extra_measures(model.info, options.k)
+        area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm, weights), options.level)
+        of_share = confidence.prbep_estimate(share, labels, comm, weights)
+        prbep = confidence.prbep_interval(of_share, draws, options.level)
+        found = compute_measures(model, own, labels, comm, options.threshold, options.k, area.value, weights)
+        more = [name for name in extra_measures(model.info, options.k) if name in found]
         intervals = {"rocarea": area, "prbep": prbep}
-        if (k := options.k or Measure.parse(model.info.get("measure", "rocarea")).k) and k <= found["n"]:
+        k = options.k or Measure.parse(model.info.get("measure", "rocarea")).k
+        if k and f"precision@{k}" in found and k <= found["n"]:
             intervals |= _intervals_at(k, own, rows, options, comm)
         judged.append(ModelEvaluation(path, model, own, found, more, intervals))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
         area = confidence.rocarea_difference_interval(
-            confidence.rocarea_estimate(placed[a] - placed[b], labels, comm), options.level
+            confidence.rocarea_estimate(placed[a] - placed[b], labels, comm, weights), options.level
         )
-        less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm)
+        less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         pairs.append(ModelComparison(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
     return rows, judged, pairs
@@ -177,14 +183,14 @@ def _scored(
         names, alike = zip(*consecutive, strict=True)
         found = scoring.score(alike, on, comm, input_options)
         judged = [found.counted_scores(k) for k in range(len(alike))]
-        labels = judged[0][1]
+        _, labels, weights = judged[0]
         with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
                 raise InputError(
                     f"{on}: {names[0]} and {paths[0]} do not agree on which label is positive; evaluate them one by one"
                 )
-        rows = rows or EvaluatedRows(on, labels, found.first_row + np.flatnonzero(found.counted))
-        scores += [of_model for of_model, _ in judged]
+        rows = rows or EvaluatedRows(on, labels, found.first_row + np.flatnonzero(found.counted), weights)
+        scores += [of_model for of_model, _, _ in judged]
     assert rows is not None
     return rows, scores
 
@@ -202,6 +208,7 @@ def compute_measures(
     threshold: float | None = None,
     k: int | None = None,
     rocarea: float | None = None,
+    weights: Floats | None = None,
 ) -> dict[str, Any]:
     """Return the measures and counts of a model, by the names of `distsms evaluate --json`. **Collective.**
 
@@ -217,22 +224,27 @@ def compute_measures(
         By default the model's own.
     rocarea : float, optional
         The ROCArea of these scores, if it has been computed already.
+    weights : (n_local,) array, optional
+        The weights of these rows. Then tp, fp, fn and tn are sums of weights; measures at a k that only the model names
+        are left out if the weights differ, since they count rows.
     """
     threshold = model.threshold if threshold is None else threshold
-    table = ranking.contingency(scores, labels, threshold, comm)
-    n_pos, n_neg = table.tp + table.fn, table.fp + table.tn
+    table = ranking.contingency(scores, labels, threshold, comm, weights)
+    n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
+    extra = extra_measures(model.info, k)
+    if k is None and differ(weights, comm):
+        extra = [name for name in extra if "@" not in name]
     return {
         "n": n_pos + n_neg,
         "n_pos": n_pos,
         "n_neg": n_neg,
-        "rocarea": ranking.rocarea(scores, labels, comm) if rocarea is None else rocarea,
-        "prbep": ranking.top_k(scores, labels, n_pos, comm).recall,
-        "average_precision": ranking.average_precision(scores, labels, comm),
+        **({} if weights is None else {"weights": describe_weights(labels, weights, comm)}),
+        "rocarea": ranking.rocarea(scores, labels, comm, weights) if rocarea is None else rocarea,
+        "prbep": ranking.prbep(scores, labels, comm, weights),
+        "average_precision": average_precision(scores, labels, comm, weights),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
-        **{
-            name: ranking.measure_value(name, scores, labels, threshold, comm) for name in extra_measures(model.info, k)
-        },
+        **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
     }
 
 

@@ -22,6 +22,7 @@ from distsms.measures import RANKING
 from distsms.metrics import bootstrap, confidence, ranking
 from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
 from distsms.metrics.headline import chooser_value
+from distsms.metrics.row_weights import effective_sizes, mass_of_classes
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
 from distsms.selection.competitors import ALONE, METHODS, OURS
 from distsms.selection.folds import best_on_other_folds
@@ -110,7 +111,8 @@ def evaluate_methods(
         """Return the measure that chooses the settings, for a fit on its fold."""
         if by in RANKING:
             return float(getattr(fit, by))
-        return chooser_value(by, store.scores(fit), rows.y[rows.folds.judged(fit.fold)], np.nan, ALONE)
+        judged = rows.folds.judged(fit.fold)
+        return chooser_value(by, store.scores(fit), rows.y[judged], np.nan, ALONE, rows.weights_of(judged))
 
     by_method = {name: own for name in METHODS if (own := complete(fits, name, folds))}
     our_fits = choose(by_method[OURS], value) if OURS in by_method else []
@@ -124,7 +126,8 @@ def evaluate_methods(
             intervals[by] = confidence.folds_interval(values.tolist(), LEVEL)
             if differences:
                 ahead = np.array([value(fit) for fit in our_fits]) - values
-                why = confidence.too_few([np.count_nonzero(rows.y[rows.fold > 0] == sign) for sign in (1, -1)])
+                judged = rows.fold > 0
+                why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
                 differences[by] = replace(confidence.folds_interval(ahead.tolist(), LEVEL), why=why)
         return intervals, differences
 
@@ -196,13 +199,13 @@ class _FoldScores:
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
         inside = [rows.fold == fit.fold for fit in fits]
-        self._labels = [rows.y[of_fold] for of_fold in inside]
-        scored = [(store.scores(fit), y) for fit, y in zip(fits, self._labels, strict=True)]
-        self._placements = [ranking.placements(s, y, ALONE) for s, y in scored]
-        self._shares = [ranking.top_k_shares(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
+        self._rows = [(rows.y[of_fold], rows.weights_of(of_fold)) for of_fold in inside]
+        scored = [(store.scores(fit), y, a) for fit, (y, a) in zip(fits, self._rows, strict=True)]
+        self._placements = [ranking.placements(s, y, ALONE, a) for s, y, a in scored]
+        self._shares = [ranking.top_k_shares(s, mass_of_classes(y, a, ALONE)[0], ALONE, a) for s, y, a in scored]
         replicates = [
-            bootstrap.prbep_replicates(s, y, np.flatnonzero(of_fold), REPLICATES, 0, ALONE)
-            for (s, y), of_fold in zip(scored, inside, strict=True)
+            bootstrap.prbep_replicates(s, y, np.flatnonzero(of_fold), REPLICATES, 0, ALONE, a)
+            for (s, y, a), of_fold in zip(scored, inside, strict=True)
         ]
         self._replicates = np.mean(replicates, axis=0)
 
@@ -230,7 +233,10 @@ class _FoldScores:
     ) -> tuple[MeanEstimate, MeanEstimate]:
         """Return the spreads of ROCArea and PRBEP over the folds."""
         area = [
-            confidence.rocarea_estimate(of_fold, y, ALONE) for of_fold, y in zip(placements, self._labels, strict=True)
+            confidence.rocarea_estimate(of_fold, y, ALONE, a)
+            for of_fold, (y, a) in zip(placements, self._rows, strict=True)
         ]
-        prbep = [confidence.prbep_estimate(of_fold, y, ALONE) for of_fold, y in zip(shares, self._labels, strict=True)]
+        prbep = [
+            confidence.prbep_estimate(of_fold, y, ALONE, a) for of_fold, (y, a) in zip(shares, self._rows, strict=True)
+        ]
         return confidence.pool_folds(area), confidence.pool_folds(prbep)

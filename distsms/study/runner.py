@@ -156,7 +156,8 @@ class Runner:
             batch = range(first, min(first + test.at_once, count))
             scored = test.scored([comm.broadcast(saved.load(k, p) if comm.is_root else np.empty(p)) for k in batch])
             for place, k in enumerate(batch):
-                measures = ranking(*scored.counted_scores(place), comm)
+                scores, labels, weights = scored.counted_scores(place)
+                measures = ranking(scores, labels, comm, weights)
                 if comm.is_root:
                     lines.append({**saved.records[k], "rocarea": measures.rocarea, "prbep": measures.prbep})
         return lines

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.metrics import ranking
+from distsms.metrics.average_precision import average_precision
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import local_part
@@ -70,18 +71,18 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
 def test_average_precision_is_scikit_learns(comm, monkeypatch, share, decimals, sample):
     """With few and many positives, no and many ties, and ranges chosen from small and large samples."""
     metrics = pytest.importorskip("sklearn.metrics")
-    monkeypatch.setattr(ranking, "SAMPLE", sample)
+    monkeypatch.setattr("distsms.metrics.average_precision.SAMPLE", sample)
     rng = np.random.default_rng(decimals)
     labels = np.where(rng.random(3000) < share, 1, -1).astype(np.int8)
     for scores in (np.round(rng.normal(size=3000) + labels, decimals), np.zeros(3000), 1e8 + labels * 1e-8):
-        found = ranking.average_precision(local_part(scores, comm), local_part(labels, comm), comm)
+        found = average_precision(local_part(scores, comm), local_part(labels, comm), comm)
         assert found == pytest.approx(metrics.average_precision_score(labels, scores), abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=1, max_size=14))
 def test_average_precision_equals_its_definition(comm, rows):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
-    found = ranking.average_precision(local_part(scores.astype(float), comm), local_part(labels, comm), comm)
+    found = average_precision(local_part(scores.astype(float), comm), local_part(labels, comm), comm)
     positive = scores[labels > 0]
     if not len(positive):
         assert np.isnan(found)
@@ -91,7 +92,7 @@ def test_average_precision_equals_its_definition(comm, rows):
 
 
 def test_average_precision_of_what_is_no_number(comm):
-    assert np.isnan(ranking.average_precision(np.array([1.0, np.nan]), np.array([1, -1]), comm))
+    assert np.isnan(average_precision(np.array([1.0, np.nan]), np.array([1, -1]), comm))
 
 
 @pytest.mark.serial
