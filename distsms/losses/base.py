@@ -7,6 +7,8 @@ many weight vectors w. The modules of this package use the letters of the paper 
     y_i, z           the label of row i (+1 or -1), and any labeling of all rows
     P, N             the set of the positive rows and that of the negative rows
     n+, n-, n        the numbers of rows in P and N, and their sum
+    a_i              the weight of row i, which counts like a_i equal rows; 1 unless said otherwise
+    A+, A-, A        the sums of the weights over P and N, and their sum; n+, n- and n if all weights are 1
     Delta(z, y)      what the measure loses if z is predicted and y is true
     R(w)             the risk, the maximum of <A beta, w> - g(beta) over a convex set of vectors beta
     R_mu(w)          the smoothed risk: the same maximum with mu/2 ||beta||^2 (the prox term) subtracted
@@ -22,6 +24,7 @@ Each evaluation returns R, R_mu and a plane that lies below R, with the maximize
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
@@ -77,8 +80,9 @@ class Loss(ABC):
     labels : (n_local,) int8
         +1 or -1.
     weights : (n_local,) float64 or None
-        0 or 1. A row of weight 0 (in a fold that is held out, say) counts neither in n nor in the risk and the
-        gradient.
+        The weight a_i >= 0 of each row; None means 1. A row of weight 2 has the effect of two equal rows of weight 1,
+        and a row of weight 0 (in a fold that is held out, say) is not there. All weights times a number have the same
+        effect.
     comm : Communicator
         The ranks. Construction is **collective**.
 
@@ -88,11 +92,17 @@ class Loss(ABC):
         This rank's rows of each class that are not left out.
     n_pos, n_neg, n : int
         The number of such rows over all ranks, and their sum.
+    weights : (n_local,) float64 or None
+        The weights, divided by a power of two so that their mean is near 1; None if the weights other than 0 are equal
+        on all ranks.
+    A_pos, A_neg, A : float
+        The sums of these weights over all ranks; `n_pos`, `n_neg` and `n` where `weights` is None.
 
     Raises
     ------
     InputError
-        If a weight is neither 0 nor 1, or if a class has no rows.
+        If a weight is negative or not finite, if a class has no rows, or if the measure counts rows and the weights
+        other than 0 differ.
     """
 
     name: ClassVar[str]
@@ -104,10 +114,10 @@ class Loss(ABC):
     """The number of rows, those with the highest scores, that count as predicted positive. It is n+ unless a loss sets
     another. None means that all rows with a score >= 0 are predicted positive.
     """
+    counts_rows: ClassVar[bool] = False
+    """Whether the measure counts rows, so that weights other than 0 and 1 have no meaning for it."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
-        if comm.sum(np.array([0 if weights is None else np.count_nonzero((weights != 0) & (weights != 1))]))[0]:
-            raise InputError("row weights other than 0 and 1 are not supported by this loss", everywhere=True)
         self.comm = comm
         kept = np.ones(len(labels), bool) if weights is None else weights != 0
         self.positive: NDArray[np.bool_] = (labels > 0) & kept  # (n_local,)
@@ -116,6 +126,8 @@ class Loss(ABC):
         self.n_pos, self.n_neg = (int(count) for count in comm.sum(counts))
         self.n = self.n_pos + self.n_neg
         self.calls_positive = self.n_pos
+        self.weights: Floats | None = None
+        self.A_pos, self.A_neg, self.A = float(self.n_pos), float(self.n_neg), float(self.n)
         if not (self.n_pos and self.n_neg):
             present = "none" if not self.n else "positive" if self.n_pos else "negative"
             raise InputError(
@@ -123,6 +135,30 @@ class Loss(ABC):
                 f"negative rows (only class present: {present}). Was the right value declared positive (--positive)?",
                 everywhere=True,
             )
+        self._set_weights(weights, kept)
+
+    def _set_weights(self, weights: Floats | None, kept: NDArray[np.bool_]) -> None:
+        """Check the weights, and set `weights` and their sums if they are not all equal. Collective."""
+        of_rows = np.ones(np.count_nonzero(kept)) if weights is None else np.asarray(weights, np.float64)[kept]
+        bad = 0.0 if (np.isfinite(of_rows) & (of_rows > 0)).all() else 1.0
+        ends = np.array([bad, -np.min(of_rows, initial=np.inf), np.max(of_rows, initial=-np.inf)])
+        bad, low, high = self.comm.maximum(np.nan_to_num(ends)).tolist()
+        if bad:
+            raise InputError("row weights have to be finite numbers >= 0", everywhere=True)
+        if -low == high:
+            return
+        if self.counts_rows:
+            raise InputError(
+                f"{self.name} counts rows, so it has no meaning for rows of different weights: leave the weights out, "
+                "or choose rocarea, prbep, error-rate or pauc@BETA",
+                everywhere=True,
+            )
+        mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
+        self.weights = weights = np.zeros(len(kept))
+        weights[kept] = np.ldexp(of_rows, -math.frexp(high)[1] - math.frexp(mean)[1])
+        sums = np.array([np.sum(weights[self.positive]), np.sum(weights[self.negative])])
+        self.A_pos, self.A_neg = self.comm.sum(sums).tolist()
+        self.A = self.A_pos + self.A_neg
 
     @abstractmethod
     def evaluate(self, scores: Floats, nu: float) -> LossValue:

@@ -50,6 +50,7 @@ class FBeta(GatheringLoss):
     """
 
     name = "f-beta"
+    counts_rows = True
     nonnegative = True
     smooth = False
 
@@ -163,6 +164,7 @@ class AtK(GatheringLoss):
         If k > n.
     """
 
+    counts_rows = True
     nonnegative = True
     smooth = False
 

@@ -5,6 +5,8 @@ This risk is a sum over rows: each row may be labeled either way, independently 
 
     R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ] = 2/n sum_i max(0, t_i),   t_i = 1/2 - y_i s_i
 
+With weights a_i, sums over rows are sums of a_i times their terms, and n is A.
+
 This is the hinge loss of the linear SVM in another scale. With u = 2 w, the objective lambda/2 ||w||^2 + R(w) equals
 the SVM's objective (lambda/4)/2 ||u||^2 + 1/n sum_i max(0, 1 - y_i <u, x_i>). The convex hull of all labelings is the
 box [0, 1]^n, and Delta is linear on it. So smoothing with the prox term 1/2 ||beta||^2 gives the Huber hinge of width
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
+from distsms.losses.gather import weighted_sum
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -62,10 +65,10 @@ class ErrorRate(Loss):
         if np.isfinite(scores).all():
             t = np.where(self._y, 0.5 - self._y * scores, 0.0)  # at t = 0 a row adds nothing
             beta = ramp(t, nu)
-            sums[:] = np.sum(np.maximum(t, 0.0)), np.sum(huber(t, beta, nu)), np.sum(beta)
-            coefficients = -2.0 / self.n * self._y * beta
+            sums[:] = [weighted_sum(terms, self.weights) for terms in (np.maximum(t, 0.0), huber(t, beta, nu), beta)]
+            coefficients = -2.0 / self.A * self._y * (beta if self.weights is None else self.weights * beta)
         self.comm.sum(sums)
         if np.isnan(sums).any():
             coefficients[:] = 0.0
-        R, R_mu, d = map(float, sums / self.n)
+        R, R_mu, d = map(float, sums / self.A)
         return LossValue(2.0 * R, 2.0 * R_mu, d, coefficients)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms.losses.base import Cost, Loss, LossValue
 from distsms.parallel.communicator import Communicator
-from distsms.utils.jit import njit
+from distsms.utils.jit import njit, weight_of
 from distsms.utils.typing import Floats
 
 
@@ -38,17 +39,31 @@ class Solution(NamedTuple):
 
 
 class GatheringLoss(Loss):
-    """A loss that gathers margins on the root, calls `solve` there, and scatters the coefficients back to the ranks."""
+    """A loss that gathers margins on the root, calls `solve` there, and scatters the coefficients back to the ranks.
+
+    Attributes
+    ----------
+    a_pos, a_neg : (n_pos,) and (n_neg,) float64, or None
+        On the root, the weights of all ranks' rows, in the order of the scores that `solve` is given. None if all are
+        1.
+    """
+
+    a_pos: Floats | None = None
+    a_neg: Floats | None = None
 
     def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         # The labels never change, so they are gathered once. None on the other ranks.
         self._all_positive = comm.gather_rows(self.positive)
         self._all_negative = comm.gather_rows(self.negative)
+        if self.weights is not None:
+            weights = comm.gather_rows(self.weights)
+            if weights is not None:
+                self.a_pos, self.a_neg = weights[self._all_positive], weights[self._all_negative]
         if comm.is_root:  # compile the kernels, or load them, before the first evaluation
-            score = np.zeros(1)
-            pair_sums(score, score, 1.0, score.copy())
-            root_of_ramps(score, 1.0, 0.5)
+            score, weight = np.zeros(1), None if self.weights is None else np.ones(1)
+            pair_sums(score, score, 1.0, score.copy(), weight, weight)
+            root_of_ramps(score, 1.0, 0.5, weight)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -84,8 +99,20 @@ class GatheringLoss(Loss):
         return LossValue(R, R_mu, d, self.comm.scatter_rows(coefficients, len(scores)))
 
 
+def in_order(weights: Floats | None, order: NDArray[np.intp]) -> Floats | None:
+    """Return the weights in another order; None if there are none."""
+    return None if weights is None else weights[order]
+
+
+def weighted_sum(terms: NDArray[Any], weights: Floats | None) -> float:
+    """Return sum_i a_i terms_i, with a_i = 1 without weights."""
+    return float(np.sum(terms) if weights is None else np.sum(weights * terms))
+
+
 @njit()
-def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, float]:
+def pair_sums(
+    q: Floats, x: Floats, nu: float, gamma: Floats, q_weights: Floats | None = None, x_weights: Floats | None = None
+) -> tuple[float, float]:
     """Sum the hinge, the Huber hinge and the ramp of t_ij = x_j - q_i over all pairs, in one pass (Algorithm 4).
 
     Parameters
@@ -95,12 +122,14 @@ def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, fl
     nu : float
         The width >= 0.
     gamma : (n_q,) float64
-        An output: gamma_i is set to sum_j clip(t_ij / nu, 0, 1), or at nu = 0 to the number of j with t_ij > 0.
+        An output: gamma_i is set to sum_j a_j clip(t_ij / nu, 0, 1), or at nu = 0 to the sum of a_j over t_ij > 0.
+    q_weights, x_weights : (n_q,) and (n_x,) float64, or None
+        The weights a_i and a_j; None means 1.
 
     Returns
     -------
     total, total_mu : float
-        sum_ij max(0, t_ij) and sum_ij h(t_ij), with h the Huber hinge.
+        sum_ij a_i a_j max(0, t_ij) and sum_ij a_i a_j h(t_ij), with h the Huber hinge.
 
     Notes
     -----
@@ -113,51 +142,60 @@ def pair_sums(q: Floats, x: Floats, nu: float, gamma: Floats) -> tuple[float, fl
     n_x = len(x)
     inside = 0  # x[:inside] have t > 0
     full = 0  # x[:full] have t >= nu; x[full:inside] are the window, the paper's M_i
-    hinge_full = 0.0  # sum of t - nu/2 over x[:full]
+    a_full = a_window = 0.0  # the weights of both
+    hinge_full = 0.0  # sum of a (t - nu/2) over x[:full]
     t_sum = 0.0  # sums of t and t^2 over the window, the paper's s_i and t_i
     t2_sum = 0.0
     total = 0.0
     total_mu = 0.0
     for i in range(len(q)):
         step = q[i - 1] - q[i] if i > 0 else 0.0
-        hinge_full += full * step
+        hinge_full += a_full * step
         if step < nu:
-            t2_sum += (2.0 * t_sum + (inside - full) * step) * step
-            t_sum += (inside - full) * step
+            t2_sum += (2.0 * t_sum + a_window * step) * step
+            t_sum += a_window * step
             while full < inside and x[full] - q[i] >= nu:
-                t = x[full] - q[i]
-                t_sum -= t
-                t2_sum -= t * t
-                hinge_full += t - 0.5 * nu
+                t, a = x[full] - q[i], weight_of(x_weights, full)
+                t_sum -= a * t
+                t2_sum -= a * t * t
+                hinge_full += a * (t - 0.5 * nu)
+                a_full += a
+                a_window -= a
                 full += 1
         else:  # every x of the old window has t >= nu now
             while full < inside:
-                hinge_full += x[full] - q[i] - 0.5 * nu
+                a = weight_of(x_weights, full)
+                hinge_full += a * (x[full] - q[i] - 0.5 * nu)
+                a_full += a
                 full += 1
         if full == inside:  # the window is empty: remove its rounding errors
+            a_window = 0.0
             t_sum = 0.0
             t2_sum = 0.0
         while inside < n_x and x[inside] > q[i]:
-            t = x[inside] - q[i]
+            t, a = x[inside] - q[i], weight_of(x_weights, inside)
             if t >= nu:  # then the window is empty
-                hinge_full += t - 0.5 * nu
+                hinge_full += a * (t - 0.5 * nu)
+                a_full += a
                 full += 1
             else:
-                t_sum += t
-                t2_sum += t * t
+                a_window += a
+                t_sum += a * t
+                t2_sum += a * t * t
             inside += 1
-        gamma[i] = full
-        total += hinge_full + 0.5 * nu * full + t_sum
-        total_mu += hinge_full
+        a = weight_of(q_weights, i)
+        gamma[i] = a_full
+        total += a * (hinge_full + 0.5 * nu * a_full + t_sum)
+        total_mu += a * hinge_full
         if inside > full:
             gamma[i] += t_sum / nu
-            total_mu += 0.5 * t2_sum / nu
+            total_mu += a * (0.5 * t2_sum / nu)
     return total, total_mu
 
 
 @njit()
-def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
-    """Find the smallest tau at which sum_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3).
+def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats | None = None) -> float:
+    """Find the smallest tau at which sum_i a_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3).
 
     Parameters
     ----------
@@ -166,7 +204,9 @@ def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
     nu : float
         The width > 0.
     target : float
-        In (0, n).
+        Between 0 and the sum of the weights.
+    weights : (n,) float64 or None
+        The weights a_i; None means 1.
 
     Notes
     -----
@@ -178,7 +218,9 @@ def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
     """
     n = len(heads)
     head = 0
-    tail = 0  # at this point `head` ramps have begun and `tail` ramps have ended; their difference is the slope
+    tail = 0  # at this point `head` ramps have begun and `tail` ramps have ended
+    slope = 0.0  # the weights of the ramps that have begun, but not ended
+    ended = 0.0  # the weights of those that have ended
     anchor = heads[0]
     value = 0.0
     while tail < n:
@@ -186,17 +228,21 @@ def root_of_ramps(heads: Floats, nu: float, target: float) -> float:
         begins = head < n and heads[head] <= kink
         if begins:
             kink = heads[head]
-        reached = value + (head - tail) * ((kink - anchor) / nu)
+        reached = value + slope * ((kink - anchor) / nu)
         if reached >= target:
-            return anchor + (target - value) * nu / (head - tail)
+            return anchor + (target - value) * nu / slope
         value = reached
         anchor = kink
         if begins:
+            slope += weight_of(weights, head)
             head += 1
         else:
+            slope -= weight_of(weights, tail)
+            ended += weight_of(weights, tail)
             tail += 1
-            if tail == head:  # every ramp that has begun has ended: the sum is a whole number, so remove its rounding
-                value = float(tail)
+            if tail == head:  # every ramp that has begun has ended: remove the rounding errors
+                slope = 0.0
+                value = ended
                 if value >= target:
                     return anchor
     return anchor

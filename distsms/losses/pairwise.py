@@ -9,6 +9,9 @@ is the q number f to c - 1, in increasing order from 0, where beta = t / nu. The
     gamma_b = f + 1/nu (sum of t over the window of b)
     gamma_q = (number of b with t >= nu) + 1/nu (sum of t over the b that have q in their window)
 
+With weights, every number above is a sum of weights, and every sum has terms that are multiplied by their weights. The
+weights of the smaller class enter through the prefix sums, and a point's weight multiplies what the point adds.
+
 gamma_b is computed from prefix sums of q. gamma_q is computed in one pass over q, from the highest to the lowest. A
 point b joins the running sums at q number c - 1, and leaves the sum of t at q number f - 1, from which on its beta is
 1. The running sums are the number of points and the sum of their t.
@@ -31,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.jit import njit
+from distsms.utils.jit import njit, weight_of
 from distsms.utils.typing import Floats
 
 TINY = 5e-324
@@ -45,7 +48,7 @@ ONE = np.uint64(1)  # indices are unsigned, since Numba adds a test for negative
 N_BELOW, HINGE, T, T2, BLOCK, ORIGIN, CLOSED_T, CLOSED_T2 = range(8)
 """Columns of `Table.sums`, for the i-th value:
 
-- N_BELOW: the number of q below this value; HINGE: the sum of (value - q) over these q.
+- N_BELOW: the number (or summed weights) of q below this value; HINGE: the sum of (value - q) over these q.
 - T, T2: the sums of x and x^2, with x = q - ORIGIN, over the q that are below this value and in the same block.
 - BLOCK, ORIGIN: the index at which the block of this value starts, and the value at that index.
 - CLOSED_T, CLOSED_T2: set where a block starts: the sums of x and x^2 over the whole previous block.
@@ -99,6 +102,8 @@ class SortedClass:
     ----------
     capacity : int
         The expected number of values q. Larger buffers are allocated when they are needed.
+    weighted : bool
+        Whether the rows have weights.
 
     Attributes
     ----------
@@ -106,14 +111,14 @@ class SortedClass:
         The sums over all pairs so far.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._table = Table.allocate(1)
-        self.tabulate(np.zeros(1), 1.0)
-        self.add_points(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1))
-        self.write_gamma(self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, np.empty(1))
+    def __init__(self, capacity: int, weighted: bool = False) -> None:
+        self._table, weights = Table.allocate(1), np.ones(1) if weighted else None
+        self.tabulate(np.zeros(1), 1.0, weights)
+        self.add_points(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1), weights)
+        self.write_gamma(self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, np.empty(1), weights)
         self._table = Table.allocate(capacity)
 
-    def tabulate(self, q: Floats, nu: float) -> None:
+    def tabulate(self, q: Floats, nu: float, weights: Floats | None = None) -> None:
         """Set the sorted class, and forget all points.
 
         Parameters
@@ -122,6 +127,8 @@ class SortedClass:
             The values, finite and in increasing order.
         nu : float
             The width >= 0.
+        weights : (k,) float64 or None
+            The weights of these values; None means 1.
 
         Notes
         -----
@@ -129,16 +136,26 @@ class SortedClass:
         """
         if len(q) + 2 > len(self._table.value):
             self._table = Table.allocate(len(q))
-        self._nu, self._d, self.sums = nu, _tabulate(q, nu, self._table), PairSums(0.0, 0.0, 0.0)
+        self._nu, self._d, self.sums = nu, _tabulate(q, weights, nu, self._table), PairSums(0.0, 0.0, 0.0)
 
     def add_points(
-        self, scores: Floats, rows: NDArray[Any], sign: float, offset: float, factor: float, out: Floats
+        self,
+        scores: Floats,
+        rows: NDArray[Any],
+        sign: float,
+        offset: float,
+        factor: float,
+        out: Floats,
+        weights: Floats | None = None,
     ) -> None:
         """Add the points b = offset + sign scores[row] of the given rows, and set out[row] = factor gamma_b.
 
-        Their pairs with all q are added to `sums`. O(1) expected time for each point.
+        With `weights`, the point has the weight weights[row], and out[row] is multiplied by it. The pairs of the points
+        with all q are added to `sums`. O(1) expected time for each point.
         """
-        full, hinge, t, t2 = _add_points(scores, rows, sign, offset, self._nu, self._d, self._table, factor, out)
+        full, hinge, t, t2 = _add_points(
+            scores, rows, weights, sign, offset, self._nu, self._d, self._table, factor, out
+        )
         beta, huber = (t / self._nu, 0.5 * t2 / self._nu) if self._nu > 0 else (0.0, 0.0)
         added = hinge + t, hinge - 0.5 * self._nu * full + huber, full + beta
         self.sums = PairSums(*(old + new for old, new in zip(self.sums, added, strict=True)))
@@ -151,7 +168,15 @@ class SortedClass:
         _walk(self._nu, self._d, self._table)
         return self._table.gamma[: self._d]
 
-    def write_gamma(self, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats) -> None:
+    def write_gamma(
+        self,
+        gamma: Floats,
+        q: Floats,
+        rows: NDArray[Any],
+        factor: float,
+        out: Floats,
+        weights: Floats | None = None,
+    ) -> None:
         """Write factor times gamma of given values q to their rows in `out`.
 
         Parameters
@@ -166,25 +191,28 @@ class SortedClass:
             Multiplies each gamma.
         out : (n_local,) float64
             The output.
+        weights : (n_local,) float64 or None
+            Also multiply by the weight of each row.
 
         Notes
         -----
         O(d + m).
         """
-        _write_gamma(self._table.value, gamma, q, rows, factor, out)
+        _write_gamma(self._table.value, gamma, q, rows, factor, weights, out)
 
 
 @njit()
-def _tabulate(q: Floats, nu: float, table: Table) -> int:
+def _tabulate(q: Floats, weights: Floats | None, nu: float, table: Table) -> int:
     """Fill the table for sorted q and no points so far; return d."""
     value, sums = table.value, table.sums
     value[0] = -np.inf
-    d = 0
+    d, reached = 0, 0.0
     for i in range(len(q)):  # d grows only where q changes, so equal q share one row
-        sums[d, N_BELOW] = i
+        sums[d, N_BELOW] = i if weights is None else reached
         value[d + 1] = q[i]
         d += q[i] != value[d]
-    sums[d, N_BELOW] = len(q)
+        reached += weight_of(weights, i)
+    sums[d, N_BELOW] = reached
     value[d + 1] = np.inf
     table.moves[: d + 1] = 0.0
 
@@ -273,6 +301,7 @@ def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) 
 def _add_points(
     scores: Floats,
     rows: NDArray[Any],
+    weights: Floats | None,
     sign: float,
     offset: float,
     nu: float,
@@ -310,14 +339,14 @@ def _add_points(
             above_zero[j] = _place(points[j], TINY, d, value, first, base, below, above)
             above_width[j] = _place(points[j], width, d, value, first, base, below, above)
         for j in range(n):
-            b, c, f = points[j], above_zero[j], above_width[j]
+            b, c, f, a = points[j], above_zero[j], above_width[j], weight_of(weights, places[j])
             full = sums[f, N_BELOW]
             if f > 0:
-                full_sum += full
-                hinge_sum += full * (b - value[f]) + sums[f - ONE, HINGE]
+                full_sum += a * full
+                hinge_sum += a * (full * (b - value[f]) + sums[f - ONE, HINGE])
             if f == c:
-                moves[f, PASS] += 1.0
-                out[places[j]] = factor * full
+                moves[f, PASS] += a
+                out[places[j]] = factor * a * full
                 continue
             # The window, the values f to c - 1, is added up in three steps: its part in the previous block, if it
             # begins there; the rest without the last value; and the last value. The last value is separate, since the
@@ -339,13 +368,13 @@ def _add_points(
             t, t2 = t + (n_q * x - t_q), t2 + ((n_q * x - 2 * t_q) * x + t2_q)
             n_q, x = sums[c, N_BELOW] - sums[last, N_BELOW], b - value[c]
             t, t2 = t + n_q * x, t2 + n_q * x * x
-            t_sum += t
-            t2_sum += t2
-            moves[c, ENTER] += 1.0
-            moves[c, ENTER_T] += x
-            moves[f, LEAVE] += 1.0
-            moves[f, LEAVE_T] += b - value[f + ONE]
-            out[places[j]] = factor * (full + t / nu)
+            t_sum += a * t
+            t2_sum += a * t2
+            moves[c, ENTER] += a
+            moves[c, ENTER_T] += a * x
+            moves[f, LEAVE] += a
+            moves[f, LEAVE_T] += a * (b - value[f + ONE])
+            out[places[j]] = factor * a * (full + t / nu)
     return full_sum, hinge_sum, t_sum, t2_sum
 
 
@@ -362,9 +391,10 @@ def _walk(nu: float, d: int, table: Table) -> None:
             full += moves[i + 1, LEAVE]
             inside -= moves[i + 1, LEAVE]
             t_sum -= moves[i + 1, LEAVE_T]
-            if inside == 0:  # the window is empty: remove its rounding errors
-                t_sum = 0.0
-            t_sum += inside * (value[i + 2] - value[i + 1])
+            step = value[i + 2] - value[i + 1]
+            if inside == 0 or step >= nu:  # the window is empty: remove its rounding errors, also those of weights
+                inside = t_sum = 0.0
+            t_sum += inside * step
         full += moves[i + 1, PASS]
         inside += moves[i + 1, ENTER]
         t_sum += moves[i + 1, ENTER_T]
@@ -372,10 +402,18 @@ def _walk(nu: float, d: int, table: Table) -> None:
 
 
 @njit()
-def _write_gamma(value: Floats, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats) -> None:
+def _write_gamma(
+    value: Floats,
+    gamma: Floats,
+    q: Floats,
+    rows: NDArray[Any],
+    factor: float,
+    weights: Floats | None,
+    out: Floats,
+) -> None:
     """See `SortedClass.write_gamma`."""
     i = 0
     for j in range(len(q)):
         while value[i + 1] < q[j]:
             i += 1
-        out[rows[j]] = factor * gamma[i]
+        out[rows[j]] = factor * weight_of(weights, rows[j]) * gamma[i]

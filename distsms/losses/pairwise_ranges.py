@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from distsms.losses.pairwise import TINY, PairSums, SortedClass
 from distsms.parallel.communicator import Communicator
-from distsms.utils.jit import njit
+from distsms.utils.jit import njit, weight_of
 from distsms.utils.typing import Floats
 
 SAMPLE = 512  # number of scores of each kind that each rank contributes to the sample
@@ -45,9 +45,11 @@ class RangedClass:
         This rank's number of rows in the two classes.
     comm : Communicator
         The ranks. Construction is **collective**.
+    weighted : bool
+        Whether the rows have weights. Then 8 more bytes are sent for each q and each query.
     """
 
-    def __init__(self, n_q: int, n_b: int, comm: Communicator) -> None:
+    def __init__(self, n_q: int, n_b: int, comm: Communicator, weighted: bool = False) -> None:
         self.comm = comm
         rng = np.random.default_rng(comm.rank)
         self._picks = [rng.integers(0, n, min(SAMPLE, n)) for n in (n_q, n_b, n_b)]
@@ -57,11 +59,20 @@ class RangedClass:
         self._counts = [count + 1 for count in comm.allgather(sum(map(len, self._picks)))]
         self._weights = comm.allgather_rows(np.concatenate([[0.0], *weights]), self._counts)
         self._share = -(-int(comm.sum(np.array([n_b]))[0]) // comm.size)
-        self._range = SortedClass(1)
-        Ranges(np.ones((1, 5)), 1.0).add_points(np.zeros(1))  # compile the kernels, or load them, now
+        self._range = SortedClass(1, weighted)
+        # Compile the kernels, or load them, now.
+        Ranges(np.ones((1, 5)), 1.0).add_points(np.zeros(1), np.ones(1) if weighted else None)
 
     @np.errstate(over="ignore", invalid="ignore")  # sums may overflow, which shows in the result
-    def evaluate(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, Floats, PairSums]:
+    def evaluate(
+        self,
+        q: Floats,
+        b: Floats,
+        nu: float,
+        finite: bool,
+        q_weights: Floats | None = None,
+        b_weights: Floats | None = None,
+    ) -> tuple[Floats, Floats, PairSums]:
         """Compute gamma of this rank's q and b, and the sums over all pairs. **Collective.**
 
         Parameters
@@ -72,11 +83,14 @@ class RangedClass:
             The width >= 0.
         finite : bool
             Whether all scores of this rank are finite.
+        q_weights, b_weights : (n_q,) and (n_b,) float64, or None
+            The weights of the rows, which are above 0; None means 1.
 
         Returns
         -------
         gamma_q, gamma_b : (n_q,) and (n_b,) float64
-            The sums of beta for each of this rank's rows. Zero unless all ranks' scores are finite.
+            The sums of beta for each of this rank's rows, times the row's own weight. Zero unless all ranks' scores are
+            finite.
         sums : PairSums
             The sums over all pairs of all ranks. NaN unless all ranks' scores are finite.
         """
@@ -85,17 +99,20 @@ class RangedClass:
             return np.zeros(len(q)), np.zeros(len(b)), PairSums(np.nan, np.nan, np.nan)
         to = _range_of(q, splitters)
         sending = np.argsort(to, kind="stable")
-        held, origin = self.comm.alltoall_rows(q[sending], np.bincount(to, minlength=self.comm.size))
+        counts = np.bincount(to, minlength=self.comm.size)
+        held, origin = self.comm.alltoall_rows(q[sending], counts)
+        a = None if q_weights is None else self.comm.alltoall_rows(q_weights[sending], counts)[0]
         rows = np.argsort(held, kind="stable")
-        held = held[rows]
-        self._range.tabulate(held, nu)
-        ranges = Ranges(self._totals(held), nu)
-        gamma_b, queries = ranges.add_points(b)
-        self._send_queries(b, queries, gamma_b)
+        held, a_held = held[rows], None if a is None else a[rows]
+        self._range.tabulate(held, nu, a_held)
+        ranges = Ranges(self._totals(held, a_held), nu)
+        gamma_b, queries = ranges.add_points(b, b_weights)
+        self._send_queries(b, b_weights, queries, gamma_b)
         full, inside, t = self.comm.sum(ranges.shares(self.comm.size))[:, self.comm.rank]
         answers = np.empty(len(held))
-        self._range.write_gamma(self._range.gamma(), held, rows, 1.0, answers)
-        answers[rows] += full + ((inside * (held[-1:] - held) + t) / nu if inside else 0.0)
+        self._range.write_gamma(self._range.gamma(), held, rows, 1.0, answers, a)
+        of_whole = full + ((inside * (held[-1:] - held) + t) / nu if inside else 0.0)
+        answers[rows] += of_whole if a_held is None else a_held * of_whole
         gamma_q = np.empty(len(q))
         gamma_q[sending] = self.comm.alltoall_rows(answers, origin)[0]
         return gamma_q, gamma_b, PairSums(*self.comm.sum(np.add(self._range.sums, ranges.sums)))
@@ -114,19 +131,21 @@ class RangedClass:
         ends = reached[-1] * np.arange(1, self.comm.size) / self.comm.size
         return sample[order[np.searchsorted(reached, ends)]]
 
-    def _totals(self, held: Floats) -> Floats:
+    def _totals(self, held: Floats, weights: Floats | None) -> Floats:
         """Gather the totals of each rank's range, (P, 5). Collective.
 
-        These are the number of q, the lowest, the highest, and the sums of distances to the highest and of their
-        squares.
+        These are the number (or summed weights) of q, the lowest, the highest, and the sums of distances to the highest
+        and of their squares.
         """
         mine = np.zeros(5)
         if len(held):
-            below = held[-1] - held
-            mine[:] = len(held), held[0], held[-1], np.sum(below), np.sum(below * below)
+            below, a = held[-1] - held, np.ones(len(held)) if weights is None else weights
+            mine[:] = np.sum(a), held[0], held[-1], np.sum(a * below), np.sum(a * below * below)
         return self.comm.allgather_rows(mine, [5] * self.comm.size).reshape(-1, 5)
 
-    def _send_queries(self, b: Floats, queries: tuple[NDArray[Any], NDArray[Any]], gamma_b: Floats) -> None:
+    def _send_queries(
+        self, b: Floats, weights: Floats | None, queries: tuple[NDArray[Any], NDArray[Any]], gamma_b: Floats
+    ) -> None:
         """Send the point of each query to the rank of its range, and add the answers to gamma_b. Collective.
 
         queries : two arrays, the rank to ask and the row in b of each query.
@@ -138,9 +157,11 @@ class RangedClass:
         rounds = max(1, math.ceil(load.max() / (ROOM * self._share)))
         for turn in range(rounds):
             ranks, rows = to[turn::rounds], row[turn::rounds]
-            points, origin = self.comm.alltoall_rows(b[rows], np.bincount(ranks, minlength=self.comm.size))
+            counts = np.bincount(ranks, minlength=self.comm.size)
+            points, origin = self.comm.alltoall_rows(b[rows], counts)
+            a = None if weights is None else self.comm.alltoall_rows(weights[rows], counts)[0]
             answers = np.empty(len(points))
-            self._range.add_points(points, np.arange(len(points), dtype=np.uint32), 1.0, 0.0, 1.0, answers)
+            self._range.add_points(points, np.arange(len(points), dtype=np.uint32), 1.0, 0.0, 1.0, answers, a)
             np.add.at(gamma_b, rows, self.comm.alltoall_rows(answers, origin)[0])
 
 
@@ -180,7 +201,7 @@ class Ranges:
         self._window = np.zeros((2, B + 1, B + 1))
         self.sums = PairSums(0.0, 0.0, 0.0)
 
-    def add_points(self, b: Floats) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
+    def add_points(self, b: Floats, weights: Floats | None = None) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
         """Compute what uniform ranges contribute to gamma of the points, and the queries for the other ranges.
 
         O(log B) for each point.
@@ -188,13 +209,24 @@ class Ranges:
         Returns
         -------
         gamma : (n_b,) float64
-            The contribution of the uniform ranges.
+            The contribution of the uniform ranges, times the point's weight.
         queries : (ranks, rows)
             For each query, the rank to ask and the row in b.
         """
         gamma, ask = np.empty(len(b)), np.empty((2, len(b)), np.int64)
         found = _add_points_to_ranges(
-            b, self.nu, self._low, self._high, self._below, self._t, self._t2, self._full, self._window, gamma, ask
+            b,
+            weights,
+            self.nu,
+            self._low,
+            self._high,
+            self._below,
+            self._t,
+            self._t2,
+            self._full,
+            self._window,
+            gamma,
+            ask,
         )
         full, hinge, t, t2 = found
         beta, huber = (t / self.nu, 0.5 * t2 / self.nu) if self.nu > 0 else (0.0, 0.0)
@@ -251,6 +283,7 @@ def _ranges_with(b: float, width: float, edge: Floats) -> int:
 @njit()
 def _add_points_to_ranges(
     b: Floats,
+    weights: Floats | None,
     nu: float,
     low: Floats,
     high: Floats,
@@ -268,24 +301,24 @@ def _add_points_to_ranges(
     """
     full_sum = hinge_sum = t_sum = t2_sum = 0.0
     for row in range(len(b)):
-        point = b[row]
+        point, a = b[row], weight_of(weights, row)
         f, c = _ranges_with(point, max(nu, TINY), high), _ranges_with(point, TINY, high)
         cut_f = f < len(high) and point - low[f] >= max(nu, TINY)
         cut_c = c < len(high) and point - low[c] > 0
         ask[0, row] = f if cut_f else -1
         ask[1, row] = c if cut_c and not (cut_f and f == c) else -1
-        full[f] += 1.0
-        gamma[row] = below[f]
+        full[f] += a
+        gamma[row] = a * below[f]
         if f > 0:
-            full_sum += below[f]
-            hinge_sum += below[f] * (point - high[f - 1]) + t[0, f]
+            full_sum += a * below[f]
+            hinge_sum += a * (below[f] * (point - high[f - 1]) + t[0, f])
         i = f + 1 if cut_f else f
         if i < c:
             x, n = point - high[c - 1], below[c] - below[i]
             sum_t = t[i, c] + n * x
-            window[0, i, c] += 1.0
-            window[1, i, c] += x
-            t_sum += sum_t
-            t2_sum += t2[i, c] + 2 * x * t[i, c] + n * x * x
-            gamma[row] += sum_t / nu
+            window[0, i, c] += a
+            window[1, i, c] += a * x
+            t_sum += a * sum_t
+            t2_sum += a * (t2[i, c] + 2 * x * t[i, c] + n * x * x)
+            gamma[row] += a * (sum_t / nu)
     return full_sum, hinge_sum, t_sum, t2_sum

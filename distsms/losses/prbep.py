@@ -9,6 +9,10 @@ b/n+. In units of the margins, with tau = -n theta+ / 2 (Theorem 7), nu = mu n /
 
     t_i = tau - s_i on P,  t_j = s_j + a - tau on N,  beta = clip(t / nu, 0, 1)
     tau is the number for which sum_P beta = sum_N beta
+
+With weights a_i, the prox term is 1/2 sum_i a_i beta_i^2, every sum over rows is a sum of a_i times its terms, n+ and n
+are A+ and A, and the coefficients are multiplied by a_i.
+
     R_mu = 2/n (sum of the Huber hinges of t),    R = the minimum over tau of the same sum at nu = 0
 
     coefficients  c_i = -2/n beta_i on P,  c_j = 2/n beta_j on N,      d = 1/n+ sum_P beta.
@@ -26,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.losses.base import Loss, huber, ramp
-from distsms.losses.gather import GatheringLoss, Solution, root_of_ramps
+from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
 from distsms.utils.typing import Floats
 
 
@@ -39,7 +43,7 @@ class PrbepRisk(Loss):
     @property
     def shift(self) -> float:
         """The number a = n / (2 n+) that is added to the scores of N: 1/n+ (one step of Delta) in units of margins."""
-        return self.n / (2.0 * self.n_pos)
+        return self.A / (2.0 * self.A_pos)
 
     def smoothing_cost(self) -> float:
         """Return mu D / nu = 2/n min(n+, n-).
@@ -47,11 +51,11 @@ class PrbepRisk(Loss):
         On the feasible set sum_P beta = sum_N beta <= min(n+, n-) and 0 <= beta <= 1, so 1/2 ||beta||^2 is at most
         min(n+, n-).
         """
-        return 2.0 * min(self.n_pos, self.n_neg) / self.n
+        return 2.0 * min(self.A_pos, self.A_neg) / self.A
 
     def at_zero(self) -> float:
         """Return Delta alone, with as many rows swapped as possible."""
-        return min(self.n_pos, self.n_neg) / self.n_pos
+        return min(self.A_pos, self.A_neg) / self.A_pos
 
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
@@ -65,12 +69,12 @@ class PrbepRisk(Loss):
 
         R_mu is computed before the corrections, since `balancing_corrections` changes it by less than rounding does.
         """
-        R, R_mu = (2.0 / self.n * total for total in (found.hinge, found.huber))
-        return R, R_mu if nu > 0 else R, corrections[0].total(found.pos) / self.n_pos
+        R, R_mu = (2.0 / self.A * total for total in (found.hinge, found.huber))
+        return R, R_mu if nu > 0 else R, corrections[0].total(found.pos) / self.A_pos
 
 
 class ClassSums(NamedTuple):
-    """Sums over all rows of one class (P or N), on all ranks.
+    """Sums over all rows of one class (P or N), on all ranks, each term times the weight of its row.
 
     Attributes
     ----------
@@ -200,26 +204,46 @@ class Prbep(PrbepRisk, GatheringLoss):
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Find tau by Algorithms 2 and 3, and the tau of the exact R by a partial sort. O(n log n)."""
         shifted = negative + self.shift  # t_j = shifted_j - tau
+        weights = self.a_pos, self.a_neg
         # At nu = 0 the two sums are equal where n- of the n numbers s_i (on P) and s_j + a (on N) are at most tau.
-        tau = tau0 = np.partition(np.concatenate([positive, shifted]), self.n_neg - 1)[self.n_neg - 1]
+        tau = tau0 = self._position(np.concatenate([positive, shifted]))
         if nu > 0:  # as a function of tau, 1 - beta_j of a negative is a ramp that starts at shifted_j - nu
-            tau = root_of_ramps(np.sort(np.concatenate([positive, shifted - nu])), nu, float(self.n_neg))
-        hinge = np.sum(np.maximum(tau0 - positive, 0.0)) + np.sum(np.maximum(shifted - tau0, 0.0))
+            heads = np.concatenate([positive, shifted - nu])
+            order = np.argsort(heads)
+            tau = root_of_ramps(heads[order], nu, self.A_neg, in_order(self._both_weights(), order))
+        hinge = weighted_sum(np.maximum(tau0 - positive, 0.0), self.a_pos)
+        hinge += weighted_sum(np.maximum(shifted - tau0, 0.0), self.a_neg)
 
         def sides(tau: float) -> Iterator[tuple[Floats, Floats, NDArray[np.bool_]]]:
             for t in (tau - positive, shifted - tau):
                 yield t, ramp(t, nu), np.abs(t) <= near_kink(tau, nu)
 
         def sums_at(tau: float) -> Balance:
-            both = list(sides(tau))
-            pos, neg = (np.array([np.sum(beta), np.count_nonzero(near), np.sum(beta[near])]) for _, beta, near in both)
-            interior = sum(int(np.count_nonzero((beta > 0) & (beta < 1))) for _, beta, _ in both)
-            smooth = sum(np.sum(huber(t, beta, nu)) for t, beta, _ in both)
-            return Balance(ClassSums(*pos.tolist()), ClassSums(*neg.tolist()), interior, float(smooth), float(hinge))
+            both = list(zip(sides(tau), weights, strict=True))
+            pos, neg = (
+                ClassSums(*(weighted_sum(terms, a) for terms in (beta, near, beta * near)))
+                for (_, beta, near), a in both
+            )
+            interior = sum(weighted_sum((beta > 0) & (beta < 1), a) for (_, beta, _), a in both)
+            smooth = sum(weighted_sum(huber(t, beta, nu), a) for (t, beta, _), a in both)
+            return Balance(pos, neg, interior, smooth, hinge)
 
         tau, found = refine(tau, nu, sums_at)
         corrections = balancing_corrections(found.pos, found.neg)
         pos, neg = (
             correction.apply(beta, near) for correction, (_, beta, near) in zip(corrections, sides(tau), strict=True)
         )
-        return Solution(*self.risks(found, corrections, nu), -2.0 / self.n * pos, 2.0 / self.n * neg)
+        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip((pos, neg), weights, strict=True))
+        return Solution(*self.risks(found, corrections, nu), -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
+
+    def _both_weights(self) -> Floats | None:
+        return None if self.a_pos is None or self.a_neg is None else np.concatenate([self.a_pos, self.a_neg])
+
+    def _position(self, places: Floats) -> float:
+        """Return the smallest place up to which the rows, first P and then N, have the weight A-."""
+        weights = self._both_weights()
+        if weights is None:
+            return float(np.partition(places, self.n_neg - 1)[self.n_neg - 1])
+        order = np.argsort(places)
+        at = int(np.searchsorted(np.cumsum(weights[order]), self.A_neg))
+        return float(places[order[min(at, len(order) - 1)]])

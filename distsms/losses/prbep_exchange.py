@@ -31,7 +31,7 @@ from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_correc
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import RootSearch, find_position, find_roots, select
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
-from distsms.utils.jit import njit
+from distsms.utils.jit import njit, weight_of
 from distsms.utils.typing import Floats
 
 SLACK = 1e-13  # the tolerance of the two roots, as the relative error of the sum of beta or of R
@@ -45,10 +45,11 @@ class PrbepExchange(PrbepRisk):
         super().__init__(labels, weights, comm)
         self._kinds = np.full(len(labels), LEFT_OUT, np.uint8)
         self._kinds[self.positive], self._kinds[self.negative] = POSITIVE, NEGATIVE
-        self._smooth, self._exact = RootSearch(self._kinds, self.n_neg), RootSearch(self._kinds, self.n_neg)
+        self._smooth, self._exact = (RootSearch(self._kinds, self.A_neg, self.weights) for _ in range(2))
         select(np.zeros(1), 1, Communicator())  # compile or load the kernels now, before the first evaluation
-        _sums(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, 0.0)
-        _coefficients(np.zeros(0), self._kinds[:0], 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
+        weights = None if self.weights is None else self.weights[:0]
+        _sums(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, 0.0)
+        _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -65,14 +66,15 @@ class PrbepExchange(PrbepRisk):
 
         def sums_at(tau: float) -> Balance:
             near = near_kink(tau, nu)
-            sums = self.comm.sum(_sums(scores, self._kinds, self.shift, tau, tau0, nu, near)).tolist()
+            sums = self.comm.sum(_sums(scores, self._kinds, self.weights, self.shift, tau, tau0, nu, near)).tolist()
             return Balance(ClassSums(*sums[:3]), ClassSums(*sums[3:6]), *sums[6:])
 
         tau, found = refine(tau, nu, sums_at)
         corrections = balancing_corrections(found.pos, found.neg)
-        scale, coefficients = 2.0 / self.n, np.empty(len(scores))
+        scale, coefficients = 2.0 / self.A, np.empty(len(scores))
         signed = np.array(corrections) * [[1, 1, -scale], [1, 1, scale]]
-        _coefficients(scores, self._kinds, self.shift, tau, nu, near_kink(tau, nu), signed, coefficients)
+        near = near_kink(tau, nu)
+        _coefficients(scores, self._kinds, self.weights, self.shift, tau, nu, near, signed, coefficients)
         return LossValue(*self.risks(found, corrections, nu), coefficients)
 
     def _roots(self, scores: Floats, nu: float) -> tuple[float, float]:
@@ -107,15 +109,15 @@ def _ramp(t, nu):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz"})
-def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped-def]
+def _sums(scores, kinds, weights, shift, tau, tau0, nu, near):  # type: ignore[no-untyped-def]
     """Return this rank's contribution to a `Balance` as an array of its nine numbers, in their order."""
     pos = pos_near = pos_near_total = neg = neg_near = neg_near_total = interior = huber = hinge = 0.0
     for i in range(len(scores)):
         kind = kinds[i]
         t, t0 = _hinge_argument(tau, scores[i], kind, shift), _hinge_argument(tau0, scores[i], kind, shift)
         beta = _ramp(t, nu)
-        in_pos = 1.0 if kind == POSITIVE else 0.0
-        in_neg = 1.0 if kind == NEGATIVE else 0.0
+        in_pos = (1.0 if weights is None else weights[i]) if kind == POSITIVE else 0.0
+        in_neg = (1.0 if weights is None else weights[i]) if kind == NEGATIVE else 0.0
         close = 1.0 if abs(t) <= near else 0.0
         pos += in_pos * beta
         neg += in_neg * beta
@@ -131,7 +133,7 @@ def _sums(scores, kinds, shift, tau, tau0, nu, near):  # type: ignore[no-untyped
 
 
 @njit(error_model="numpy")
-def _coefficients(scores, kinds, shift, tau, nu, near, corrections, out):  # type: ignore[no-untyped-def]
+def _coefficients(scores, kinds, weights, shift, tau, nu, near, corrections, out):  # type: ignore[no-untyped-def]
     """Set out (n_local,) to the coefficients: beta after the correction of each row's class.
 
     corrections : (2, 3), the [share, goal, scale] of P and of N, where scale also has the factor -2/n or 2/n.
@@ -143,4 +145,4 @@ def _coefficients(scores, kinds, shift, tau, nu, near, corrections, out):  # typ
         share, goal, scale = corrections[0] if kind == POSITIVE else corrections[1]
         moved = beta + share * (goal - beta)
         value = scale * (moved if abs(t) <= near else beta)
-        out[i] = value if kind != LEFT_OUT else 0.0
+        out[i] = weight_of(weights, i) * value if kind != LEFT_OUT else 0.0

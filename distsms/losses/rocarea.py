@@ -1,12 +1,12 @@
 """ROCArea, the share of correctly ordered pairs (JMLR, equation (5), sections 3.2 and 4.2).
 
-    R(w) = 1/m sum_{i in P, j in N} max(0, t_ij),   t_ij = 1 - (s_i - s_j),   m = n+ n-
+    R(w) = 1/m sum_{i in P, j in N} a_i a_j max(0, t_ij),   t_ij = 1 - (s_i - s_j),   m = A+ A-
 
 In units of the margins, the smoothed risk replaces max(0, t) by the Huber hinge of width nu = mu m, whose derivative is
-the paper's beta_ij = clip(t_ij / nu, 0, 1). Only its row sums are needed, gamma_i = sum_j beta_ij and gamma_j = sum_i
-beta_ij (at nu = 0 they count the pairs with t_ij > 0):
+the paper's beta_ij = clip(t_ij / nu, 0, 1). Only its row sums are needed, gamma_i = sum_j a_j beta_ij and gamma_j =
+sum_i a_i beta_ij (at nu = 0 they are sums over the pairs with t_ij > 0):
 
-    coefficients  c_i = -gamma_i / m on P,  c_j = gamma_j / m on N,      d = 1/m sum_ij beta_ij.
+    coefficients  c_i = -a_i gamma_i / m on P,  c_j = a_j gamma_j / m on N,      d = 1/m sum_ij a_i a_j beta_ij.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from distsms.losses.base import Loss
-from distsms.losses.gather import GatheringLoss, Solution, pair_sums
+from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, weighted_sum
 from distsms.utils.typing import Floats
 
 
@@ -45,14 +45,17 @@ class RocArea(RocAreaRisk, GatheringLoss):
         """Run Algorithm 4 once for each class. O(n log n)."""
         order_pos, order_neg = np.argsort(positive), np.argsort(negative)
         q, x = positive[order_pos] - 1.0, negative[order_neg]  # t_ij = x_j - q_i; both increase
+        down_pos, down_neg = order_pos[::-1].copy(), order_neg[::-1].copy()
         # m = n+ n- may exceed 2^53, so divide by the two counts one after the other.
         gamma_pos, gamma_neg = np.empty_like(q), np.empty_like(x)
-        total, total_mu = pair_sums(q[::-1].copy(), x[::-1].copy(), nu, gamma_pos)
-        pair_sums(-x, -q, nu, gamma_neg)  # with the classes' roles exchanged: t_ij = (-q_i) - (-x_j)
-        gamma_pos /= self.n_neg  # now the mean of beta over the other class
-        gamma_neg /= self.n_pos
+        weights = in_order(self.a_pos, down_pos), in_order(self.a_neg, down_neg)
+        total, total_mu = pair_sums(q[::-1].copy(), x[::-1].copy(), nu, gamma_pos, *weights)
+        # with the classes' roles exchanged: t_ij = (-q_i) - (-x_j)
+        pair_sums(-x, -q, nu, gamma_neg, in_order(self.a_neg, order_neg), in_order(self.a_pos, order_pos))
         coef_pos, coef_neg = np.empty_like(q), np.empty_like(x)
-        coef_pos[order_pos[::-1]] = -gamma_pos / self.n_pos
-        coef_neg[order_neg] = gamma_neg / self.n_neg
-        scale = 1.0 / self.n_pos / self.n_neg
-        return Solution(total * scale, total_mu * scale, float(np.mean(gamma_pos)), coef_pos, coef_neg)
+        coef_pos[down_pos], coef_neg[order_neg] = gamma_pos / self.A_neg, gamma_neg / self.A_pos  # now means of beta
+        d = weighted_sum(coef_pos, self.a_pos) / self.A_pos
+        coef_pos *= -(1.0 if self.a_pos is None else self.a_pos) / self.A_pos
+        coef_neg *= (1.0 if self.a_neg is None else self.a_neg) / self.A_neg
+        scale = 1.0 / self.A_pos / self.A_neg
+        return Solution(total * scale, total_mu * scale, d, coef_pos, coef_neg)

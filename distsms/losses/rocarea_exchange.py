@@ -46,9 +46,9 @@ class RocAreaExchange(RocAreaRisk):
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
         self._sums: RangedClass | SortedClass
         if by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
-            self._sums = RangedClass(len(self._smaller), len(self._larger), comm)
+            self._sums = RangedClass(len(self._smaller), len(self._larger), comm, self.weights is not None)
         else:
-            self._sums = SortedClass(min(self.n_pos, self.n_neg))
+            self._sums = SortedClass(min(self.n_pos, self.n_neg), self.weights is not None)
             self._counts = [count + 1 for count in comm.allgather(len(self._smaller))]
             self._run = np.empty(len(self._smaller) + 1)
 
@@ -65,12 +65,12 @@ class RocAreaExchange(RocAreaRisk):
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
         coefficients = np.zeros(len(scores))
-        factor = self._sign / self.n_pos / self.n_neg  # two divisions, since n+ n- may exceed 2^53
+        factor = self._sign / self.A_pos / self.A_neg  # two divisions, since n+ n- may exceed 2^53
         if isinstance(self._sums, RangedClass):
             sums = self._by_ranges(self._sums, scores, nu, factor, coefficients)
         else:
             sums = self._everywhere(self._sums, scores, nu, factor, coefficients)
-        R, R_mu, d = (float(total / self.n_pos / self.n_neg) for total in sums)
+        R, R_mu, d = (float(total / self.A_pos / self.A_neg) for total in sums)
         return LossValue(R, R_mu, d, coefficients)
 
     def _everywhere(self, table: SortedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
@@ -86,14 +86,25 @@ class RocAreaExchange(RocAreaRisk):
         # first after sorting; if not, it is NaN, which comes last.
         run[0] = -np.inf if np.isfinite(scores).all() else np.nan
         q = self.comm.allgather_rows(run, self._counts)
-        q.sort(kind="stable")  # a single rank has `run` itself here, which is sorted already
+        if self.weights is None:
+            q.sort(kind="stable")  # a single rank has `run` itself here, which is sorted already
+            weights = None
+        else:
+            q, weights = self._with_weights(q)
         if not np.isfinite(q[-1]):
             return NOT_FINITE
-        table.tabulate(q[self.comm.size :], nu)
-        table.add_points(scores, self._larger, self._sign, self._offset, factor, out)
+        table.tabulate(q[self.comm.size :], nu, weights)
+        table.add_points(scores, self._larger, self._sign, self._offset, factor, out, self.weights)
         total = self.comm.sum(np.concatenate([table.gamma(), table.sums]))
-        table.write_gamma(total[:-3], run[1:], self._smaller, -factor, out)
+        table.write_gamma(total[:-3], run[1:], self._smaller, -factor, out, self.weights)
         return PairSums(*total[-3:])
+
+    def _with_weights(self, q: Floats) -> tuple[Floats, Floats]:
+        """Return all ranks' runs, sorted, and the weights of the smaller class in the same order. Collective."""
+        assert self.weights is not None
+        weights = self.comm.allgather_rows(np.append(0.0, self.weights[self._smaller]), self._counts)
+        order = np.argsort(q, kind="stable")
+        return q[order], weights[order][self.comm.size :]
 
     def _by_ranges(self, ranges: RangedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort one range of the smaller class on each rank. Collective."""
@@ -101,7 +112,8 @@ class RocAreaExchange(RocAreaRisk):
             self._sign * scores[self._smaller] - (1.0 - self._offset),
             self._offset + self._sign * scores[self._larger],
         )
-        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, bool(np.isfinite(scores).all()))
+        weights = [None if self.weights is None else self.weights[rows] for rows in (self._smaller, self._larger)]
+        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, bool(np.isfinite(scores).all()), *weights)
         out[self._smaller], out[self._larger] = -factor * gamma_q, factor * gamma_b
         return sums
 

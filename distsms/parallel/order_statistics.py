@@ -2,9 +2,10 @@
 
 Each row i of any rank has a position z_i and a ramp. A ramp is a function of tau that is 0 at first, rises linearly to
 1, and stays 1. The ramp of a positive row starts to rise at z_i, and that of a negative row reaches 1 there. A ramp
-starts to rise at its head and reaches 1 at its tail; both are called kinks. G(tau) is the sum of the ramps of all rows.
-A root is a tau at which G(tau) equals a given target. If the width of the ramps is 0, they are steps, and the root is
-the target-th smallest position. This module replaces Algorithms 2 and 3 of JMLR.
+starts to rise at its head and reaches 1 at its tail; both are called kinks. G(tau) is the sum of the ramps of all rows,
+each times the weight of its row. A root is a tau at which G(tau) equals a given target. If the width of the ramps is 0,
+they are steps, and without weights the root is the target-th smallest position. This module replaces Algorithms 2 and 3
+of JMLR.
 
 The search begins with an interval that contains the root, called the bracket, which is divided into K buckets. One pass
 over the rows computes how G changes in each bucket, and one Allreduce adds the tables of the ranks. Then G is known at
@@ -58,8 +59,10 @@ class RootSearch:
     ----------
     kinds : (n_local,) uint8
         LEFT_OUT, POSITIVE or NEGATIVE for each row.
-    target : int
-        The value that the sum of ramps has to reach, in (0, n].
+    target : float
+        The value that the sum of ramps has to reach, above 0 and at most n, or the sum of the weights.
+    weights : (n_local,) float64 or None
+        The weights, whose mean is about 1; None means 1. They have to be above 0 but in rows that are left out.
 
     Attributes
     ----------
@@ -74,9 +77,10 @@ class RootSearch:
     Within a bracket, positions are u = z scale - origin, in [0, K). A round considers the positions in [left, right).
     """
 
-    def __init__(self, kinds: NDArray[np.uint8], target: int) -> None:
-        self.kinds, self.target = kinds, float(target)
-        self._found = np.empty((2 * BLOCK + len(kinds) // 8, 2))  # head and tail of the rows with a kink in the bracket
+    def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None = None) -> None:
+        self.kinds, self.target, self.weights = kinds, float(target), weights
+        columns = 2 if weights is None else 3  # head, tail and weight of the rows with a kink in the bracket
+        self._found = np.empty((2 * BLOCK + len(kinds) // 8, columns))
         self._table = np.empty(_BASE + 4 * BUCKETS)
         self._last: float | None = None  # the root of the last search
         self._radius = 0.0  # the first bracket of the next search extends this far to both sides of the last root
@@ -151,13 +155,18 @@ class RootSearch:
         if self._rescan:
             start = fills = 0
             while fills == 0 or start < len(scores):
-                start, self._m = kernel.collect(scores, self.kinds, *self._window, start, self._found, base)
-                kernel.tabulate(self._found[: self._m], self._left, self._factor, table)
+                rows = scores, self.kinds, self.weights
+                start, self._m = kernel.collect(*rows, *self._window, start, self._found, base)
+                self._tabulate(table)
                 fills += 1
             self._rescan = fills > 1
         else:
-            kernel.tabulate(self._found[: self._m], self._left, self._factor, table)
+            self._tabulate(table)
         return counted
+
+    def _tabulate(self, table: Floats) -> None:
+        found = self._found[: self._m]
+        kernel.tabulate(found, None if self.weights is None else found[:, 2], self._left, self._factor, table)
 
     def narrow(self, counted: Floats) -> None:
         """Continue with the bucket in which G reaches the target. Local.
@@ -184,7 +193,8 @@ class RootSearch:
         k = min(k, BUCKETS - 1)
         bucket = 1 / self._factor
         if steps:
-            kinks, share, squares = (table[k] / [1, max(table[k, 0], 1), max(table[k, 0], 1)]).tolist()
+            in_bucket = table[k, 0] or 1.0
+            kinks, share, squares = (table[k] / [1, in_bucket, in_bucket]).tolist()
             # The standard deviation of the positions; equal positions give up to about 1e-8 because of rounding.
             spread = math.sqrt(max(squares - share * share, 0.0))
         else:

@@ -24,11 +24,11 @@ def _kinks(score, kind, shift, width, scale, lift, origin):  # type: ignore[no-u
 
 
 @njit(fastmath={"reassoc", "nsz"})
-def _compute_kinks(scores, kinds, shift, width, scale, lift, origin, left, right, heads, tails, inside):  # type: ignore[no-untyped-def]
+def _compute_kinks(scores, kinds, weights, shift, width, scale, lift, origin, left, right, heads, tails, inside):  # type: ignore[no-untyped-def]
     """Compute the kinks of a block of rows, and mark the rows that have one in [left, right).
 
     Returns how many ramps end before `left`, how many begin before it and end after it, and the sum of the distances
-    from the heads of the ramps of the second kind to `left`.
+    from the heads of the ramps of the second kind to `left`, all three weighted.
     """
     full = 0
     rising = 0
@@ -38,9 +38,10 @@ def _compute_kinks(scores, kinds, shift, width, scale, lift, origin, left, right
         heads[j] = head
         tails[j] = tail
         behind = left - head if tail >= left else 0.0
-        full += 1 if tail < left else 0
-        rising += 1 if behind > 0.0 else 0
-        distance += behind if behind > 0.0 else 0.0
+        a = 1 if weights is None else weights[j]  # without weights, whole numbers are counted faster
+        full += a if tail < left else 0
+        rising += a if behind > 0.0 else 0
+        distance += a * behind if behind > 0.0 else 0.0
         head_in = (1 if head >= left else 0) & (1 if head < right else 0)
         tail_in = (1 if tail >= left else 0) & (1 if tail < right else 0)
         inside[j] = head_in | tail_in
@@ -48,8 +49,10 @@ def _compute_kinks(scores, kinds, shift, width, scale, lift, origin, left, right
 
 
 @njit()
-def collect(scores, kinds, shift, width, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
+def collect(scores, kinds, weights, shift, width, scale, lift, origin, left, right, start, found, base):  # type: ignore[no-untyped-def]
     """Copy the kinks of the rows with a kink in [left, right) to `found`, from row `start` on until `found` is full.
+
+    If `weights` is not None, `found` has a third column for the weights.
 
     What all ramps contribute to G at the left edge is added to `base`.
 
@@ -63,6 +66,7 @@ def collect(scores, kinds, shift, width, scale, lift, origin, left, right, start
         seen = _compute_kinks(
             scores[start:stop],
             kinds[start:stop],
+            None if weights is None else weights[start:stop],
             shift,
             width,
             scale,
@@ -80,16 +84,19 @@ def collect(scores, kinds, shift, width, scale, lift, origin, left, right, start
         for j in range(stop - start):
             found[m, 0] = heads[j]
             found[m, 1] = tails[j]
+            if weights is not None:
+                found[m, 2] = weights[start + j]
             m += inside[j]
         start = stop
     return start, m
 
 
 @njit()
-def tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
+def tabulate(found, weights, left, factor, table):  # type: ignore[no-untyped-def]
     """Add rows to a table of how G changes in each bucket, apart from ramps that rise throughout the bucket.
 
-    For ramps the table is (K, 4). Column 0 is the number of rows with both kinks in the bucket. The other columns are
+    With `weights`, each row counts as often as its weight says. For ramps the table is (K, 4). Column 0 is the number
+    of rows with both kinks in the bucket. The other columns are
     for the rows with one kink in the bucket: the summed lengths of the parts of their ramps inside the bucket, in units
     of its width; the number of heads; and the number of tails.
 
@@ -104,18 +111,19 @@ def tabulate(found, left, factor, table):  # type: ignore[no-untyped-def]
             continue
         at_head = int(head) if head >= 0.0 else -1
         at_tail = int(tail) if tail < K else K
+        a = 1.0 if weights is None else weights[j]
         if at_head == at_tail:
-            table[at_head, 0] += 1.0
+            table[at_head, 0] += a
             if table.shape[1] == 3:
-                table[at_head, 1] += head - at_head
-                table[at_head, 2] += (head - at_head) ** 2
+                table[at_head, 1] += a * (head - at_head)
+                table[at_head, 2] += a * (head - at_head) ** 2
             continue
         if at_head >= 0:
-            table[at_head, 1] += at_head + 1 - head
-            table[at_head, 2] += 1.0
+            table[at_head, 1] += a * (at_head + 1 - head)
+            table[at_head, 2] += a
         if at_tail < K:
-            table[at_tail, 1] += tail - at_tail
-            table[at_tail, 3] += 1.0
+            table[at_tail, 1] += a * (tail - at_tail)
+            table[at_tail, 3] += a
 
 
 @njit()

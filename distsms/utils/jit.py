@@ -119,3 +119,11 @@ def _acquire(descriptor: int, kind: int) -> bool:
         else:
             return True
         time.sleep(0.005)
+
+
+@njit(inline="always", error_model="numpy")
+def weight_of(weights: Any, i: Any) -> Any:
+    """Return weights[i]; 1.0 if `weights` is None, for which Numba compiles a version of the calling kernel."""
+    if weights is None:
+        return 1.0
+    return weights[i]

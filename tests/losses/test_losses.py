@@ -241,8 +241,9 @@ def test_refusals(measure, comm):
     for sign, word in ((1, "0 negative"), (-1, "0 positive")):
         with pytest.raises(InputError, match=word):
             build(measure, np.full(3 if comm.is_root else 0, sign), comm)
-    with pytest.raises(InputError, match="weights other than 0 and 1"):
-        build(measure, np.array([1, -1]), comm, np.array([1.0, 0.5 if comm.is_root else 1.0]))
+    for bad in (-1.0, np.nan, np.inf):
+        with pytest.raises(InputError, match="finite numbers >= 0"):
+            build(measure, np.array([1, -1]), comm, np.array([1.0, bad if comm.is_root else 1.0]))
 
 
 @pytest.mark.parametrize("measure", ALL)

@@ -26,14 +26,17 @@ def test_the_search_finds_the_place_from_any_bucket(q, b, width, data):
 
 @pytest.mark.serial
 @pytest.mark.parametrize("extra", [0, 1, 7])
-def test_points_in_chunks_stay_inside_their_arrays(extra):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_points_in_chunks_stay_inside_their_arrays(extra, weighted):
     """As plain Python, which looks at every index, the loop over points gives what the compiled one does."""
     rng, n = np.random.default_rng(extra), pairwise.CHUNK + extra
     q, points = np.sort(np.round(rng.normal(size=30), 1)), rng.normal(size=n) + 10  # all of them above all q
+    of_q, of_points = (rng.random(30), rng.random(n)) if weighted else (None, None)
     results = []
     for add_points in (pairwise._add_points, pairwise._add_points.py_func):
         table, out = pairwise.Table.allocate(len(q)), np.empty(n)
-        d = pairwise._tabulate(q, 9.0, table)
-        sums = add_points(points, np.arange(n, dtype=np.uint32), 1.0, 0.0, 9.0, d, table, 1.0, out)
+        d = pairwise._tabulate(q, of_q, 9.0, table)
+        rows = np.arange(n, dtype=np.uint32)
+        sums = add_points(points, rows, of_points, 1.0, 0.0, 9.0, d, table, 1.0, out)
         results.append(np.concatenate([sums, out]))
     np.testing.assert_allclose(*results, rtol=1e-12)
