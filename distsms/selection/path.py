@@ -265,7 +265,7 @@ class CrossValidation:
         rows = [self.folds.training(fold) for fold in self.numbers]
         _, losses = make_losses(block, problem.measure, problem.ordering, comm, rows)
         self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
-        self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors)
+        self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.weights = block.weights if block.weighted else None
         self.objective.folds, self.objective.numbers = self.folds, self.numbers

@@ -185,8 +185,9 @@ class Checker:
         features = self._block.features if measure == ROCAREA else self._with_bias()
         _, (loss,) = make_losses(self._block, measure, "auto", self._comm, [training])
         vectors = make_vectors(self._step(features), features.shape[1], self._comm)
+        weights = self._block.weights
         try:
-            found = minimize(Objective(features, [loss], self._comm, self._late, None, vectors), settings)
+            found = minimize(Objective(features, [loss], self._comm, self._late, None, vectors, weights), settings)
         finally:
             vectors.close()
         if found.status in (Status.STOPPED, Status.NONFINITE):

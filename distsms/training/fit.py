@@ -116,7 +116,7 @@ def fit(
             vectors = make_vectors(step, features.shape[1], comm)
         stack.callback(vectors.close)
         observer.loaded(block, vectors)
-        objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors)
+        objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors, block.weights)
         with reading if plan is not None and block.features.source else contextlib.nullcontext():
             result = recorder.minimize(objective, start, observer.evaluated)
     calls_positive, evaluations = loss.calls_positive, objective.evaluations
