@@ -65,7 +65,7 @@ def _different(scores: Floats, weights: Floats | None) -> tuple[Floats, NDArray[
     if weights is None:
         return np.unique(scores, return_counts=True)
     values, which = np.unique(scores, return_inverse=True)
-    return values, np.bincount(which, weights, len(values))
+    return values, np.bincount(which, weights, len(values)).astype(np.float64)  # of no rows, NumPy returns integers
 
 
 def _own_range(

@@ -197,8 +197,9 @@ def histogram(
         low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
     edges = np.linspace(low, high, bins + 1)
     place = np.clip(np.searchsorted(edges, scores, "right") - 1, 0, bins - 1)
+    kind = np.int64 if weights is None else np.float64
     parts = [
         np.bincount(place[rows], None if weights is None else weights[rows], bins) for rows in (labels > 0, labels < 0)
     ]
-    counts = comm.sum(np.array(parts))
+    counts = comm.sum(np.array(parts, kind))
     return Histogram(edges, *counts)

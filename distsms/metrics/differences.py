@@ -111,7 +111,7 @@ def _weighted_interval(
     for own, _, at in _models(judged):
         called = own >= at
         if measure.beta is None:
-            of_both.append(-(called != positive) / total)
+            of_both.append((called == positive) / total)  # of the accuracy
             continue
         beta2 = measure.beta**2
         tp, of_called, of_pos = masses((called & positive, called, positive), weights, comm).tolist()
