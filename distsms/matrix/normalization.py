@@ -88,7 +88,7 @@ Entries = tuple[NDArray[Any], NDArray[Any]] | tuple[NDArray[Any], NDArray[Any], 
 class Extent:
     """The smallest and the largest entry of each column, the number of entries, and the sum of their weights.
 
-    It is updated as rows are read. Without weights the sum is the number.
+    It is updated as rows are read. Without weights the sum stays 0.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,8 @@ class Extent:
         np.minimum.at(self.low, indices, values)
         np.maximum.at(self.high, indices, values)
         self.count += np.bincount(indices, minlength=len(self.count))
-        self.mass += np.bincount(indices, weights, len(self.mass))
+        if weights is not None:
+            self.mass += np.bincount(indices, weights, len(self.mass))
 
     def _widen(self, p: int) -> None:
         missing = max(p - len(self.low), 0)
@@ -230,8 +231,8 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
             for place, whole in enumerate(_whole(term)):
                 sums[k + place] += np.bincount(indices, whole, p).astype(np.int64)
     first, second = comm.sum(sums)[[0, 2]] if weight is not None else _numbers_of(comm.sum(sums))
-    total = n if weight is None else weight
-    zeros, t = np.where(extent.count < n, total - extent.mass, 0.0), -middle / size
+    total, mass = (n, extent.count) if weight is None else (weight, extent.mass)
+    zeros, t = np.where(extent.count < n, total - mass, 0.0), -middle / size
     mean, square = (first + zeros * t) / total, (second + zeros * t * t) / total
     return half * np.sqrt(np.maximum(square - mean**2, 0))
 

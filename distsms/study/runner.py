@@ -132,9 +132,8 @@ class Runner:
     def _objective(self, cell: RunSpec, stop_wanted: Callable[[], bool]) -> Objective:
         if cell.measure not in self._losses:
             _, (self._losses[cell.measure],) = make_losses(self.block, cell.measure, self.ordering, self.comm)
-        return Objective(
-            self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted, vectors=self.vectors
-        )
+        block, losses = self.block, [self._losses[cell.measure]]
+        return Objective(block.features, losses, self.comm, stop_wanted, vectors=self.vectors, weights=block.weights)
 
     def _warm_up(self, cell: RunSpec, settings: Settings) -> None:
         """Make a few evaluations that are not counted. The first ones are slow, since they load kernels and PETSc."""

@@ -110,9 +110,12 @@ class NumberSurvey:
         return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
 
     def fill(self, column: int) -> float:
-        """Return the number that replaces missing ones: the mean, in which each row counts by its weight."""
+        """Return the number that replaces missing ones: the mean, in which each row counts by its weight.
+
+        With weights it is rounded to 14 digits, so that it hardly ever depends on which rank has which rows.
+        """
         total, product = self.weighted[column].tolist()
-        return product / total / survey_kernels.SCALE if total else self.mean(column)
+        return float(f"{product / total / survey_kernels.SCALE:.14g}") if total else self.mean(column)
 
     def deviation(self, column: int) -> float:
         """Return the standard deviation of a column, 0 if it has no number."""
