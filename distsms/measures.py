@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from distsms.errors import InputError
 
-NAMES = "rocarea, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recall@K"
+NAMES = "rocarea, pauc@BETA, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recall@K"
 
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
@@ -40,17 +40,20 @@ class Measure:
     name : str
         The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
     family : str
-        ``"rocarea"``, ``"prbep"``, ``"error-rate"``, ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
+        ``"rocarea"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
     beta : float, optional
         The weight of recall in F-beta; None for the other families.
     k : int, optional
         The number of rows called positive in precision@K and recall@K; None for the other families.
+    max_fpr : float, optional
+        The largest false positive rate that counts in pauc@BETA, above 0 and at most 1; None for the other families.
     """
 
     name: str = field(compare=False)
     family: str
     beta: float | None = None
     k: int | None = None
+    max_fpr: float | None = None
 
     @classmethod
     def parse(cls, measure: str | Measure) -> Measure:
@@ -71,20 +74,24 @@ class Measure:
             return cls(measure, "f-beta", beta=beta)
         if match := re.fullmatch(r"(precision|recall)@([1-9]\d{0,17})", measure, re.ASCII):
             return cls(measure, f"{match[1]}@k", k=int(match[2]))
+        match = re.fullmatch(r"pauc@((\d+\.?\d*|\.\d+)(e-?\d+)?)", measure, re.ASCII)
+        if match and 0 < (max_fpr := float(match[1])) <= 1:
+            return cls(measure, "pauc", max_fpr=max_fpr)
         raise InputError(
-            f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, and f followed "
-            f"by a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}"
+            f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, f followed by "
+            f"a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate above 0 and at most "
+            "1, such as pauc@0.05"
         )
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """The additional arguments of the constructor of the measure's loss: beta, K or nothing."""
-        return tuple(value for value in (self.beta, self.k) if value is not None)
+        """The additional arguments of the constructor of the measure's loss: beta, K, the largest FPR, or nothing."""
+        return tuple(value for value in (self.beta, self.k, self.max_fpr) if value is not None)
 
     @property
     def smooth(self) -> bool:
         """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
-        return self.family in (*RANKING, "error-rate")
+        return self.family in (*RANKING, "pauc", "error-rate")
 
     @property
     def display_name(self) -> str:

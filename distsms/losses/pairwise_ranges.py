@@ -32,7 +32,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.jit import njit, weight_of
 from distsms.utils.typing import Floats
 
-SAMPLE = 512  # number of scores of each kind that each rank contributes to the sample
+SAMPLE = 512  # number of scores of each kind that each rank contributes to the sample, drawn with repetition
 ROOM = 4  # in one round, a rank receives about this many times the average number of points b per rank, at most
 
 
@@ -41,24 +41,14 @@ class RangedClass:
 
     Parameters
     ----------
-    n_q, n_b : int
-        This rank's number of rows in the two classes.
     comm : Communicator
-        The ranks. Construction is **collective**.
+        The ranks.
     weighted : bool
         Whether the rows have weights. Then 8 more bytes are sent for each q and each query.
     """
 
-    def __init__(self, n_q: int, n_b: int, comm: Communicator, weighted: bool = False) -> None:
+    def __init__(self, comm: Communicator, weighted: bool = False) -> None:
         self.comm = comm
-        rng = np.random.default_rng(comm.rank)
-        self._picks = [rng.integers(0, n, min(SAMPLE, n)) for n in (n_q, n_b, n_b)]
-        weights = [
-            np.full(len(pick), n / max(1, len(pick))) for pick, n in zip(self._picks, (n_q, n_b, n_b), strict=True)
-        ]
-        self._counts = [count + 1 for count in comm.allgather(sum(map(len, self._picks)))]
-        self._weights = comm.allgather_rows(np.concatenate([[0.0], *weights]), self._counts)
-        self._share = -(-int(comm.sum(np.array([n_b]))[0]) // comm.size)
         self._range = SortedClass(1, weighted)
         # Compile the kernels, or load them, now.
         Ranges(np.ones((1, 5)), 1.0).add_points(np.zeros(1), np.ones(1) if weighted else None)
@@ -94,9 +84,10 @@ class RangedClass:
         sums : PairSums
             The sums over all pairs of all ranks. NaN unless all ranks' scores are finite.
         """
-        splitters = self._splitters(q, b, nu, finite)
-        if splitters is None:
+        found = self._splitters(q, b, nu, finite)
+        if found is None:
             return np.zeros(len(q)), np.zeros(len(b)), PairSums(np.nan, np.nan, np.nan)
+        splitters, share = found
         to = _range_of(q, splitters)
         sending = np.argsort(to, kind="stable")
         counts = np.bincount(to, minlength=self.comm.size)
@@ -107,7 +98,7 @@ class RangedClass:
         self._range.tabulate(held, nu, a_held)
         ranges = Ranges(self._totals(held, a_held), nu)
         gamma_b, queries = ranges.add_points(b, b_weights)
-        self._send_queries(b, b_weights, queries, gamma_b)
+        self._send_queries(b, b_weights, queries, gamma_b, ROOM * share)
         full, inside, t = self.comm.sum(ranges.shares(self.comm.size))[:, self.comm.rank]
         answers = np.empty(len(held))
         self._range.write_gamma(self._range.gamma(), held, rows, 1.0, answers, a)
@@ -117,19 +108,29 @@ class RangedClass:
         gamma_q[sending] = self.comm.alltoall_rows(answers, origin)[0]
         return gamma_q, gamma_b, PairSums(*self.comm.sum(np.add(self._range.sums, ranges.sums)))
 
-    def _splitters(self, q: Floats, b: Floats, nu: float, finite: bool) -> Floats | None:
-        """Choose the splitters, (P - 1,), increasing; None if scores of any rank are not finite. Collective."""
-        q_pick, b_pick, f_pick = self._picks
+    def _splitters(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, int] | None:
+        """Choose the splitters, (P - 1,), increasing; None if scores of any rank are not finite. Collective.
+
+        Also return a rank's share of the points b, if they were distributed evenly.
+        """
+        rng, sample = np.random.default_rng(self.comm.rank), np.zeros((3, SAMPLE))
         # A splitter belongs to the range above it. So if b is a splitter, all q < b are below it, as required. For b -
         # nu the splitter is the next larger float, since q = b - nu has beta = 1 and has to be below the splitter.
-        values = [np.array([0.0 if finite else np.nan]), q[q_pick], b[b_pick], np.nextafter(b[f_pick] - nu, np.inf)]
-        sample = self.comm.allgather_rows(np.concatenate(values), self._counts)
-        if np.isnan(sample).any():
+        kinds = (lambda x: x, q), (lambda x: x, b), (lambda x: np.nextafter(x - nu, np.inf), b)
+        for picked, (value, scores) in zip(sample, kinds, strict=True):
+            if len(scores):
+                picked[:] = value(scores[rng.integers(0, len(scores), SAMPLE)])
+        about = [0.0 if finite else np.nan, len(q), len(b)]
+        message = np.concatenate([about, sample.ravel()])
+        found = self.comm.allgather_rows(message, [len(message)] * self.comm.size).reshape(self.comm.size, -1)
+        if np.isnan(found).any():
             return None
-        order = np.argsort(sample, kind="stable")
-        reached = np.cumsum(self._weights[order])
+        counts, values = found[:, [1, 2, 2]], np.append(0.0, found[:, 3:])  # the first has no weight: there is one
+        weights = np.append(0.0, np.repeat(counts / max(SAMPLE, 1), SAMPLE))
+        order = np.argsort(values, kind="stable")
+        reached = np.cumsum(weights[order])
         ends = reached[-1] * np.arange(1, self.comm.size) / self.comm.size
-        return sample[order[np.searchsorted(reached, ends)]]
+        return values[order[np.searchsorted(reached, ends)]], max(1, -(-int(counts[:, 1].sum()) // self.comm.size))
 
     def _totals(self, held: Floats, weights: Floats | None) -> Floats:
         """Gather the totals of each rank's range, (P, 5). Collective.
@@ -144,17 +145,23 @@ class RangedClass:
         return self.comm.allgather_rows(mine, [5] * self.comm.size).reshape(-1, 5)
 
     def _send_queries(
-        self, b: Floats, weights: Floats | None, queries: tuple[NDArray[Any], NDArray[Any]], gamma_b: Floats
+        self,
+        b: Floats,
+        weights: Floats | None,
+        queries: tuple[NDArray[Any], NDArray[Any]],
+        gamma_b: Floats,
+        room: float,
     ) -> None:
         """Send the point of each query to the rank of its range, and add the answers to gamma_b. Collective.
 
         queries : two arrays, the rank to ask and the row in b of each query.
+        room : about how many queries a rank receives at a time.
         """
         to, row = queries
         order = np.argsort(to, kind="stable")
         to, row = to[order], row[order]
         load = self.comm.sum(np.bincount(to, minlength=self.comm.size))
-        rounds = max(1, math.ceil(load.max() / (ROOM * self._share)))
+        rounds = max(1, math.ceil(load.max() / room))
         for turn in range(rounds):
             ranks, rows = to[turn::rounds], row[turn::rounds]
             counts = np.bincount(ranks, minlength=self.comm.size)

@@ -206,13 +206,14 @@ class Prbep(PrbepRisk, GatheringLoss):
         shifted = negative + self.shift  # t_j = shifted_j - tau
         weights = self.a_pos, self.a_neg
         # At nu = 0 the two sums are equal where n- of the n numbers s_i (on P) and s_j + a (on N) are at most tau.
-        tau = tau0 = self._position(np.concatenate([positive, shifted]))
+        tau0 = self._position(np.concatenate([positive, shifted]))
+        positive, shifted, tau = positive - tau0, shifted - tau0, 0.0  # near tau0 these differences are exact
         if nu > 0:  # as a function of tau, 1 - beta_j of a negative is a ramp that starts at shifted_j - nu
             heads = np.concatenate([positive, shifted - nu])
             order = np.argsort(heads)
             tau = root_of_ramps(heads[order], nu, self.A_neg, in_order(self._both_weights(), order))
-        hinge = weighted_sum(np.maximum(tau0 - positive, 0.0), self.a_pos)
-        hinge += weighted_sum(np.maximum(shifted - tau0, 0.0), self.a_neg)
+        hinge = weighted_sum(np.maximum(-positive, 0.0), self.a_pos)
+        hinge += weighted_sum(np.maximum(shifted, 0.0), self.a_neg)
 
         def sides(tau: float) -> Iterator[tuple[Floats, Floats, NDArray[np.bool_]]]:
             for t in (tau - positive, shifted - tau):

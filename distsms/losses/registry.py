@@ -15,6 +15,8 @@ from distsms.errors import InputError
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
 from distsms.losses.error_rate import ErrorRate
+from distsms.losses.pauc import Pauc
+from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.prbep import Prbep
 from distsms.losses.prbep_exchange import PrbepExchange
 from distsms.losses.rocarea import RocArea
@@ -29,6 +31,8 @@ __all__ = ["MEASURES", "Loss", "LossValue", "choose_ordering", "loss_class", "ma
 MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("rocarea", "gather"): RocArea,
     ("rocarea", "exchange"): RocAreaExchange,
+    ("pauc", "gather"): Pauc,
+    ("pauc", "exchange"): PaucExchange,
     ("prbep", "gather"): Prbep,
     ("prbep", "exchange"): PrbepExchange,
     ("error-rate", "gather"): ErrorRate,

@@ -4,9 +4,8 @@ If there are fewer positives than negatives, let q = s_i - 1 and b = s_j; otherw
 both cases t_ij = b - q, and `distsms.losses.pairwise` computes the sums over pairs. With P ranks, and n_min <= n_max
 rows in the two classes, there are two methods:
 
-- *Everywhere*: each rank sends its q to all ranks. Every rank sorts all q and pairs them with its own b. Then the sums
-  are added over ranks. A rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min. O(n_min log P + n/P) time, 200 n_min
-  bytes of memory.
+- *Everywhere* (`distsms.losses.pairwise_everywhere`): every rank sorts all q and pairs them with its own b. A rank
+  sends 8 n_min (1 + 1/P) bytes and receives 16 n_min. O(n_min log P + n/P) time, 200 n_min bytes of memory.
 - *By ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends and receives at most (16
   n_min + 32 n_max)/P bytes on average. O((n/P) log n) time, memory in proportion to n/P.
 
@@ -20,7 +19,8 @@ import math
 import numpy as np
 
 from distsms.losses.base import Cost, LossValue
-from distsms.losses.pairwise import PairSums, SortedClass
+from distsms.losses.pairwise import PairSums
+from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
@@ -44,13 +44,11 @@ class RocAreaExchange(RocAreaRisk):
         self._smaller = np.flatnonzero(smaller)
         self._larger = np.flatnonzero(larger).astype(np.uint32 if len(labels) < 2**32 else np.uint64)
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
-        self._sums: RangedClass | SortedClass
+        self._sums: RangedClass | WholeClass
         if by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
-            self._sums = RangedClass(len(self._smaller), len(self._larger), comm, self.weights is not None)
+            self._sums = RangedClass(comm, self.weights is not None)
         else:
-            self._sums = SortedClass(min(self.n_pos, self.n_neg), self.weights is not None)
-            self._counts = [count + 1 for count in comm.allgather(len(self._smaller))]
-            self._run = np.empty(len(self._smaller) + 1)
+            self._sums = WholeClass(self._smaller, self.weights, comm)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -73,38 +71,16 @@ class RocAreaExchange(RocAreaRisk):
         R, R_mu, d = (float(total / self.A_pos / self.A_neg) for total in sums)
         return LossValue(R, R_mu, d, coefficients)
 
-    def _everywhere(self, table: SortedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
+    def _everywhere(self, whole: WholeClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort the whole smaller class on every rank. Collective."""
-        # The rows are kept in the order of the last evaluation's scores. Most of them are still in order at the next
-        # evaluation, and then a stable sort, which merges sorted runs, is fast. 1 - s_i is computed first, so that t =
-        # 1 - (s_i - s_j) is rounded as in the ordering "gather".
-        run = self._run
-        run[1:] = self._sign * scores[self._smaller] - (1.0 - self._offset)
-        order = np.argsort(run[1:], kind="stable")
-        self._smaller, run[1:] = self._smaller[order], run[1:][order]
-        # Each rank adds one number that says whether all its margins are finite. If so, the number is -inf, which comes
-        # first after sorting; if not, it is NaN, which comes last.
-        run[0] = -np.inf if np.isfinite(scores).all() else np.nan
-        q = self.comm.allgather_rows(run, self._counts)
-        if self.weights is None:
-            q.sort(kind="stable")  # a single rank has `run` itself here, which is sorted already
-            weights = None
-        else:
-            q, weights = self._with_weights(q)
-        if not np.isfinite(q[-1]):
+        # 1 - s_i is computed first, so that t = 1 - (s_i - s_j) is rounded as in the ordering "gather".
+        whole.q[:] = self._sign * scores[whole.rows] - (1.0 - self._offset)
+        if not whole.tabulate(bool(np.isfinite(scores).all()), nu):
             return NOT_FINITE
-        table.tabulate(q[self.comm.size :], nu, weights)
-        table.add_points(scores, self._larger, self._sign, self._offset, factor, out, self.weights)
-        total = self.comm.sum(np.concatenate([table.gamma(), table.sums]))
-        table.write_gamma(total[:-3], run[1:], self._smaller, -factor, out, self.weights)
-        return PairSums(*total[-3:])
-
-    def _with_weights(self, q: Floats) -> tuple[Floats, Floats]:
-        """Return all ranks' runs, sorted, and the weights of the smaller class in the same order. Collective."""
-        assert self.weights is not None
-        weights = self.comm.allgather_rows(np.append(0.0, self.weights[self._smaller]), self._counts)
-        order = np.argsort(q, kind="stable")
-        return q[order], weights[order][self.comm.size :]
+        whole.add_points(scores, self._larger, self._sign, self._offset, factor, out)
+        gamma, sums = whole.total(np.array(whole.sums))
+        whole.write(gamma, -factor, out)
+        return PairSums(*sums)
 
     def _by_ranges(self, ranges: RangedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort one range of the smaller class on each rank. Collective."""

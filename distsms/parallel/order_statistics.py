@@ -102,10 +102,15 @@ class RootSearch:
         """
         self.shift = shift
         self._width, self._slack, self._exact = width, slack, exact
-        ends = (0.0, 0.0) if self._last is None else (self._last - self._radius, self._last + self._radius)
+        ends = self.bracket
         self.root, self.done, self.lost = math.nan, False, not (ends[0] < ends[1] and all(map(math.isfinite, ends)))
         if not self.lost:
             self._begin(*ends)
+
+    @property
+    def bracket(self) -> tuple[float, float]:
+        """The interval in which the next search begins; empty before the second search."""
+        return (0.0, 0.0) if self._last is None else (self._last - self._radius, self._last + self._radius)
 
     def continue_between(self, low: float, high: float) -> None:
         """Continue in the bracket [low, high], which certainly contains a root.

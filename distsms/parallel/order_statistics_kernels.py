@@ -163,12 +163,16 @@ def walk(table, value, slope, width):  # type: ignore[no-untyped-def]
 @njit()
 def extremes(scores, kinds, shift, width, scale, lift, origin, left, right):  # type: ignore[no-untyped-def]
     """Return the largest z with a position in [left, right), and minus the smallest."""
+    heads, tails, inside = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.uint8)
     high = -np.inf
     low = np.inf
-    for i in range(len(scores)):
-        position, _ = _kinks(scores[i], kinds[i], shift, width, scale, lift, origin)
-        if left <= position < right:
-            place = scores[i] + (shift if kinds[i] == NEGATIVE else 0.0)
-            high = max(high, place)
-            low = min(low, place)
+    for start in range(0, len(scores), BLOCK):
+        some = scores[start : start + BLOCK]
+        of_some = kinds[start : start + BLOCK]
+        _compute_kinks(some, of_some, None, shift, 0.0, scale, lift, origin, left, right, heads, tails, inside)
+        for j in range(len(some)):
+            if inside[j]:
+                place = some[j] + (shift if of_some[j] == NEGATIVE else 0.0)
+                high = max(high, place)
+                low = min(low, place)
     return np.array([high, -low])

@@ -10,11 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
+from distsms.measures import Measure
 from tests.support import oracles
-from tests.support.problems import ALL, WAYS, build, local_part, problems
+from tests.support.problems import ALL, PAUC, WAYS, build, local_part, problems
 
-RISK = {"rocarea": oracles.rocarea_risk, "prbep": oracles.prbep_risk}
-SMOOTHED = {"rocarea": oracles.rocarea_smoothed, "prbep": oracles.prbep_smoothed}
+MAX_FPR = Measure.parse(PAUC).max_fpr
+RISK = {
+    "rocarea": oracles.rocarea_risk,
+    PAUC: lambda *classes: oracles.pauc_risk(*classes, MAX_FPR),
+    "prbep": oracles.prbep_risk,
+}
+SMOOTHED = {
+    "rocarea": oracles.rocarea_smoothed,
+    PAUC: lambda *given: oracles.pauc_smoothed(*given, MAX_FPR),
+    "prbep": oracles.prbep_smoothed,
+}
 
 
 def evaluate(measure, scores, labels, nu):
@@ -45,9 +55,7 @@ def check_against_brute_force(measure, scores, labels, nu):
     if slack < 0.1:
         assert value.d == pytest.approx(float(d), abs=slack + 1e-13)
         # in units where a single row's largest coefficient is about 1
-        scale = (
-            {1: len(positive), -1: len(negative)} if measure[0] == "rocarea" else dict.fromkeys((1, -1), len(scores))
-        )
+        scale = {1: len(positive), -1: len(negative)} if measure[0] != "prbep" else dict.fromkeys((1, -1), len(scores))
         for sign, expected in ((1, c_pos), (-1, c_neg)):
             found = value.coefficients[labels == sign] * scale[sign]
             np.testing.assert_allclose(found, np.array(expected, float) * scale[sign], atol=2 * slack + 1e-13)
@@ -88,12 +96,12 @@ def test_prbep_over_k_is_prbep_over_all_labelings(problem):
 @pytest.mark.serial
 @pytest.mark.parametrize("measure", ALL)
 def test_at_zero(measure):
-    """With all scores equal, R = 1 for ROCArea and min(n+, n-) / n+ for PRBEP."""
+    """With all scores equal, R = 1 for ROCArea and pauc, and min(n+, n-) / n+ for PRBEP."""
     for n_pos, n_neg in ((3, 7), (7, 3), (1, 1)):
         labels = np.repeat([1, -1], [n_pos, n_neg])
         for shift in (0.0, -17.5, 1e8):
             value = evaluate(measure, np.full(n_pos + n_neg, shift), labels, 1e-6)
-            assert pytest.approx(1.0 if measure[0] == "rocarea" else min(n_pos, n_neg) / n_pos, abs=1e-6) == value.R
+            assert pytest.approx(1.0 if measure[0] != "prbep" else min(n_pos, n_neg) / n_pos, abs=1e-6) == value.R
         assert build(measure, labels).at_zero() == pytest.approx(
             evaluate(measure, np.zeros(len(labels)), labels, 1e-6).R
         )
@@ -258,5 +266,5 @@ def test_a_margin_that_is_not_finite_is_seen_on_every_rank(measure, bad, comm):
 @pytest.mark.serial
 @pytest.mark.parametrize("measure", ALL)
 def test_paper_width(measure):
-    """mu = c_mu eps / D in score units: 2 c_mu eps for ROCArea, c_mu eps for PRBEP."""
-    assert WAYS[measure].paper_width(10, 1e-3) == pytest.approx(0.02 if measure[0] == "rocarea" else 0.01)
+    """mu = c_mu eps / D in score units: 2 c_mu eps for ROCArea and pauc, c_mu eps for PRBEP."""
+    assert WAYS[measure].paper_width(10, 1e-3) == pytest.approx(0.01 if measure[0] == "prbep" else 0.02)

@@ -36,6 +36,37 @@ def rocarea_smoothed(positive, negative, nu):
     return value, np.sum(beta) / m, -np.sum(beta, axis=1) / m, np.sum(beta, axis=0) / m
 
 
+def pauc_risk(positive, negative, max_fpr):
+    """Return R as the mean over the pairs with the K = max_fpr n- highest negatives, the last of them in part."""
+    K = (positive[0] * 0 + 1) * len(negative) * (Fraction(max_fpr) if isinstance(positive[0], Fraction) else max_fpr)
+    left, total = K, 0 * K
+    for high in sorted(negative, reverse=True):
+        taken = min(1 + 0 * K, left)
+        total, left = total + taken * sum(max(0 * K, 1 - (low - high)) for low in positive), left - taken
+    return total / len(positive) / K
+
+
+def pauc_smoothed(positive, negative, nu, max_fpr):
+    """Return R_mu, d, and the coefficients of P and of N, from all pairs, with the root x between two kinks."""
+    K = len(negative) * Fraction(max_fpr)
+    zero, one = Fraction(0), Fraction(1)
+
+    def alpha(x):
+        return [min(one, max(zero, (s - x) / nu)) for s in negative]
+
+    kinks = sorted({s - e for s in negative for e in (0, nu)})
+    k = max(i for i in range(len(kinks)) if sum(alpha(kinks[i])) >= K)  # falls as x rises
+    x = kinks[k]
+    if sum(alpha(x)) > K:
+        step = kinks[k + 1] - x
+        x += step * (sum(alpha(x)) - K) / (sum(alpha(x)) - sum(alpha(kinks[k + 1])))
+    t = np.array([[high - max(low - 1, x) for high in negative] for low in positive])
+    beta = np.array([[min(one, max(zero, value / nu)) for value in row] for row in t])
+    m = len(positive) * K
+    value = np.sum(beta * t - nu * beta * beta / 2) + K * sum(max(zero, x - (low - 1)) for low in positive)
+    return value / m, np.sum(beta) / m, -np.sum(beta, axis=1) / m, np.sum(beta, axis=0) / m
+
+
 def prbep_risk(positive, negative):
     """Return R as the maximum over k of swapping the k lowest positives with the k highest negatives."""
     n_pos, n = len(positive), len(positive) + len(negative)

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.data.shards.dataset import DataBlock
+from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.registry import MEASURES, make_loss
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.matrix.local import SparseRows
+from distsms.measures import Measure
 from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
@@ -94,13 +96,22 @@ class ByRanges(RocAreaExchange):
     by_ranges = True
 
 
-WAYS = {measure: loss for measure, loss in MEASURES.items() if measure[0] in ("rocarea", "prbep")}
-WAYS["rocarea", "ranges"] = ByRanges
+class PaucByRanges(PaucExchange):
+    """The same for pauc."""
+
+    by_ranges = True
+
+
+PAUC = "pauc@0.3"
+WAYS = {way: loss for way, loss in MEASURES.items() if way[0] in ("rocarea", "prbep")}
+WAYS |= {(PAUC, way[1]): loss for way, loss in MEASURES.items() if way[0] == "pauc"}
+WAYS |= {("rocarea", "ranges"): ByRanges, (PAUC, "ranges"): PaucByRanges}
 ALL = sorted(WAYS)
 
 
-def build(measure, labels, comm=None, weights=None):
-    return WAYS[measure](np.asarray(labels, np.int8), weights, comm or Communicator())
+def build(way, labels, comm=None, weights=None):
+    parameters = Measure.parse(way[0]).parameters
+    return WAYS[way](np.asarray(labels, np.int8), weights, comm or Communicator(), *parameters)
 
 
 def local_part(array, comm):

@@ -1,0 +1,58 @@
+"""Newton's method for the root of a function that rises, is piecewise linear, and costs a pass over the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+STEPS, PATIENCE = 200, 9  # the largest number of steps; from PATIENCE on, every other one halves the bracket
+ROUNDING = 2e-15  # the relative error of a sum over many rows, and of a point in the first bracket
+
+
+class Piece(NamedTuple):
+    """A function at a point: its value, its slope, and the sum of the absolute values of what its value consists of."""
+
+    value: float
+    slope: float
+    size: float
+
+
+T = TypeVar("T")
+
+
+def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float, high: float) -> tuple[float, T]:
+    """Find a root between `low` and `high`. Collective if `at` is.
+
+    Parameters
+    ----------
+    at : function
+        Returns the function's piece at a point, and whatever else was computed there.
+    start, low, high : float
+        The first point, and an interval that contains a root.
+
+    Returns
+    -------
+    root : float
+    found : object
+        What `at` returned at the root in addition to the piece.
+
+    Notes
+    -----
+    Each step goes to the root of the linear piece at the present point. The iteration ends where the value is as small
+    as rounding makes it; from then on a step would change only the last digits. So the root does not depend on `start`,
+    apart from these. The bracket is made smaller in each step. If a step would leave it, it goes to its middle instead.
+    """
+    point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
+    for step in range(STEPS):
+        piece, found = at(point)
+        if abs(piece.value) <= ROUNDING * piece.size:
+            break
+        low, high = (low, point) if piece.value > 0 else (point, high)
+        moved = point - piece.value / piece.slope if piece.slope > 0 else math.nan
+        if not low <= moved <= high or (step >= PATIENCE and step % 2):
+            moved = 0.5 * (low + high)
+        if abs(moved - point) <= smallest_step:
+            break
+        point = moved
+    return point, found

@@ -1,0 +1,118 @@
+"""pauc@beta, the area under the ROC curve up to a false positive rate of beta (Narasimhan and Agarwal 2013).
+
+With K = beta A-, and t_ij = 1 - (s_i - s_j) of ROCArea, the risk counts the pairs with the negatives of highest score
+whose total weight is K:
+
+    R(w) = 1/(A+ K) max { sum_ij a_i a_j beta_ij t_ij :  0 <= beta_ij <= alpha_j <= 1,  sum_j a_j alpha_j <= K }
+
+K = A- is ROCArea. If K is at most the weight of the highest negative, only this negative counts (TopPush). Smoothed by
+the prox term 1/2 sum_ij a_i a_j beta_ij^2, with nu = mu A+ K and q_i = s_i - 1, the maximum is at
+
+    beta_ij = clip((s_j - max(q_i, x)) / nu, 0, 1),   x the root of  sum_j a_j clip((s_j - x) / nu, 0, 1) = K
+
+So beta is that of ROCArea with the values q of the positives clamped from below at x. With gamma_i = sum_j a_j beta_ij
+and gamma_j = sum_i a_i beta_ij,
+
+    R_mu = 1/(A+ K) [ sum_ij a_i a_j h(s_j - max(q_i, x)) + K sum_i a_i (x - q_i)_+ ],   h the Huber hinge of width nu
+    coefficients  c_i = -a_i gamma_i / (A+ K),  c_j = a_j gamma_j / (A+ K),      d = 1/(A+ K) sum_ij a_i a_j beta_ij.
+
+At nu = 0, x is x0, the largest score for which the negatives with s_j >= x0 have a weight of at least K. Then R is
+given by the same formula, with the hinge. Negatives with s_j = x0 share what is left of K, in the pairs with q_i <= x0.
+
+Because of the definition of x0, the root x is from x0 - nu to x0. Therefore, this module measures scores from x0 and
+finds delta = x - x0. So a width that is far smaller than the scores costs no digits. If rounding makes the sum of a_j
+alpha_j larger than K, all beta are divided by the excess, since the plane is a lower bound only if it is at most K.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.losses.base import Loss, ramp
+from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, root_of_ramps, weighted_sum
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
+
+
+class PaucRisk(Loss):
+    """The risk of pauc@beta, independent of how it is computed; see the module's docstring.
+
+    Parameters
+    ----------
+    labels, weights, comm
+        See `Loss`.
+    max_fpr : float
+        beta, above 0 and at most 1.
+
+    Attributes
+    ----------
+    K : float
+        The weight of the negatives that count, beta A-.
+    """
+
+    name = "pauc"
+    nonnegative = True
+
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
+        super().__init__(labels, weights, comm)
+        self.K = max_fpr * self.A_neg
+
+    def smoothing_cost(self) -> float:
+        """Return mu D / nu = 1/2: at most A+ K is the sum of beta^2, since 0 <= beta_ij <= alpha_j <= 1."""
+        return 0.5
+
+    def at_zero(self) -> float:
+        """Return 1: every pair has t = 1."""
+        return 1.0
+
+    @classmethod
+    def paper_width(cls, c_mu: float, epsilon: float) -> float:
+        """Return nu = mu A+ K = 2 c_mu epsilon, since D = A+ K / 2."""
+        return 2.0 * c_mu * epsilon
+
+
+def tie_share(K: float, above: float, tied: float) -> float:
+    """Return which share of the weight `tied` of the negatives at x0 counts, if those above have the weight `above`."""
+    return min(max((K - above) / tied, 0.0), 1.0)
+
+
+class Pauc(PaucRisk, GatheringLoss):
+    """The risk of pauc@beta with all margins gathered on the root. `PaucExchange` is tested against it."""
+
+    @np.errstate(over="ignore", invalid="ignore")  # differences may overflow, which shows in the result
+    def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
+        """Sort both classes, and find x by Algorithms 2 and 3. O(n log n)."""
+        K, order = self.K, np.argsort(negative)
+        down = order[::-1].copy()
+        a = in_order(self.a_neg, down)
+        reached = np.arange(1.0, len(down) + 1) if a is None else np.cumsum(a)
+        x0 = negative[down[min(int(np.searchsorted(reached, K)), len(down) - 1)]]
+        u, q = negative[down] - x0, (positive - x0) - 1.0  # both measured from x0
+        rising = np.argsort(q)
+        up = rising[::-1].copy()
+        a_pos, delta = in_order(self.a_pos, up), 0.0
+        if nu > 0:  # as a function of -x, alpha is a ramp that starts at -u
+            delta = min(max(-root_of_ramps(-u, nu, K, a), -nu), 0.0)
+        scale = 1.0 / self.A_pos / max(K, weighted_sum(ramp(u - delta, nu), a))
+        clamped, of_low = np.maximum(q, delta), (in_order(self.a_neg, order), in_order(self.a_pos, rising))
+        gamma_pos, gamma_neg = np.empty_like(q), np.empty_like(u)
+        _, total_mu = pair_sums(clamped[up], u, nu, gamma_pos, a_pos, a)
+        pair_sums(x0 - negative[order], -clamped[rising], nu, gamma_neg, *of_low)  # with the classes' roles exchanged
+        gamma_neg = gamma_neg[::-1]
+        # The exact risk: the same at nu = 0 and x = x0
+        total, _ = pair_sums(np.maximum(q[up], 0.0), u, 0.0, np.empty_like(q), a_pos, a)
+        R, R_mu = (
+            (sum_of_pairs + K * weighted_sum(np.maximum(x - q[up], 0.0), a_pos)) / self.A_pos / K
+            for sum_of_pairs, x in ((total, 0.0), (total_mu, delta))
+        )
+        if nu == 0:
+            low, tied = q[up] <= 0.0, u == 0.0
+            share = tie_share(K, weighted_sum(u > 0.0, a), weighted_sum(tied, a))
+            gamma_pos[low] += share * weighted_sum(tied, a)
+            gamma_neg[tied] += share * weighted_sum(low, a_pos)
+            R_mu = R
+        coef_pos, coef_neg = np.empty_like(q), np.empty_like(u)
+        coef_pos[up] = -scale * (gamma_pos if a_pos is None else a_pos * gamma_pos)
+        coef_neg[down] = scale * (gamma_neg if a is None else a * gamma_neg)
+        return Solution(R, R_mu, scale * weighted_sum(gamma_pos, a_pos), coef_pos, coef_neg)

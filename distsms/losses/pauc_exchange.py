@@ -1,0 +1,289 @@
+"""The risk of pauc@beta without gathering: only positives are sorted, by every rank or by ranges of scores.
+
+The letters are those of `distsms.losses.pauc`. An evaluation has these steps:
+
+1. The ranks find x0 together (`distsms.parallel.position_search`). The search starts near the last x0.
+2. One pass over the local rows lists the negatives from x0 - nu on. All others have alpha = 0, and are not looked at
+   again.
+3. Newton's method finds delta = x - x0 on the listed rows (`distsms.losses.newton`). It starts at the last delta / nu.
+4. The sums over pairs of the listed negatives with the clamped positives are those of ROCArea:
+   `distsms.losses.pairwise_everywhere`, or `distsms.losses.pairwise_ranges` if there are too many positives.
+
+x0 is the score of a row, and delta is the root up to rounding. Neither depends on where its search began, apart from
+the last digits. So a run that is resumed, and begins its searches without earlier roots, continues in the same way.
+
+The table of the positives serves for R_mu and for the exact R. With u = s_j - x0, q measured from x0, and W the weight
+of the negatives with u > 0,
+
+    A+ K R = sum over u > 0 of a_i a_j (u - max(q_i, delta))_+  +  (K - W) C  +  K sum_i a_i (delta - q_i)_+,
+    C = sum_i a_i (-max(q_i, delta))_+
+
+since max(q_i, 0) = max(q_i, delta) + (-max(q_i, delta))_+. No term is negative, so no digits are lost by cancellation.
+
+Cost: a pass over the rows for each of the steps 1 and 2, a few Allreduces of at most 12 KiB for the steps 1 and 3, and
+what ROCArea costs with the listed negatives for step 4. 7 bytes for each local row, and the tables of step 4.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.losses.base import Cost, LossValue
+from distsms.losses.newton import Piece, rising_root
+from distsms.losses.pairwise_everywhere import WholeClass
+from distsms.losses.pairwise_ranges import RangedClass
+from distsms.losses.pauc import PaucRisk, tie_share
+from distsms.losses.rocarea_exchange import by_ranges
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
+from distsms.parallel.position_search import PositionSearch
+from distsms.utils.jit import njit, weight_of
+from distsms.utils.typing import Floats
+
+
+class Head(NamedTuple):
+    """The negatives that may count in an evaluation, and the root.
+
+    Attributes
+    ----------
+    x0, delta : float
+        The exact root, and the smoothed root less x0.
+    above, between : (m,) int
+        This rank's negatives with s_j > x0, and those with x0 - nu <= s_j <= x0.
+    W : float
+        The weight of the negatives above x0 on all ranks.
+    alpha : float
+        The sum of a_j alpha_j on all ranks.
+    share : float
+        alpha_j of the negatives at x0, at nu = 0.
+    """
+
+    x0: float
+    delta: float
+    above: NDArray[Any]
+    between: NDArray[Any]
+    W: float
+    alpha: float
+    share: float = 0.0
+
+
+class PaucExchange(PaucRisk):
+    """The risk of pauc@beta; only positives are sorted. See the module's docstring."""
+
+    by_ranges: bool | None = None
+    """Whether the positives are sorted by ranges. With None, `rocarea_exchange.by_ranges` decides. (Tests set it.)"""
+
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
+        super().__init__(labels, weights, comm, max_fpr)
+        self._kinds = np.full(len(labels), LEFT_OUT, np.uint8)
+        self._kinds[self.negative] = NEGATIVE
+        # The smallest score up to which the negatives have a weight above A- - K; without weights, numbers are whole.
+        below = self.A_neg - self.K
+        target = math.floor(below) + 1.0 if self.weights is None else np.nextafter(below, np.inf)
+        self._search = PositionSearch(self._kinds, min(target, self.A_neg), self.weights, comm)
+        self._listed = np.empty(np.count_nonzero(self.negative) + 2, np.uint32 if len(labels) < 2**32 else np.uint64)
+        self._start = -0.5  # delta / nu of the last evaluation
+        positives = np.flatnonzero(self.positive)
+        self._sums: RangedClass | WholeClass
+        if by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
+            self._sums = RangedClass(comm, self.weights is not None)
+        else:
+            self._sums = WholeClass(positives, self.weights, comm)
+        self._positives = positives if isinstance(self._sums, RangedClass) else positives[:0]
+        # Compile the kernels, or load them, before the first evaluation.
+        none = np.zeros(0)
+        a = None if self.weights is None else none
+        _list_head(none, self._kinds[:0], a, 0.0, 0.0, self._listed)
+        _piece(none, self._listed[:0], a, 0.0, 0.0, 1.0)
+        _clamp(none, positives[:0], a, 0.0, 0.0, none)
+
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """Return the cost of ROCArea's method with the positives sorted, which bounds that of the listed negatives."""
+        n_local = (n_pos + n_neg) / size
+        rounds = 0.0 if size == 1 else 6 * 12 * 2**10
+        if by_ranges(n_pos, n_neg, size):
+            bytes_moved = (32.0 * n_pos + 64.0 * n_neg) / size
+            return Cost(bytes_moved + rounds, n_local * (math.log2(n_pos + n_neg) + 15.0), held_by_each=100.0 * n_local)
+        bytes_moved = 0.0 if size == 1 else (24.0 + 8.0 / size) * n_pos
+        steps = n_pos * (math.log2(size) + 10.0) + n_neg / size * 15.0
+        return Cost(bytes_moved + rounds, steps, held_by_each=200.0 * n_pos + 15.0 * n_local)
+
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
+        """See `Loss.evaluate`. **Collective.**"""
+        scores = np.ascontiguousarray(scores, np.float64)
+        coefficients = np.zeros(len(scores))
+        x0 = self._search.find(scores, 0.0)
+        if math.isnan(x0):
+            return LossValue(math.nan, math.nan, math.nan, coefficients)
+        head = self._head(scores, x0, nu)
+        factor = 1.0 / self.A_pos / max(self.K, head.alpha)
+        pairs = self._everywhere if isinstance(self._sums, WholeClass) else self._by_ranges
+        R, R_mu, d = pairs(head, scores, nu, factor, coefficients)
+        return LossValue(
+            R / self.A_pos / self.K, (R_mu if nu > 0 else R) / self.A_pos / self.K, factor * d, coefficients
+        )
+
+    def _head(self, scores: Floats, x0: float, nu: float) -> Head:
+        """Find delta, on the rows that may count. Collective."""
+        n_above, n_between, W, tied = _list_head(scores, self._kinds, self.weights, x0, nu, self._listed)
+        above, between = self._listed[:n_above], self._listed[len(self._listed) - n_between :]
+        if nu == 0:
+            W, tied = self.comm.sum(np.array([W, tied])).tolist()
+            share = tie_share(self.K, W, tied)
+            return Head(x0, 0.0, above, between, W, W + share * tied, share)
+
+        def piece_at(delta: float) -> tuple[Piece, tuple[float, float]]:
+            pieces = [_piece(scores, rows, self.weights, x0, delta, nu) for rows in (above, between)]
+            full, inside, t_sum, of_all = self.comm.sum(np.array([*map(sum, zip(*pieces, strict=True)), W])).tolist()
+            alpha = full + t_sum / nu
+            return Piece(self.K - alpha, inside / nu, self.K + inside), (of_all, alpha)
+
+        delta, (of_all, alpha) = rising_root(piece_at, self._start * nu, -nu, 0.0)
+        self._start = delta / nu
+        return Head(x0, delta, above, between, of_all, alpha)
+
+    def _everywhere(
+        self, head: Head, scores: Floats, nu: float, factor: float, out: Floats
+    ) -> tuple[float, float, float]:
+        """Return A+ K R, A+ K R_mu and the sum of beta, with all positives sorted on every rank. Collective."""
+        whole = self._sums
+        assert isinstance(whole, WholeClass)
+        offsets = _clamp(scores, whole.rows, self.weights, head.x0, head.delta, whole.q)
+        if not whole.tabulate(True, nu):  # a difference of scores overflows
+            return math.nan, math.nan, math.nan
+        whole.add_points(scores, head.above, 1.0, -head.x0, factor, out)
+        hinge = whole.sums.hinge
+        if nu > 0:
+            whole.add_points(scores, head.between, 1.0, -head.x0, factor, out)
+        gamma, numbers = whole.total(np.array([hinge, *whole.sums[1:], *offsets]))
+        hinge, huber, beta, below_x, below_x0, low = numbers.tolist()
+        if nu == 0 and low > 0:  # the lowest value is 0, at which the positives with q <= x0 are clamped
+            gamma[0] += head.alpha - head.W
+            beta += self._share_tie(head, low, factor, out)
+        whole.write(gamma, -factor, out)
+        return hinge + (self.K - head.W) * below_x0 + self.K * below_x, huber + self.K * below_x, beta
+
+    def _by_ranges(
+        self, head: Head, scores: Floats, nu: float, factor: float, out: Floats
+    ) -> tuple[float, float, float]:
+        """Return the same as `_everywhere`, with one range of the positives sorted on each rank. Collective."""
+        ranges, rows, listed = self._sums, self._positives, np.concatenate([head.above, head.between])
+        assert isinstance(ranges, RangedClass)
+        q, u = np.empty(len(rows)), scores[listed] - head.x0
+        below_x, below_x0, low = self.comm.sum(
+            np.array(_clamp(scores, rows, self.weights, head.x0, head.delta, q))
+        ).tolist()
+        of_q, of_u = (None if self.weights is None else self.weights[some] for some in (rows, listed))
+        finite = bool(np.isfinite(q).all() and np.isfinite(u).all())
+        gamma_q, gamma_u, sums = ranges.evaluate(q, u, nu, finite, of_q, of_u)
+        hinge, huber, beta = sums
+        if nu > 0:  # the exact risk: the same at nu = 0 and x = x0
+            m = len(head.above)
+            of_above = None if of_u is None else of_u[:m]
+            hinge = ranges.evaluate(np.maximum(q, 0.0), u[:m], 0.0, finite, of_q, of_above)[2].hinge
+        out[listed] = factor * gamma_u
+        if nu == 0 and low > 0:
+            tie = np.where(q <= 0.0, head.alpha - head.W, 0.0)
+            gamma_q += tie if of_q is None else of_q * tie
+            beta += self._share_tie(head, low, factor, out)
+        out[rows] = -factor * gamma_q
+        return hinge + self.K * (below_x + below_x0), huber + self.K * below_x, beta
+
+    def _share_tie(self, head: Head, low: float, factor: float, out: Floats) -> float:
+        """Set the coefficients of the negatives at x0, at nu = 0, and return the sum of their beta. Local.
+
+        low : the weight of the positives with q <= x0, on all ranks.
+        """
+        of_tied = 1.0 if self.weights is None else self.weights[head.between]
+        out[head.between] = factor * head.share * low * of_tied
+        return low * (head.alpha - head.W)
+
+
+@njit(fastmath={"reassoc", "nsz"})
+def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def]
+    """Mark the negatives of a block with s > x0 by 1, and those with x0 - nu <= s <= x0 by 2.
+
+    Returns how many they are, the weight of the negatives with s > x0, and that of the negatives with s = x0.
+    """
+    some = above = tied = 0
+    for j in range(len(scores)):
+        u = scores[j] - x0
+        near = (1 if kinds[j] == NEGATIVE else 0) & (1 if u >= -nu else 0)
+        high, equal = near & (1 if u > 0.0 else 0), near & (1 if u == 0.0 else 0)
+        marks[j] = near + near - high
+        some += near
+        above += high if weights is None else high * weights[j]
+        tied += equal if weights is None else equal * weights[j]
+    return some, above, tied
+
+
+@njit()
+def _list_head(scores, kinds, weights, x0, nu, listed):  # type: ignore[no-untyped-def]
+    """List the negatives with s > x0 from the front of `listed`, and those with x0 - nu <= s <= x0 from its back.
+
+    Returns the lengths of both lists, the weight of the first, and the weight of the negatives with s = x0. The rows
+    are processed in blocks, since most blocks have no such rows if K is small. `listed` has two more places than there
+    are negatives, since rows are written without a branch and kept or not afterwards.
+    """
+    marks = np.empty(BLOCK, np.uint8)
+    n_above, n_between, last = 0, 0, len(listed) - 1
+    W = tied = 0.0
+    for start in range(0, len(scores), BLOCK):
+        stop = min(len(scores), start + BLOCK)
+        of_block = None if weights is None else weights[start:stop]
+        some, above, equal = _mark(scores[start:stop], kinds[start:stop], of_block, x0, nu, marks)
+        W += above
+        tied += equal
+        if some == 0:
+            continue
+        for j in range(stop - start):
+            listed[n_above] = start + j
+            listed[last - n_between] = start + j
+            n_above += marks[j] & 1
+            n_between += marks[j] >> 1
+    return n_above, n_between, W, tied
+
+
+@njit(fastmath=False)  # explicit, since the caller's fastmath would subtract x0 + delta, which loses digits
+def _distance(score, x0, delta):  # type: ignore[no-untyped-def]
+    return (score - x0) - delta
+
+
+@njit(error_model="numpy", fastmath={"reassoc", "nsz"})
+def _piece(scores, rows, weights, x0, delta, nu):  # type: ignore[no-untyped-def]
+    """Return the linear piece of sum_j a_j alpha_j at delta.
+
+    With t = s_j - x0 - delta, these are the weight of the rows with t >= nu, and, over the rows with 0 < t < nu, their
+    weight and the sum of a t.
+    """
+    full = inside = t_sum = 0.0
+    for j in range(len(rows)):
+        row = rows[j]
+        t, a = _distance(scores[row], x0, delta), weight_of(weights, row)
+        a_inside = a if (t > 0.0) & (t < nu) else 0.0
+        full += a if t >= nu else 0.0
+        inside += a_inside
+        t_sum += a_inside * t
+    return full, inside, t_sum
+
+
+@njit()
+def _clamp(scores, rows, weights, x0, delta, q):  # type: ignore[no-untyped-def]
+    """Set q (m,) to max(q_i, delta), with q_i = s_i - 1 - x0 of the rows.
+
+    Returns the sums of a_i (delta - q_i)_+ and of a_i (-max(q_i, delta))_+, and the weight of the rows with q_i <= 0.
+    """
+    below_x = below_x0 = low = 0.0
+    for j in range(len(rows)):
+        place, a = (scores[rows[j]] - x0) - 1.0, weight_of(weights, rows[j])
+        clamped = max(place, delta)
+        q[j] = clamped
+        below_x += a * (clamped - place)
+        below_x0 += a * max(-clamped, 0.0)
+        low += a if place <= 0.0 else 0.0
+    return below_x, below_x0, low

@@ -1,0 +1,158 @@
+"""Find the same order statistic again and again while scores change, with one pass over the rows in most cases.
+
+Rows and positions are those of `distsms.parallel.order_statistics`, with steps for ramps. The place that is wanted is
+the smallest position up to which the rows have a given weight. It is the position of a row, and so it does not depend
+on where the search begins, unless sums of weights differ in their last digits.
+
+The bracket is that of `RootSearch`: it is around the last place, and as wide as the place has moved lately. One pass
+adds the weights of the rows below the bracket, and collects the different positions in it with their weights. If the
+place is in the bracket, and the bracket has at most `MOST` different positions, all ranks receive these, and every rank
+finds the place by sorting them. Otherwise `find_position` finds it.
+
+Cost: a pass over the local rows, an Allreduce of 8 (P + 4) bytes and an Allgather of at most 16 `MOST` bytes, or what
+`find_position` costs. 32 KiB of memory in addition to that of `RootSearch`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics import RootSearch, find_position
+from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
+from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
+
+MOST = 1024  # the largest number of different positions in a bracket
+SLOTS_LOG2 = 11  # binary logarithm of the number of slots of the hash table for them
+MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number; its product with a key has its random bits at the top
+
+
+class PositionSearch:
+    """The search for one place, which is repeated while scores change.
+
+    Parameters
+    ----------
+    kinds, target, weights
+        See `RootSearch`.
+    comm : Communicator
+        The ranks.
+    """
+
+    def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None, comm: Communicator) -> None:
+        self._search, self.comm = RootSearch(kinds, target, weights), comm
+        self._places = np.empty((2**SLOTS_LOG2, 2))
+        _survey(np.zeros(0), kinds[:0], None if weights is None else weights[:0], 0.0, 0.0, 0.0, self._places)
+        _pick(np.zeros((1, 2)), 1.0)
+
+    def find(self, scores: Floats, shift: float) -> float:
+        """Return the place; NaN if a score of any rank is not finite. **Collective.**
+
+        Parameters
+        ----------
+        scores : (n_local,) float64
+            This rank's scores.
+        shift : float
+            The position of a negative row is its score plus this, and that of a positive row its score.
+        """
+        found = self._find_in_bracket(scores, shift)
+        if found is None:
+            found = find_position(self._search, scores, shift, self.comm)
+            self._search.root = found
+        self._search.keep_root()
+        return found
+
+    def _find_in_bracket(self, scores: Floats, shift: float) -> float | None:
+        """Return the place if it is among few positions in the bracket, and otherwise None. Collective."""
+        search, rank = self._search, self.comm.rank
+        low, high = search.bracket
+        if not low < high:
+            return None
+        wrong, below, within, m = _survey(scores, search.kinds, search.weights, shift, low, high, self._places)
+        message = np.zeros(3 + self.comm.size)
+        message[:3], message[3 + rank] = (wrong, below, within), m
+        wrong, below, within, *counts = self.comm.sum(message).tolist()
+        if wrong != 0.0:
+            search.root = np.nan
+            return np.nan
+        search.kinks = sum(counts)
+        if search.kinks > MOST or not below < search.target <= below + within:
+            return None
+        places = self.comm.allgather_rows(self._places[:m].ravel(), [2 * int(count) for count in counts])
+        search.root = _pick(places.reshape(-1, 2), search.target - below)
+        return search.root
+
+
+@njit(fastmath={"reassoc", "nsz"})
+def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-untyped-def]
+    """Mark the rows of a block with a position in [low, high].
+
+    Returns how many they are, the weight of the rows below, and a number that is 0 if all scores are finite.
+    """
+    some = below = 0
+    wrong = 0.0
+    for j in range(len(scores)):
+        kind = kinds[j]
+        place = scores[j] + (shift if kind == NEGATIVE else 0.0)
+        here = 1 if kind != LEFT_OUT else 0
+        under = here & (1 if place < low else 0)
+        inside[j] = here & (1 if place >= low else 0) & (1 if place <= high else 0)
+        some += inside[j]
+        below += under if weights is None else under * weights[j]
+        wrong += 0.0 * scores[j]
+    return some, below, wrong
+
+
+@njit()
+def _survey(scores, kinds, weights, shift, low, high, places):  # type: ignore[no-untyped-def]
+    """Collect the different positions in [low, high] and their weights in the first rows of `places` (slots, 2).
+
+    Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, that of the rows in the
+    bracket, and the number of different positions; if these are more than `MOST`, a larger number.
+    """
+    inside, one = np.empty(BLOCK, np.uint8), np.empty(1)
+    bits = one.view(np.uint64)
+    places[:, 1] = 0.0
+    below = wrong = within = 0.0
+    m = 0
+    for start in range(0, len(scores), BLOCK):
+        stop = min(len(scores), start + BLOCK)
+        of_block = None if weights is None else weights[start:stop]
+        some, weight, not_finite = _mark(scores[start:stop], kinds[start:stop], of_block, shift, low, high, inside)
+        below += weight
+        wrong += not_finite
+        if some == 0 or m > MOST:
+            continue
+        for j in range(stop - start):
+            if inside[j] == 0:
+                continue
+            a = 1.0 if weights is None else weights[start + j]
+            one[0] = scores[start + j] + (shift if kinds[start + j] == NEGATIVE else 0.0) + 0.0  # not -0.0
+            slot = np.int64((bits[0] * MIX) >> np.uint64(64 - SLOTS_LOG2))
+            while places[slot, 1] != 0.0 and places[slot, 0] != one[0]:
+                slot = (slot + 1) & (len(places) - 1)
+            m += places[slot, 1] == 0.0
+            places[slot, 0] = one[0]
+            places[slot, 1] += a
+            within += a
+            if m > MOST:
+                break
+    found = 0
+    for slot in range(len(places)):
+        if places[slot, 1] != 0.0:
+            places[found, 0], places[found, 1] = places[slot, 0], places[slot, 1]
+            found += 1
+    return wrong, below, within, m
+
+
+@njit()
+def _pick(places, target):  # type: ignore[no-untyped-def]
+    """Return the smallest of the positions places[:, 0] up to which the weights places[:, 1] add up to the target."""
+    order = np.argsort(places[:, 0])
+    reached = 0.0
+    for row in order:
+        reached += places[row, 1]
+        if reached >= target:
+            return places[row, 0]
+    return places[order[-1], 0]
