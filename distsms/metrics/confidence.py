@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from distsms.metrics.ranking import exact_sum, placements, top_k_shares
-from distsms.metrics.row_weights import effective_sizes, mass_of_classes
+from distsms.metrics.row_weights import effective_sizes, mass_of_classes, weighted_mean
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
@@ -190,22 +190,6 @@ def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
     upper, lower = values >> 16, values & 0xFFFF
     parts = (exact_sum(products, comm) for products in (upper * upper, upper * lower, lower * lower))
     return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
-
-
-def weighted_mean(
-    values: Floats, rows: NDArray[np.bool_], weights: Floats, comm: Communicator
-) -> tuple[float, float, float]:
-    """Return the weighted mean of some rows' values, its `MeanEstimate.squares`, and the effective number of rows.
-
-    **Collective**. NaN without such rows.
-    """
-    size = effective_sizes(np.where(rows, 1, -1).astype(np.int8), weights, comm)[0]
-    if not size:
-        return math.nan, math.nan, 0.0
-    total, product = comm.sum(np.array([np.sum(weights[rows]), np.sum((weights * values)[rows])])).tolist()
-    mean = product / total
-    squares = float(comm.sum(np.array([np.sum((weights / total * (values - mean))[rows] ** 2)]))[0])
-    return mean, size**2 * squares, size
 
 
 def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> MeanEstimate:

@@ -6,6 +6,7 @@ none, and rows of weight 0 have been left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics import RootSearch, find_position
+from distsms.parallel.order_statistics_kernels import POSITIVE
 from distsms.utils.typing import Floats, Labels
 
-OFFERS = 64
-"""The most scores that a rank offers in one round of `select_by_weight`; tests lower it."""
+ROUNDING = 1e-13
+"""By this share of their sum, weights may differ from it if they are added in another order."""
 
 
 def masses(groups: Sequence[NDArray[np.bool_]], weights: Floats | None, comm: Communicator) -> NDArray[Any]:
@@ -50,6 +53,22 @@ def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) 
     sums, squares = (np.array(mass_of_classes(labels, values, comm)) for values in (parts, parts * parts))
     positive, negative = np.where(squares > 0, sums**2 / np.where(squares > 0, squares, 1.0), 0.0).tolist()
     return positive, negative
+
+
+def weighted_mean(
+    values: Floats, rows: NDArray[np.bool_], weights: Floats, comm: Communicator
+) -> tuple[float, float, float]:
+    """Return the weighted mean of some rows' values, its `MeanEstimate.squares`, and the effective number of rows.
+
+    **Collective**. NaN without such rows.
+    """
+    size = effective_sizes(np.where(rows, 1, -1).astype(np.int8), weights, comm)[0]
+    if not size:
+        return math.nan, math.nan, 0.0
+    total, product = comm.sum(np.array([np.sum(weights[rows]), np.sum((weights * values)[rows])])).tolist()
+    mean = product / total
+    squares = float(comm.sum(np.array([np.sum((weights / total * (values - mean))[rows] ** 2)]))[0])
+    return mean, size**2 * squares, size
 
 
 def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dict[str, float]:
@@ -98,24 +117,11 @@ def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communi
 
     Notes
     -----
-    O(n_local log n_local) time. In each round every rank offers up to OFFERS of its scores between the bounds that are
-    known, and one Allreduce adds up what weighs at least as much as each offer: about log(n) / log(OFFERS) rounds.
+    The cost is that of `order_statistics.select`.
     """
-    finite = bool(np.isfinite(scores).all())
-    ends = [0.0 if finite else 1.0, -np.min(scores, initial=np.inf)] if finite else [1.0, 0.0]
-    bad, lowest = comm.maximum(np.array(ends)).tolist()
-    if bad or lowest == -np.inf or not mass > 0:
+    total = float(comm.sum(np.array([np.sum(weights)]))[0])
+    if not (total > 0 and mass > 0):
         return float("nan")
-    order = np.argsort(scores)
-    own = scores[order]
-    above = np.append(np.cumsum(weights[order][::-1])[::-1], 0.0)  # what weighs at least as much as each place
-    low, high = -lowest, np.inf  # the rows from `low` on weigh enough, and those from `high` on do not
-    while True:
-        between = own[np.searchsorted(own, low, "right") : np.searchsorted(own, high, "left")]
-        offered = np.unique(between[:: -(-len(between) // OFFERS) or 1])
-        offers = np.unique(comm.allgather_rows(offered, comm.allgather(len(offered))))
-        if not len(offers):
-            return low
-        enough = comm.sum(above[np.searchsorted(own, offers, "left")]) >= mass
-        low = float(offers[enough][-1]) if enough.any() else low
-        high = float(offers[~enough][0]) if not enough.all() else high
+    reached = min(mass, total * (1 - ROUNDING))
+    search = RootSearch(np.full(len(scores), POSITIVE, np.uint8), reached, weights)
+    return -find_position(search, -np.asarray(scores, np.float64), 0.0, comm)  # the lowest of the negative scores

@@ -72,11 +72,10 @@ def test_whole_weights_are_repeated_rows(comm, rows):
 
 @pytest.mark.parametrize("share, decimals", [(0.03, 9), (0.5, 0), (0.97, 1)])
 def test_weights_of_any_size_are_scikit_learns(comm, monkeypatch, share, decimals):
-    """Also from small samples, pieces and offers, and up to a factor of all weights."""
+    """Also from small samples and pieces, and up to a factor of all weights."""
     metrics = pytest.importorskip("sklearn.metrics")
     monkeypatch.setattr("distsms.metrics.average_precision.SAMPLE", 3)
     monkeypatch.setattr(ranking, "PIECE", 7)
-    monkeypatch.setattr(row_weights, "OFFERS", 2)
     scores, labels, weights = _drawn(1000, share, decimals)
     called = scores >= 0.5
     for factor in (1.0, 3e-7):
@@ -94,14 +93,15 @@ def test_weights_of_any_size_are_scikit_learns(comm, monkeypatch, share, decimal
         assert table.f1 == pytest.approx(metrics.f1_score(labels, np.where(called, 1, -1), sample_weight=weights))
 
 
-@pytest.mark.parametrize("offers", [1, 3, 64])
-def test_the_score_at_which_the_highest_rows_weigh_enough(comm, monkeypatch, offers):
-    monkeypatch.setattr(row_weights, "OFFERS", offers)
-    scores, _, weights = _drawn(200, decimals=1)
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e12])
+@pytest.mark.parametrize("decimals", [0, 1, 9])
+def test_the_score_at_which_the_highest_rows_weigh_enough(comm, decimals, size):
+    scores, _, weights = _drawn(200, decimals=decimals)
+    weights *= size
     order = np.argsort(-scores)
     reached = np.cumsum(weights[order])
     mine = local_part(scores, comm), local_part(weights, comm)
-    for share in (1e-9, 0.1, 0.5, 0.9, 1.0, 1.1):
+    for share in (1e-9, *np.random.default_rng(2).random(20), 1.0, 1.1):
         mass = share * weights.sum()
         at = min(int(np.searchsorted(reached, mass * (1 - 1e-12))), len(scores) - 1)
         assert row_weights.select_by_weight(*mine, mass, comm) == scores[order][at]
