@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from distsms.errors import InputError
 
@@ -23,7 +24,8 @@ ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
 """Other names that are understood."""
 
 CHOOSERS = (
-    "rocarea, prbep, average-precision, precision@K, recall@K, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
+    "rocarea, prbep, average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE,"
+    " precision@recall=RATE, pauc@RATE, recall@SHARE%, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
 )
 """The measures of held-out rows that can choose a lambda, whatever is trained; see `check_chooser`."""
 
@@ -102,9 +104,116 @@ class Measure:
         return self.name
 
 
+@dataclass(frozen=True)
+class HeadMeasure:
+    """A measure of the head of a ranking, which is reported and can choose among models; only pauc is trained for.
+
+    Parameters
+    ----------
+    name : str
+        Such as "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05" or "lift@1%".
+    family : str
+        "tpr@fpr", "recall@precision", "precision@recall", "pauc", "precision@share", "recall@share" or "lift@share".
+    level : float
+        The false positive rate, the precision, or the share of the rows: more than 0, at most 1.
+    """
+
+    name: str
+    family: str
+    level: float
+
+    @classmethod
+    def parse(cls, name: str) -> HeadMeasure | None:
+        """Return the measure of this name, or None if it is no measure of the head."""
+        number = r"(\d+\.?\d*|\.\d+)((?:e[+-]?\d+)?)"
+        for pattern in (
+            rf"(tpr@fpr|recall@precision|precision@recall)={number}",
+            rf"(pauc)@{number}",
+            rf"((?:precision|recall|lift)@){number}%",
+        ):
+            if match := re.fullmatch(pattern, name, re.ASCII):
+                share = name.endswith("%")
+                level = float(match[2] + (f"e{int(match[3][1:] or 0) - 2}" if share else match[3]))
+                if 0 < level <= 1:
+                    return cls(name, match[1] + "share" * share, level)
+        return None
+
+    @property
+    def display_name(self) -> str:
+        """The name as it is written in reports."""
+        percent = f"{100 * self.level:g} %"
+        return {
+            "tpr@fpr": f"TPR at FPR {percent}",
+            "recall@precision": f"recall at precision {percent}",
+            "precision@recall": f"precision at recall {percent}",
+            "pauc": f"partial AUC to FPR {percent}",
+        }.get(self.family) or f"{self.family.split('@')[0]} in the top {percent}"
+
+
+CONDITIONS = "precision>=0.9, recall>=0.95, fpr<=0.001, top=100 or top=1%"
+"""Examples of all conditions, for messages."""
+
+
+class Condition(NamedTuple):
+    """What a threshold has to fulfil.
+
+    Attributes
+    ----------
+    quantity : {"fpr", "precision", "recall", "top"}
+        What is limited. "top" is the number or the share of the rows that are called positive.
+    level : float
+        The limit: a rate from 0 to 1 or, for a number of rows, at least 1.
+    share : bool
+        Whether `level` is a share; False only for a number of rows.
+    """
+
+    quantity: str
+    level: float
+    share: bool = True
+
+    def measure(self, n: float) -> HeadMeasure:
+        """Return the measure by which models are compared at this condition, on n rows."""
+        name = {"fpr": "tpr@fpr", "precision": "recall@precision", "recall": "precision@recall"}.get(self.quantity)
+        if name:
+            return HeadMeasure(f"{name}={self.level:g}", name, self.level)
+        name, share = (f"{100 * self.level:g}%", self.level) if self.share else (f"{self.level:.0f}", self.level / n)
+        return HeadMeasure(f"precision@{name}", "precision@share", share)
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError if it is none."""
+        match = re.fullmatch(
+            r"(fpr<=|precision>=|recall>=|top=)((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(%?)", text.replace(" ", ""), re.ASCII
+        )
+        if match:
+            quantity, level = match[1].rstrip("<>="), float(match[2])
+            if quantity == "top" and not match[3] and level >= 1 and level == int(level):
+                return cls(quantity, level, False)
+            if match[3]:  # 0.1% is the same number as 0.001
+                level = float(f"{match[2]}e-2") if "e" not in match[2] else level / 100
+            if 0 < level <= 1 and (quantity != "top" or match[3]):
+                return cls(quantity, level)
+        raise InputError(f"{text!r} is no condition for a threshold; give one such as {CONDITIONS}")
+
+    def __str__(self) -> str:
+        if self.quantity == "top":
+            return f"top={100 * self.level:g}%" if self.share else f"top={self.level:.0f}"
+        return f"{self.quantity}{'<=' if self.quantity == 'fpr' else '>='}{self.level:g}"
+
+
+HEAD = (
+    *("tpr@fpr=0.001", "tpr@fpr=0.01", "tpr@fpr=0.05"),
+    *("recall@precision=0.5", "recall@precision=0.9"),
+    "pauc@0.05",
+    *("precision@1%", "recall@1%", "lift@1%"),
+)
+"""The measures of the head of a ranking that are shown of every model."""
+
+
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""
-    return SHOWN.get(name, name)
+    head = HeadMeasure.parse(name)
+    return head.display_name if head else SHOWN.get(name, name)
 
 
 def check_chooser(name: str) -> str:
@@ -120,7 +229,7 @@ def check_chooser(name: str) -> str:
             "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
         )
     name = ALIASES.get(name, name)
-    if name not in ("average-precision", "accuracy", "precision", "recall"):
+    if name not in ("average-precision", "accuracy", "precision", "recall") and not HeadMeasure.parse(name):
         try:
             Measure.parse(name)
         except InputError:

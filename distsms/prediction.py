@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from distsms.data import frames, in_memory
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, scoring
 from distsms.inference.model import Model, load
-from distsms.metrics.row_weights import require_equal
+from distsms.measures import Condition
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 
@@ -72,6 +73,7 @@ def evaluate(
     *,
     threshold: float | None = None,
     k: int | None = None,
+    at: str | Sequence[str] = (),
     ignore_new_features: bool = False,
     zero_based: bool | None = None,
     weight: str | ArrayLike | None = None,
@@ -90,6 +92,8 @@ def evaluate(
         Call a row positive if its score is at least this; None takes the threshold of the model.
     k : int, optional
         Also give precision@k and recall@k; None takes the k that the model was trained for, if any.
+    at : str or sequence of str
+        Find thresholds for conditions such as "precision>=0.9", "recall>=0.95", "fpr<=0.001", "top=100" or "top=1%".
     ignore_new_features : bool
         Leave out columns of a path that the model lacks, instead of refusing them.
     zero_based : bool, optional
@@ -118,10 +122,9 @@ def evaluate(
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
     judge = _model(model, comm)
     how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
+    conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
     scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
-    if k:
-        require_equal(own, f"precision@{k}", comm)
-    return evaluation.compute_measures(judge, scores, labels, comm, threshold, k, weights=own)
+    return evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
 
 
 def _model(given: Model | Path, comm: Communicator) -> Model:

@@ -60,7 +60,13 @@ def test_rows_in_memory_and_a_data_set_give_the_same_model(measure, solver, comm
     for judge in (again, shared_dir / f"{comm.rank}.h5"):
         for rows in (local(X, y, comm), shared_dir / "data"):
             found = distsms.evaluate(judge, rows, comm)
-            assert found == {**whole, "average_precision": pytest.approx(whole["average_precision"], abs=1e-14)}
+            assert found == pytest.approx(whole, abs=1e-14)
+    at = distsms.evaluate(again, local(X, y, comm), comm, at=["top=10%", "recall>=0.9"])["at"]
+    for text, point in at.items():
+        assert {name: distsms.evaluate(again, (X, y), threshold=point["threshold"])[name] for name in ("tp", "fp")} == {
+            name: point[name] for name in ("tp", "fp")
+        }, text
+    assert at["recall>=0.9"]["recall"] >= 0.9 and at["top=10%"]["tp"] + at["top=10%"]["fp"] <= len(y) // 10
     # What the file says of its training rows was measured on these
     assert found["rocarea"] == of_path.info["training"]["rocarea"]
 

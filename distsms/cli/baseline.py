@@ -9,7 +9,7 @@ from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_r
 from distsms.cli.path import add_grid, grid
 from distsms.cli.types import add_threads, count
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measures import display_name
+from distsms.measures import RANKING, display_name
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ variance that comes from the test rows is enlarged by what other training rows w
 Bengio). The table also compares distsms with the best of the other linear methods; which method that is, is chosen for
 each fold on the other folds. With fewer than 10 rows of a class there is no verdict.
 
+A second table compares the methods by measures of the head of the ranking, such as the TPR at FPR 1 %. For each of
+these measures, the settings of all methods are chosen by this measure. --select adds another one, such as
+tpr@fpr=0.005, recall@precision=0.8, pauc@0.01 or recall@2%; give it to a finished folder, and no fit is repeated.
+
 The ranks share the fits. Each rank holds all rows, since the other libraries need them in one process; take a
 sample of larger data. The command needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
 
@@ -72,7 +76,7 @@ They are for SciPy's matrix, for the copy of its training rows, and for what the
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser)
+    add_grid(parser, choices=RANKING)
     parser.add_argument(
         "--path",
         metavar="FOLDER",
@@ -308,10 +312,18 @@ def _conclude(
     from distsms.selection import baseline_text, method_results
 
     measure = identity["measure"]
-    results = method_results.evaluate_methods(store, store.fits(), rows, measure, select)
+    fits = store.fits()
+    results = method_results.evaluate_methods(store, fits, rows, measure, select)
+    of_head = method_results.evaluate_head(store, fits, rows, measure, select)
     how = f"Settings are chosen by {display_name(select)} on the other folds." if select else ""
-    sentences = [*baseline_text.sentences(results, measure, select), *filter(None, [how]), *notes]
+    sentences = baseline_text.sentences(results, measure, select) + baseline_text.head_sentences(of_head)
+    sentences += [*filter(None, [how]), *notes]
     say(f"\n{baseline_text.table(results, select or measure)}\n")
+    if of_head:
+        say(
+            "head of the ranking; for each measure, the settings of all methods are those that are best by this measure"
+        )
+        say(f"{baseline_text.head_table(of_head)}\n")
     for sentence in sentences:
         say(f"warning   {rest}" if (rest := sentence.removeprefix("Warning: ")) != sentence else sentence)
     store.describe(
@@ -319,6 +331,7 @@ def _conclude(
         solver=solver,
         select=select or measure,
         methods=[result.as_json() for result in results],
+        head={name: [result.as_json() for result in found] for name, found in of_head.items()},
         sentences=sentences,
     )
     say(f"\nThe results are in {store.identity}, and each fit is beside it in {store.parts}/")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_old_names, add_threads, count, finite, share, whole
+from distsms.cli.types import add_old_names, add_threads, condition, count, finite, share, whole
 from distsms.errors import EXIT_OK
-from distsms.measures import SHOWN, display_name
+from distsms.measures import CONDITIONS, HEAD, SHOWN, display_name
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
@@ -25,9 +25,20 @@ scores compete for the last of these places, it is the expected value over rando
 as in scikit-learn. A row is called positive if its score is at least the threshold that is stored with the model, or
 that of --threshold. --k adds precision and recall among the K rows with the highest scores, with intervals.
 
+The head of the ranking is what counts where few rows can be looked at: the share of the positives that is found with
+few false alarms (TPR at FPR 1 %: at most 1 % of the negatives are called positive), the recall at a precision, and the
+area under the ROC curve up to a false positive rate, divided by this rate. The lift of the top 1 % is the enrichment
+factor. --at finds the threshold for a condition; quote it, since > and < mean something to the shell:
+  precision>=0.9  the lowest threshold with this precision, which has the largest recall
+  recall>=0.95    the highest threshold with this recall
+  fpr<=0.001      the lowest threshold with at most this false positive rate
+  top=100, top=1%  the lowest threshold that calls at most so many rows positive
+No threshold divides rows with equal scores.
+
 An interval says how this model would do on new rows from the same source; it does not include what another training
-set would change. The interval of ROCArea comes from DeLong's variance. For PRBEP, and for precision and recall at K,
-two intervals are computed, a binomial one and one by the bootstrap, and the wider limit is taken at each end. All
+set would change. The interval of ROCArea comes from DeLong's variance. For PRBEP, for precision and recall at K, and
+for the head of the ranking, two intervals are computed, a binomial one and one by the bootstrap, and the wider limit is
+taken at each end. For the threshold of --at, intervals say what its rates are on new rows, and are binomial. All
 intervals are computed as if there were one more row of each class, so that they exist for few rows, too, and for
 measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their difference. With
 fewer than 10 rows of a class there is no verdict.
@@ -40,6 +51,7 @@ examples:
   distsms evaluate model.h5 data/test
   mpirun -n 8 distsms evaluate model.h5 data/test --json
   distsms evaluate a.h5 b.h5 --test data/test
+  distsms evaluate model.h5 data/test --at "precision>=0.9" --at top=100
 """
 
 
@@ -67,6 +79,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         metavar="K",
         help="Also give precision@K and recall@K (default: for the K that the model was trained for, if any).",
+    )
+    parser.add_argument(
+        "--at",
+        metavar="CONDITION",
+        type=condition,
+        action="append",
+        default=[],
+        help=f"Find the threshold for a condition: {CONDITIONS}. May be repeated.".replace("%", "%%"),
     )
     add_intervals(parser)
     add_reading(parser)
@@ -139,7 +159,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.utils import formatting
 
     say = Speaker(True)
-    options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, args.threshold, args.k)
+    options = evaluation.EvaluationOptions(
+        args.level, args.bootstrap, args.seed, args.threshold, args.k, tuple(args.at)
+    )
     _, evaluations, pairs = evaluation.evaluate(args.paths, args.test, options, comm, reading(args))
     if not comm.is_root:
         return EXIT_OK
@@ -169,24 +191,33 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         say(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
     for line in _warnings(evaluated):
         say.warn(line)
+    of_head = _head_names(evaluated)
     of_ranking = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
     for name in evaluated.extra_measures:
         (of_ranking if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
-    width = max(map(len, (*of_ranking, *at_threshold)))
+    head = {display_name(name): found[name] for name in of_head} | {"BEDROC": found["bedroc"]}
+    width = max(map(len, (*of_ranking, *head, *at_threshold)))
     intervals = {
         display_name(name): f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()
     }
     for name, value in of_ranking.items():
         say(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
+    say("head of the ranking")
+    for name, value in head.items():
+        say(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
     say(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")
     say(f"at the threshold {found['threshold']:.6g}")
     say("".join(f"  {name:<{width}} {value:.6f}\n" for name, value in at_threshold.items()))
-    weighted = "weights" in found
-    tp, fn, fp, tn = (f"{found[name]:.9g}" if weighted else str(found[name]) for name in ("tp", "fn", "fp", "tn"))
-    lines = [["positive rows", tp, fn], ["negative rows", fp, tn]]
-    say(formatting.format_table(["weights" if weighted else "", "called positive", "called negative"], lines))
+    weighted = "weights" if "weights" in found else ""
+    say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(found, weighted)))
+    for text, point in found.get("at", {}).items():
+        say(f"\nat {text}: {_describe_threshold(point)}")
+        for name in RATES:
+            say(f"  {RATES[name]:<{width}} {point[name]:.6f}   {_describe_rate(point['intervals'][name])}")
+        say("")
+        say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(point, weighted)))
 
 
 def _print_several(
@@ -207,14 +238,57 @@ def _print_several(
             limits = "none" if interval.why else f"{interval.low:.6f} to {interval.high:.6f}"
             cells += [f"{interval.value:.6f}", limits]
     say(formatting.format_table(header, lines))
+    say("\nhead of the ranking")
+    rows = [[evaluated.path, *(f"{evaluated.measures[name]:.6f}" for name in SHOWN_HEAD)] for evaluated in evaluations]
+    say(formatting.format_table(["model", *map(display_name, SHOWN_HEAD)], rows))
+    for text in first.measures.get("at", {}):
+        say(f"\nat {text}")
+        points = [evaluated.measures["at"][text] for evaluated in evaluations]
+        rows = [
+            [evaluated.path, f"{point['threshold']:.9g}", str(point["tp"]), str(point["fp"])]
+            + [f"{point[name]:.6f}" for name in RATES]
+            for evaluated, point in zip(evaluations, points, strict=True)
+        ]
+        say(formatting.format_table(["model", "threshold", "true positives", "false positives", *RATES.values()], rows))
     for pair in pairs:
         say(f"\n{pair.first} - {pair.other}")
-        for name, difference in pair.differences.items():
+        names = [name for name in pair.differences if name not in HEAD or name in SHOWN_HEAD]
+        width = max(len(display_name(name)) for name in names)
+        for name in names:
+            difference = pair.differences[name]
             verdict = confidence.verdict(difference, pair.first, pair.other)
             limits = "" if difference.why else f"{_describe_interval(difference, '+')}, p = {difference.p:.2g}: "
-            say(f"  {SHOWN[name]:<8}  {difference.value:+.6f}   {limits}{verdict}")
-    if len(pairs) > 1:
-        say("\neach p is that of its pair alone; where many pairs are compared, some p are small by chance")
+            say(f"  {display_name(name):<{width}}  {difference.value:+.6f}   {limits}{verdict}")
+    say("\neach p is that of its line alone; where many are compared, some p are small by chance")
+
+
+SHOWN_HEAD = [name for name in HEAD if name != "recall@1%"]
+"""The measures of the head in tables: those of `HEAD` but for one, which differs from the lift by a factor only."""
+RATES = {"precision": "precision", "recall": "recall", "fpr": "false positive rate"}
+"""How the rates at a threshold are called."""
+
+
+def _contingency(found: dict[str, Any], weighted: str) -> list[list[str]]:
+    tp, fn, fp, tn = (f"{found[name]:.9g}" if weighted else str(found[name]) for name in ("tp", "fn", "fp", "tn"))
+    return [["positive rows", tp, fn], ["negative rows", fp, tn]]
+
+
+def _describe_rate(interval: dict[str, Any]) -> str:
+    if "why" in interval:
+        return f"no interval: {interval['why']}"
+    return f"{interval['low']:.6f} to {interval['high']:.6f} ({interval['method']}, this threshold on new rows)"
+
+
+def _describe_threshold(point: dict[str, Any]) -> str:
+    if point["threshold"] == float("inf"):
+        return "no threshold fulfils it, so no row is called positive"
+    return f"the threshold is {point['threshold']:.9g}"
+
+
+def _head_names(evaluated: ModelEvaluation) -> list[str]:
+    """Return the names of the measures of the head to be shown: the usual ones and those trained for."""
+    trained = str(evaluated.model.info.get("measure"))
+    return list(dict.fromkeys([*SHOWN_HEAD, *[trained] * trained.startswith("pauc@")]))
 
 
 def _describe_interval(interval: Interval, sign: str = "") -> str:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.types import BY, add_old_names, chooser, count, positive, whole
+from distsms.cli.types import BY, add_old_names, chooser, count, positive, ranking_measure, whole
 from distsms.measures import CHOOSERS, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
@@ -97,8 +97,14 @@ def folds(text: str) -> int:
     return number
 
 
-def add_grid(parser: argparse.ArgumentParser) -> None:
-    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common."""
+_CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
+
+
+def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
+    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common.
+
+    measures : which ones can be optimized, as argparse wants it.
+    """
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -109,15 +115,15 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--measure",
-        choices=RANKING,
         default="rocarea",
         help="What to optimize, and what chooses lambda (default: %(default)s).",
+        **measures,
     )
     parser.add_argument(
         "--select",
         type=chooser,
         metavar="MEASURE",
-        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS}. K counts the rows of a fold"
+        help=f"Choose lambda by another measure of the held-out rows: {_CHOOSERS}. K counts the rows of a fold"
         " (default: the measure that is optimized).",
     )
     parser.add_argument(
@@ -143,7 +149,7 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser)
+    add_grid(parser, type=ranking_measure, metavar=f"{{{','.join(RANKING)},pauc@BETA}}")
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),

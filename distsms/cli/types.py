@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from distsms.errors import InputError
-from distsms.measures import Measure, check_chooser
+from distsms.measures import RANKING, Condition, Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -61,6 +61,25 @@ def measure(text: str) -> Measure:
         return Measure.parse(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def condition(text: str) -> Condition:
+    """Parse a condition for a threshold, such as precision>=0.9."""
+    try:
+        return Condition.parse(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def ranking_measure(text: str) -> str:
+    """Parse a measure of rankings that `path` can train for."""
+    try:
+        measure = Measure.parse(text)
+    except InputError:
+        measure = None
+    if measure is None or measure.family not in (*RANKING, "pauc"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of: {', '.join(RANKING)}, pauc@BETA such as pauc@0.05")
+    return measure.name
 
 
 def chooser(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,21 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
-from distsms.measures import Measure
-from distsms.metrics import bootstrap, confidence, ranking
-from distsms.metrics.average_precision import average_precision
+from distsms.measures import HEAD, Condition, HeadMeasure, Measure
+from distsms.metrics import bootstrap, confidence, head_intervals, operating_points, ranking
 from distsms.metrics.confidence import Interval
-from distsms.metrics.row_weights import describe_weights, differ, mass_of_classes, masses, require_equal
+from distsms.metrics.contingency import contingency
+from distsms.metrics.operating_points import OperatingPoint
+from distsms.metrics.row_weights import (
+    describe_weights,
+    differ,
+    effective,
+    effective_sizes,
+    mass_of_classes,
+    masses,
+    require_equal,
+)
+from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -31,6 +41,7 @@ class EvaluationOptions:
     seed: int = 0
     threshold: float | None = None
     k: int | None = None
+    at: tuple[Condition, ...] = ()  # conditions for which thresholds are found
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class ModelEvaluation:
     scores: Floats  # (n_local,)
     measures: dict[str, Any]  # measures and counts, by the names of `distsms evaluate --json`
     extra_measures: list[str]  # the names of those measures that not every model has
-    intervals: dict[str, Interval]  # confidence intervals of "rocarea" and "prbep", and of the measures at K
+    intervals: dict[str, Interval]  # of "rocarea", "prbep", and the measures at K and of the head of the ranking
 
     def as_json(self, on: str, level: float) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a model."""
@@ -66,7 +77,7 @@ class ModelComparison:
 
     first: str
     other: str
-    differences: dict[str, Interval]  # of "rocarea" and "prbep"
+    differences: dict[str, Interval]  # of "rocarea", "prbep", and the measures of the head of the ranking
 
     def as_json(self) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a pair of models."""
@@ -117,7 +128,8 @@ def evaluate(
     Notes
     -----
     The rows are read once for consecutive models that need the same columns. `scoring.score` says how much memory this
-    takes. The cost is that of `ranking.placements` and `bootstrap.prbep_replicates`, each called once for each model.
+    takes. The cost is that of `ranking.placements`, `tied_scores`, `bootstrap.prbep_replicates` and
+    `head_intervals.head_replicates`, each called once for each model.
     """
     with comm.fail_together():
         models = [load(path) for path in paths]
@@ -125,21 +137,39 @@ def evaluate(
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
     labels, weights = rows.labels, rows.weights
-    if options.k:
-        require_equal(weights, f"precision@{options.k}", comm)
-    of_pos = mass_of_classes(labels, weights, comm)[0]
+    _refuse_counts(options.k, options.at, weights, comm)
+    of_pos, scaled = mass_of_classes(labels, weights, comm)[0], effective(weights, comm)
+    sizes = effective_sizes(labels, weights, comm)
     placed = [ranking.placements(of_model, labels, comm, weights) for of_model in scores]
     shares = [ranking.top_k_shares(of_model, of_pos, comm, weights) for of_model in scores]
-    drawing = labels, rows.row_numbers, options.replicates, options.seed, comm, weights
-    drawn = [bootstrap.prbep_replicates(of_model, *drawing) for of_model in scores]
+    drawing = labels, rows.row_numbers, options.replicates, options.seed, comm
+    drawn = [bootstrap.prbep_replicates(of_model, *drawing, weights) for of_model in scores]
+    n = int(masses([labels != 0], None, comm)[0])
+    of_head = _head_measures([model.info for model in models], options.at, n)
+    heads, head_draws = [], []
     judged = []
     for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
         area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm, weights), options.level)
         of_share = confidence.prbep_estimate(share, labels, comm, weights)
         prbep = confidence.prbep_interval(of_share, draws, options.level)
-        found = compute_measures(model, own, labels, comm, options.threshold, options.k, area.value, weights)
+        tied = tied_scores(own, labels, scaled, comm)
+        heads.append(_values(of_head, tied, comm))
+        head_draws.append(head_intervals.head_replicates(of_head, tied, own, *drawing, scaled))
+        known = Known(tied, area.value, heads[-1])
+        found = compute_measures(
+            model, own, labels, comm, options.threshold, options.k, options.at, known, options.level, weights
+        )
         more = [name for name in extra_measures(model.info, options.k) if name in found]
         intervals = {"rocarea": area, "prbep": prbep}
+        intervals |= {
+            each.name: head_intervals.head_interval(
+                each,
+                head_intervals.head_estimate(each, heads[-1][each.name], *sizes),
+                head_draws[-1][each.name],
+                options.level,
+            )
+            for each in of_head
+        }
         k = options.k or Measure.parse(model.info.get("measure", "rocarea")).k
         if k and f"precision@{k}" in found and k <= found["n"]:
             intervals |= _intervals_at(k, own, rows, options, comm)
@@ -151,7 +181,12 @@ def evaluate(
         )
         less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
-        pairs.append(ModelComparison(paths[a], paths[b], {"rocarea": area, "prbep": prbep}))
+        differences = {"rocarea": area, "prbep": prbep}
+        for each in of_head:
+            less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], *sizes)
+            replicates = head_draws[a][each.name] - head_draws[b][each.name]
+            differences[each.name] = confidence.prbep_difference_interval(less, replicates, options.level)
+        pairs.append(ModelComparison(paths[a], paths[b], differences))
     return rows, judged, pairs
 
 
@@ -200,6 +235,25 @@ def _wanted(model: Model) -> tuple[Any, ...]:
     return model.p, model.info["zero_based"], model.info["label_map"], model.table, model.normalization.by_row
 
 
+def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: float) -> list[HeadMeasure]:
+    """Return the measures of the head: those shown of every model, those trained for, and those of conditions."""
+    names = [*HEAD, *(str(info.get("measure")) for info in infos)]
+    named = [measure for name in names if (measure := HeadMeasure.parse(name))]
+    return list({measure.name: measure for measure in [*named, *(condition.measure(n) for condition in at)]}.values())
+
+
+def _values(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:
+    return {measure.name: operating_points.head_value(measure, tied, comm) for measure in measures}
+
+
+class Known(NamedTuple):
+    """What has been computed already from the scores of a model."""
+
+    tied: TiedScores
+    rocarea: float
+    head: dict[str, float]  # the measures of the head of the ranking, by name
+
+
 def compute_measures(
     model: Model,
     scores: Floats,
@@ -207,7 +261,9 @@ def compute_measures(
     comm: Communicator,
     threshold: float | None = None,
     k: int | None = None,
-    rocarea: float | None = None,
+    at: Sequence[Condition] = (),
+    known: Known | None = None,
+    level: float = confidence.LEVEL,
     weights: Floats | None = None,
 ) -> dict[str, Any]:
     """Return the measures and counts of a model, by the names of `distsms evaluate --json`. **Collective.**
@@ -222,29 +278,69 @@ def compute_measures(
         The ranks that share the rows.
     threshold, k : optional
         By default the model's own.
-    rocarea : float, optional
-        The ROCArea of these scores, if it has been computed already.
+    at : sequence of Condition, optional
+        Conditions for which thresholds are found.
+    known : Known, optional
+        What has been computed of these scores already.
+    level : float, optional
+        The level of the intervals of the rates at these thresholds.
     weights : (n_local,) array, optional
         The weights of these rows. Then tp, fp, fn and tn are sums of weights; measures at a k that only the model names
         are left out if the weights differ, since they count rows.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if k or a condition counts rows, and the weights differ.
     """
+    _refuse_counts(k, at, weights, comm)
     threshold = model.threshold if threshold is None else threshold
-    table = ranking.contingency(scores, labels, threshold, comm, weights)
+    table = contingency(scores, labels, threshold, comm, weights)
     n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
     extra = extra_measures(model.info, k)
     if k is None and differ(weights, comm):
-        extra = [name for name in extra if "@" not in name]
+        extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
+    tied = tied_scores(scores, labels, effective(weights, comm), comm) if known is None else known.tied
+    points = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in at}
     return {
         "n": n_pos + n_neg,
         "n_pos": n_pos,
         "n_neg": n_neg,
         **({} if weights is None else {"weights": describe_weights(labels, weights, comm)}),
-        "rocarea": ranking.rocarea(scores, labels, comm, weights) if rocarea is None else rocarea,
+        "rocarea": ranking.rocarea(scores, labels, comm, weights) if known is None else known.rocarea,
         "prbep": ranking.prbep(scores, labels, comm, weights),
-        "average_precision": average_precision(scores, labels, comm, weights),
+        "average_precision": ranking.mean_precision(tied, comm),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
+        **(known.head if known else _values(_head_measures([model.info], at, n_pos + n_neg), tied, comm)),
+        "bedroc": operating_points.bedroc(tied, comm),
+        **(
+            {"at": {name: _at(score, level, scores, labels, comm, weights) for name, score in points.items()}}
+            if at
+            else {}
+        ),
+    }
+
+
+def _refuse_counts(k: int | None, at: Sequence[Condition], weights: Floats | None, comm: Communicator) -> None:
+    """Raise InputError if something is asked for that counts rows, and the rows have different weights. Collective."""
+    counts = [f"precision@{k}"] if k else []
+    for name in counts + [str(each) for each in at if each.quantity == "top" and not each.share]:
+        require_equal(weights, name, comm)
+
+
+def _at(
+    threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
+) -> dict[str, Any]:
+    """Return a threshold, its contingency table, and the rates at it with their intervals. Collective."""
+    point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
+    rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
+    return {
+        "threshold": point.threshold,
+        **vars(point.table),
+        **{name: interval.value for name, interval in rates.items()},
+        "intervals": {name: interval.as_json() for name, interval in rates.items()},
     }
 
 

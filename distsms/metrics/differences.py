@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from distsms.measures import Measure
+from distsms.measures import HeadMeasure, Measure
 from distsms.metrics import confidence
 from distsms.metrics.bootstrap import prbep_replicates, top_k_replicates
 from distsms.metrics.confidence import LEVEL, Interval
+from distsms.metrics.head_intervals import head_replicates
 from distsms.metrics.ranking import measure_value, placements, top_k_shares
-from distsms.metrics.row_weights import effective_sizes, mass_of_classes, masses
+from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes, masses
+from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
@@ -73,12 +75,21 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     values = [measure_value(measure, *at, comm, weights) for at in _models(judged)]
     value = (values[0] - values[1]) * (-1 if measure.family == "error-rate" else 1)
     counts = effective_sizes(labels, weights, comm)
-    if weights is not None and not measure.k:
+    if weights is not None and measure.family in ("error-rate", "f-beta"):
         return _weighted_interval(measure, value, judged, weights, counts, comm)
     if measure.k:
         at_k = [top_k_replicates(scores, labels, judged.rows, measure.k, REPLICATES, 0, comm) for scores in both]
         which = 0 if measure.family == "precision@k" else 1
         replicates = at_k[0][which] - at_k[1][which]
+    elif measure.family == "pauc":
+        head = HeadMeasure.parse(measure.name)
+        assert head is not None
+        scaled = effective(weights, comm)
+        drawing = labels, judged.rows, REPLICATES, 0, comm, scaled
+        of_head = [
+            head_replicates([head], tied_scores(own, labels, scaled, comm), own, *drawing)[head.name] for own in both
+        ]
+        replicates = of_head[0] - of_head[1]
     else:
         replicates = _replicates(measure, judged, comm)
     replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from distsms.measures import RANKING, Measure
+from distsms.measures import RANKING, HeadMeasure, Measure
 from distsms.metrics import ranking
-from distsms.metrics.average_precision import average_precision
+from distsms.metrics.contingency import contingency
+from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import mass_of_classes
+from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
@@ -92,10 +94,12 @@ def chooser_value(
     weights : ndarray of shape (n_local,), optional
         The weights of the rows, above 0.
     """
-    if name == "average-precision":
-        value = average_precision(scores, labels, comm, weights)
+    if of_head := HeadMeasure.parse(name):
+        value = head_value(of_head, tied_scores(scores, labels, weights, comm), comm)
+    elif name == "average-precision":
+        value = ranking.average_precision(scores, labels, comm, weights)
     elif name in ("accuracy", "precision", "recall"):
-        table = ranking.contingency(scores, labels, threshold, comm, weights)
+        table = contingency(scores, labels, threshold, comm, weights)
         value = 1 - table.error_rate if name == "accuracy" else getattr(table, name)
     else:
         measure = Measure.parse(name)

@@ -7,13 +7,13 @@
   PRBEP.
 - Average precision: the mean over positives of the precision among the rows that score at least as high (equal to
   scikit-learn's average_precision_score; tied rows count together).
-- Contingency table: a row is called positive if its score is at least the threshold.
 
 A row of weight 3 counts as three rows. Then counts are sums of weights, in float64, and the place n+ of PRBEP is where
 the weights of the highest scores add up to those of the positives. Rows of weight 0 must be left out before.
 
 Without weights, all counts are integers, and only the final divisions round. For ROCArea the smaller class is sent to
 all ranks, in pieces. The k-th highest score needs about eight small Allreduces (`distsms.parallel.order_statistics`).
+For average precision each rank is sent the scores in one range of values (`distsms.metrics.tied_scores`).
 """
 
 from __future__ import annotations
@@ -26,51 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.measures import RANKING, Measure
+from distsms.metrics.contingency import contingency, ratio
 from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
+from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 from distsms.utils.typing import Floats, Labels
-
-
-@dataclass(frozen=True)
-class Contingency:
-    """The numbers of true and false positives and negatives at a threshold, over all ranks, or sums of their weights.
-
-    Ratios with a denominator of 0 are NaN.
-    """
-
-    tp: float
-    fp: float
-    fn: float
-    tn: float
-
-    @property
-    def precision(self) -> float:
-        """tp / (tp + fp)."""
-        return _ratio(self.tp, self.tp + self.fp)
-
-    @property
-    def recall(self) -> float:
-        """tp / (tp + fn)."""
-        return _ratio(self.tp, self.tp + self.fn)
-
-    def f(self, beta: float) -> float:
-        """Return (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp).
-
-        Beta above 1 favours recall, below 1 precision.
-        """
-        true = (1 + beta * beta) * self.tp
-        return _ratio(true, true + beta * beta * self.fn + self.fp)
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return self.f(1.0)
-
-    @property
-    def error_rate(self) -> float:
-        """(fp + fn) / n."""
-        return _ratio(self.fp + self.fn, self.tp + self.fp + self.fn + self.tn)
 
 
 @dataclass(frozen=True)
@@ -145,7 +106,7 @@ def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights:
     tp = above_pos + tied_pos * wanted / tied_all
     middle = following / 2 + at / 2
     threshold = middle if wanted == tied_all and following < middle else at
-    return TopK(tp / k, _ratio(tp, n_pos), threshold)
+    return TopK(tp / k, ratio(tp, n_pos), threshold)
 
 
 def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:
@@ -214,6 +175,10 @@ def measure_value(
     family = measure.family
     if family in RANKING:
         return (rocarea if family == "rocarea" else prbep)(scores, labels, comm, weights)
+    if measure.max_fpr is not None:
+        from distsms.metrics.operating_points import partial_auc  # it imports this module
+
+        return partial_auc(scores, labels, weights, measure.max_fpr, comm)
     if measure.k:
         require_equal(weights, measure.name, comm)
         head = top_k(scores, labels, measure.k, comm)
@@ -378,17 +343,17 @@ def _twice_ordered(low: Floats, high: Floats) -> int:
     return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
 
 
-def contingency(
-    scores: Floats, labels: Labels, threshold: float, comm: Communicator, weights: Floats | None = None
-) -> Contingency:
-    """Compute the contingency table of all ranks' (n_local,) scores, labels and weights, on every rank.
+def average_precision(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+    """Compute the average precision of all ranks' scores, on every rank. **Collective.**
 
-    **Collective**, four numbers.
+    It is NaN without positive rows, or if a score is NaN. The cost is that of `tied_scores.tied_scores`, which says
+    what the parameters are.
     """
-    called, positive = scores >= threshold, labels > 0
-    groups = called & positive, called & ~positive, ~called & positive, ~called & ~positive
-    return Contingency(*masses(groups, weights, comm).tolist())
+    return mean_precision(tied_scores(scores, labels, weights, comm), comm)
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")
+def mean_precision(tied: TiedScores, comm: Communicator) -> float:
+    """Compute the average precision from sorted scores. **Collective**, one number."""
+    if not tied.n_pos:
+        return float("nan")
+    return float(comm.sum(np.array([np.sum(tied.positive * (tied.tp / (tied.tp + tied.fp)))]))[0] / tied.n_pos)

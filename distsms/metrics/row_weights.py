@@ -78,6 +78,18 @@ def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dic
     return dict(zip(names, found, strict=True))
 
 
+def effective(weights: Floats | None, comm: Communicator) -> Floats | None:
+    """Return the weights times a number such that their sum is the effective number of all rows. **Collective.**
+
+    A sum of such weights has about the spread of a number of rows.
+    """
+    if weights is None:
+        return None
+    parts = weights / (float(comm.maximum(np.array([weights.max(initial=0.0)]))[0]) or 1.0)
+    total, squares = comm.sum(np.array([np.sum(parts), np.sum(parts * parts)])).tolist()
+    return parts * (total / (squares or 1.0))
+
+
 def differ(weights: Floats | None, comm: Communicator) -> bool:
     """Return whether some rows have other weights than others, over all ranks. **Collective** with weights."""
     if weights is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distsms.measures import display_name
+from distsms.measures import HEAD, HeadMeasure, display_name
 from distsms.metrics.curves import Curve, Histogram
 from distsms.report import mpl
 
@@ -65,6 +65,35 @@ def roc(curve: Curve, measured: dict[str, Any], interval: str) -> Drawing:
         f"positive rate is {threshold_fpr:.4f} and the true positive rate {measured['tp'] / n_pos:.4f}."
     )
     return Drawing(figure, "roc", "ROC curve", description)
+
+
+def roc_head(curve: Curve, measured: dict[str, Any]) -> Drawing:
+    """Draw the ROC curve over a logarithmic false positive rate, with the points at usual rates and at the threshold.
+
+    The parameters are those of `roc`. The axis begins at half a negative row.
+    """
+    figure, (axes,) = mpl.blank(SQUARE)
+    least = 0.5 / measured["n_neg"]
+    fpr = np.maximum(curve.fpr, least)
+    axes.plot(fpr, curve.tpr, color=BLUE, drawstyle="steps-post", label="model")
+    chance = np.geomspace(least, 1, 100)
+    axes.plot(chance, chance, color="grey", linestyle=":", label="chance")
+    of_head = [HeadMeasure.parse(name) for name in HEAD]
+    rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
+    axes.plot(list(rates), list(rates.values()), color=VERMILION, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
+    threshold = max(measured["fp"] / measured["n_neg"], least), measured["tp"] / measured["n_pos"]
+    axes.plot(*([x] for x in threshold), color=GREEN, marker="o", label="threshold", **POINT)
+    axes.set(
+        xscale="log",
+        xlabel="false positive rate",
+        ylabel="true positive rate (recall)",
+        xlim=(least, 1.1),
+        ylim=(-0.02, 1.02),
+    )
+    _legend(figure, 2)
+    each = ", ".join(f"{value:.4f} at {100 * rate:g} %" for rate, value in rates.items())
+    description = f"Head of the ROC curve over a logarithmic false positive rate: the true positive rate is {each}."
+    return Drawing(figure, "roc_head", "ROC curve, head enlarged", description)
 
 
 def precision_recall(curve: Curve, measured: dict[str, Any]) -> Drawing:

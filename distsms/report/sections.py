@@ -16,7 +16,7 @@ import numpy as np
 
 from distsms._version import __version__
 from distsms.inference.evaluation import ModelEvaluation
-from distsms.measures import SHOWN
+from distsms.measures import HEAD, SHOWN, display_name
 from distsms.metrics.confidence import Interval
 from distsms.metrics.curves import Curve, Histogram
 from distsms.metrics.ranking import TopK
@@ -109,7 +109,11 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
     labels |= {name: name for name in data.evaluation.extra_measures}
     if measured["n_pos"] and measured["n_neg"]:
         interval = _describe_interval(data.evaluation.intervals["rocarea"], data.level)
-        curves = [plots.roc(data.curve, measured, interval), plots.precision_recall(data.curve, measured)]
+        curves = [
+            plots.roc(data.curve, measured, interval),
+            plots.roc_head(data.curve, measured),
+            plots.precision_recall(data.curve, measured),
+        ]
         drawings += curves
         first = html.side_by_side(*map(drawing_to_html, curves))
     else:
@@ -133,8 +137,23 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
         element("p", _about_intervals(data)),
         first,
         html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)),
+        _head(data),
         _highest_scores(data),
     )
+
+
+def _head(data: ReportData) -> Html:
+    """Return a table of the measures of the head of the ranking with their intervals."""
+    measured, intervals = data.evaluation.measures, data.evaluation.intervals
+    rows = [
+        [display_name(name), _measure(measured[name]), _describe_interval(intervals[name], data.level)] for name in HEAD
+    ]
+    about = (
+        "TPR is the share of the positive rows that is found if at most this share of the negative rows is called "
+        "positive (FPR). The partial AUC is the area under the ROC curve up to this rate, divided by the rate."
+    )
+    header = ["measure", "value", "interval"]
+    return Html(html.table("Head of the ranking", header, rows) + element("p", about, class_="soft"))
 
 
 def _highest_scores(data: ReportData) -> str:

@@ -175,13 +175,13 @@ def choose_lambda(
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
     """Return which share of each class's rows is in the sample of a data set of this size.
 
-    For ROCArea, which does not depend on how frequent the classes are, up to a quarter of the sample is of the rarer
-    class. For other measures both classes have the same share.
+    For ROCArea and pauc, which do not depend on how frequent the classes are, up to a quarter of the sample is of the
+    rarer class. For other measures both classes have the same share.
     """
     n = n_pos + n_neg
     rarer = max(min(n_pos, n_neg), 1)
     wanted = max(FEWEST_ROWS, n // PART_OF_ROWS)
-    by_class = measure.family == "rocarea"
+    by_class = measure.family in ("rocarea", "pauc")
     if not by_class:
         wanted = max(wanted, WANTED_OF_CLASS * n // rarer)
     wanted = min(wanted, MOST_ROWS, MOST_ENTRIES * n // max(nnz, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from distsms.measures import SHOWN, display_name
@@ -61,6 +61,29 @@ def describe_setting(result: MethodResult) -> str:
 def table(results: Sequence[MethodResult], select: str) -> str:
     """Return the table, with a row for each method. `select` is the measure that chose the settings."""
     return formatting.format_table(header(select), [cells(result, select) for result in results])
+
+
+def head_table(found: Mapping[str, Sequence[MethodResult]]) -> str:
+    """Return the table of the measures of the head; found : for each of them, the methods tuned for it."""
+    methods = list(dict.fromkeys(result.method for results in found.values() for result in results))
+    by_method = {name: {result.method: result.intervals[name] for result in found[name]} for name in found}
+    rows = [[method, *(_with_limits(by_method[name][method], ".1f") for name in found)] for method in methods]
+    return formatting.format_table(["method", *(f"{display_name(name)} [%]" for name in found)], rows)
+
+
+def head_sentences(found: Mapping[str, Sequence[MethodResult]]) -> list[str]:
+    """Return a sentence for each measure of the head on whether distsms is ahead, every method tuned for it."""
+    lines = []
+    for name, results in found.items():
+        for best in (result for result in results if result.method == BEST):
+            difference, by = best.differences[name], display_name(name)
+            if difference.why:
+                lines.append(f"By {by}, there is no verdict: {difference.why}.")
+                continue
+            doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
+            lead = _describe_lead(difference, "the best of the other linear models", by)
+            lines.append(f"Tuned for {by}, distsms is {lead}{doubt}.")
+    return lines
 
 
 def sentences(results: Sequence[MethodResult], measure: str, select: str | None = None) -> list[str]:

@@ -165,9 +165,14 @@ def check_select(measure: str | None) -> None:
 
     The methods have no threshold in common, so only measures that depend on the ranking alone can choose.
     """
+    if measure and measure.startswith("lift@"):
+        raise InputError(
+            f"{measure} is a recall divided by a share of the rows; choose by {measure.replace('lift', 'recall')}"
+        )
     if measure in (None, "average-precision", *RANKING) or "@" in measure:
         return
     raise InputError(
         f"{measure} depends on a threshold, and the other methods have no threshold in common with distsms;"
-        " choose by rocarea, prbep, average-precision, precision@K or recall@K"
+        " choose by rocarea, prbep, average-precision, precision@K, recall@K,"
+        " tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
     )

@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.measures import RANKING
-from distsms.metrics import bootstrap, confidence, ranking
+from distsms.measures import RANKING, HeadMeasure
+from distsms.metrics import bootstrap, confidence, head_intervals, ranking
 from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
 from distsms.metrics.headline import chooser_value
-from distsms.metrics.row_weights import effective_sizes, mass_of_classes
+from distsms.metrics.operating_points import head_value
+from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
+from distsms.metrics.tied_scores import tied_scores
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
 from distsms.selection.competitors import ALONE, METHODS, OURS
 from distsms.selection.folds import best_on_other_folds
@@ -121,7 +123,11 @@ def evaluate_methods(
     def measured(scores: _FoldScores, chosen: Sequence[Fit]) -> tuple[dict[str, Interval], dict[str, Interval]]:
         """Return the intervals of a method, and those of its differences from distsms."""
         intervals, differences = scores.intervals(), scores.differences(ours)
-        if by not in RANKING:  # of other measures, the spread of the folds is known
+        if of_head := HeadMeasure.parse(by):
+            intervals[by] = scores.head_interval(of_head)
+            if ours and differences:
+                differences[by] = scores.head_difference(of_head, ours)
+        elif by not in RANKING:  # of other measures, the spread of the folds is known
             values = np.array([value(fit) for fit in chosen])
             intervals[by] = confidence.folds_interval(values.tolist(), LEVEL)
             if differences:
@@ -156,6 +162,30 @@ def evaluate_methods(
         intervals = measured(scores, chosen)
         results.append(MethodResult(BEST, settings, False, 0.0, notes, *intervals))
     return results
+
+
+HEAD_MEASURES = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05")
+"""The measures of the head of the ranking by which a baseline compares the methods, each tuned for the measure."""
+
+
+def evaluate_head(
+    store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
+) -> dict[str, list[MethodResult]]:
+    """Evaluate the methods by each measure of the head of the ranking, every method tuned for this measure.
+
+    The parameters are those of `evaluate_methods`. A measure up to a false positive rate is left out if this is less
+    than one negative row of a fold.
+    """
+    names = dict.fromkeys([*HEAD_MEASURES, *[name for name in [select] if name and HeadMeasure.parse(name)]])
+    judged = rows.fold[rows.y < 0]
+    fewest = int(np.bincount(judged, minlength=int(rows.fold.max()) + 1)[1:].min())
+    wanted = [
+        of_head.name
+        for name in names
+        if (of_head := HeadMeasure.parse(name))
+        and not (of_head.family in ("tpr@fpr", "pauc") and of_head.level * fewest < 1)
+    ]
+    return {name: evaluate_methods(store, fits, rows, measure, name) for name in wanted}
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
@@ -200,12 +230,13 @@ class _FoldScores:
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
         inside = [rows.fold == fit.fold for fit in fits]
         self._rows = [(rows.y[of_fold], rows.weights_of(of_fold)) for of_fold in inside]
-        scored = [(store.scores(fit), y, a) for fit, (y, a) in zip(fits, self._rows, strict=True)]
+        self._numbers = [np.flatnonzero(of_fold) for of_fold in inside]
+        self._scored = scored = [(store.scores(fit), y, a) for fit, (y, a) in zip(fits, self._rows, strict=True)]
         self._placements = [ranking.placements(s, y, ALONE, a) for s, y, a in scored]
         self._shares = [ranking.top_k_shares(s, mass_of_classes(y, a, ALONE)[0], ALONE, a) for s, y, a in scored]
         replicates = [
-            bootstrap.prbep_replicates(s, y, np.flatnonzero(of_fold), REPLICATES, 0, ALONE, a)
-            for (s, y, a), of_fold in zip(scored, inside, strict=True)
+            bootstrap.prbep_replicates(s, y, numbers, REPLICATES, 0, ALONE, a)
+            for (s, y, a), numbers in zip(scored, self._numbers, strict=True)
         ]
         self._replicates = np.mean(replicates, axis=0)
 
@@ -227,6 +258,34 @@ class _FoldScores:
             "rocarea": confidence.rocarea_difference_interval(area, LEVEL),
             "prbep": confidence.prbep_difference_interval(prbep, ours._replicates - self._replicates, LEVEL),
         }
+
+    def _head(self, measure: HeadMeasure) -> tuple[list[float], Floats]:
+        """Return a measure of the head on each fold, and the replicates of the mean over the folds."""
+        values, replicates = [], []
+        for (scores, y, a), numbers in zip(self._scored, self._numbers, strict=True):
+            scaled = effective(a, ALONE)
+            tied = tied_scores(scores, y, scaled, ALONE)
+            values.append(head_value(measure, tied, ALONE))
+            drawn = head_intervals.head_replicates([measure], tied, scores, y, numbers, REPLICATES, 0, ALONE, scaled)
+            replicates.append(drawn[measure.name])
+        return values, np.mean(replicates, axis=0)
+
+    def _counts(self) -> list[tuple[float, float]]:
+        return [effective_sizes(y, a, ALONE) for y, a in self._rows]
+
+    def head_interval(self, measure: HeadMeasure) -> Interval:
+        """Return a measure of the head of the ranking, the mean over the folds, with its interval."""
+        values, replicates = self._head(measure)
+        each = zip(values, self._counts(), strict=True)
+        found = confidence.pool_folds([head_intervals.head_estimate(measure, value, *counts) for value, counts in each])
+        return head_intervals.head_interval(measure, found, replicates, LEVEL)
+
+    def head_difference(self, measure: HeadMeasure, ours: _FoldScores) -> Interval:
+        """Return how much better `ours` is by a measure of the head, with its interval."""
+        (mine, drawn), (theirs, their_drawn) = ours._head(measure), self._head(measure)
+        each = zip(mine, theirs, self._counts(), strict=True)
+        less = [head_intervals.difference_estimate(a - b, *counts) for a, b, counts in each]
+        return confidence.prbep_difference_interval(confidence.pool_folds(less), drawn - their_drawn, LEVEL)
 
     def _spreads(
         self, placements: Sequence[NDArray[np.int64]], shares: Sequence[Floats]

@@ -221,7 +221,7 @@ class FoldsObjective(Objective):
         chance = why_chance(own_scores, own_labels, training["rocarea"], comm, weights)
         if out is None:
             return threshold, training, None, chance
-        spread_of = self.select if self.select in RANKING else self.measure.name
+        spread_of = next((name for name in (self.select, self.measure.name) if name in RANKING), RANKING[0])
         spread = confidence.measure_estimate(spread_of, *self._some(scores, out))
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
         return threshold, training, self._measures(scores, out, threshold) | parts, chance

@@ -26,7 +26,7 @@ from sphinx.util.docutils import SphinxDirective
 from scripts import records
 from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
-from scripts.experiments import coverage, lambdas, lower_bounds, paper, trainings
+from scripts.experiments import coverage, head_coverage, lambdas, lower_bounds, paper, trainings
 from scripts.experiments.attacks import report
 
 DATA = Path(__file__).resolve().parents[1] / "results" / "data"
@@ -71,6 +71,8 @@ def table(found: dict[str, Any], show: str) -> str:
         return report.summary(rows) if show == "summary" else report.table(rows, show)
     if program == "scripts.experiments.coverage":
         return coverage.table([row for row in rows if row["part"] == show])
+    if program == "scripts.experiments.head_coverage":
+        return head_coverage.table(rows, show)
     if program == "scripts.benchmarks.run":
         part = [row for row in rows if row["part"] == show]
         disturbed = [warning for warning in found["warnings"] if re.search(rf"during {show}\b", warning)]

@@ -21,7 +21,7 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     block, (X, y, _) = given.load(), load_matrix(read_manifest(given.train))
     c = np.random.default_rng(0).normal(size=len(y))
     losses, asked, margins = {}, {}, {}
-    for measure in ("rocarea", "prbep"):
+    for measure in ("rocarea", "prbep", "pauc@0.05"):
         objective = objective_of(block, measure, Communicator())
         losses[measure] = objective.losses[0]
         asked[measure] = (requests(objective) * FEW)[:FEW]  # if there are fewer requests, they are repeated
@@ -34,6 +34,7 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     functions: dict[str, Callable[[], object]] = {
         "rocarea": lambda: evaluations("rocarea"),
         "prbep": lambda: evaluations("prbep"),
+        "pauc": lambda: evaluations("pauc@0.05"),
         "sorts": lambda: [(np.sort(s[y > 0]), np.sort(s[y < 0])) for s in margins["rocarea"]],
         "products": lambda: [(X @ request.w, X.T @ c) for request in asked["rocarea"]],
     }
@@ -42,6 +43,7 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
         ("time ratio ROCArea loss / SciPy's X w and X'c", "rocarea", "products", target(PRODUCTS, given.name)),
         ("time ratio NumPy's sort of both classes / ROCArea loss", "sorts", "rocarea", target(SORT, given.name)),
         ("time ratio PRBEP loss / ROCArea loss", "prbep", "rocarea", "<= 1"),
+        ("time ratio pauc@0.05 loss / ROCArea loss", "pauc", "rocarea", "<= 2"),
     ):
         yield row("loss", given.name, what, times[this] / times[that], "x", wanted)
 

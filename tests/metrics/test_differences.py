@@ -12,7 +12,7 @@ from distsms.parallel.communicator import Communicator
 from tests.support.problems import local_part
 
 ALONE = Communicator()
-MEASURES = ["rocarea", "prbep", "error-rate", "f1", "f0.5", "precision@40", "recall@80"]
+MEASURES = ["rocarea", "prbep", "error-rate", "f1", "f0.5", "precision@40", "recall@80", "pauc@0.2"]
 
 
 def judged(seed=0, n=600, better=1.0):
@@ -36,7 +36,7 @@ def test_the_difference_is_that_of_the_values_and_the_same_on_any_ranks(comm, na
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("name", ["error-rate", "f2", "recall@80", "precision@40"])
+@pytest.mark.parametrize("name", ["error-rate", "f2", "recall@80", "precision@40", "pauc@0.2"])
 def test_the_standard_error_is_that_of_resampled_rows(name):
     rows, measure = judged(seed=3), Measure.parse(name)
     rng, values = np.random.default_rng(0), []

@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
-from distsms.measures import Measure
+from distsms.measures import HeadMeasure, Measure
 from distsms.metrics import bootstrap, confidence, curves, differences, headline, ranking, row_weights
-from distsms.metrics.average_precision import average_precision
+from distsms.metrics.contingency import contingency
+from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates, point_intervals
+from distsms.metrics.operating_points import OperatingPoint, head_value
+from distsms.metrics.ranking import average_precision
+from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
 from tests.support.problems import drawn_scores, local_part
@@ -59,8 +63,8 @@ def test_whole_weights_are_repeated_rows(comm, rows):
             ranking.top_k_shares(many[0], int(of_pos), ALONE),
             atol=1e-13,
         )
-    table = ranking.contingency(*own, 0.5, comm, mine)
-    assert table == ranking.contingency(*many, 0.5, ALONE)
+    table = contingency(*own, 0.5, comm, mine)
+    assert table == contingency(*many, 0.5, ALONE)
     drawn = curves.curve(*own, comm, [0.5], mine)
     for threshold, tp, fp in zip(drawn.thresholds, drawn.tp, drawn.fp, strict=True):
         called = many[0] >= threshold
@@ -74,7 +78,7 @@ def test_whole_weights_are_repeated_rows(comm, rows):
 def test_weights_of_any_size_are_scikit_learns(comm, monkeypatch, share, decimals):
     """Also from small samples and pieces, and up to a factor of all weights."""
     metrics = pytest.importorskip("sklearn.metrics")
-    monkeypatch.setattr("distsms.metrics.average_precision.SAMPLE", 3)
+    monkeypatch.setattr("distsms.metrics.tied_scores.SAMPLE", 3)
     monkeypatch.setattr(ranking, "PIECE", 7)
     scores, labels, weights = _drawn(1000, share, decimals)
     called = scores >= 0.5
@@ -87,7 +91,7 @@ def test_weights_of_any_size_are_scikit_learns(comm, monkeypatch, share, decimal
         assert average_precision(*own, comm, mine) == pytest.approx(
             metrics.average_precision_score(labels, scores, sample_weight=weights), rel=1e-12
         )
-        table = ranking.contingency(*own, 0.5, comm, mine)
+        table = contingency(*own, 0.5, comm, mine)
         wanted = metrics.confusion_matrix(labels, np.where(called, 1, -1), sample_weight=factor * weights)
         np.testing.assert_allclose([[table.tn, table.fp], [table.fn, table.tp]], wanted, rtol=1e-12)
         assert table.f1 == pytest.approx(metrics.f1_score(labels, np.where(called, 1, -1), sample_weight=weights))
@@ -223,3 +227,64 @@ def test_intervals_contain_the_truth_as_often_as_they_say(measure, runs):
 def _with_weights(rng, n):
     scores, labels, weights = _simulated(rng, n)
     return scores, labels, ALONE, weights
+
+
+HEADS = ("tpr@fpr=0.3", "recall@precision=0.5", "precision@recall=0.5", "pauc@0.3", "lift@30%")
+
+
+@given(weighted_rows)
+def test_whole_weights_are_repeated_rows_in_the_head(comm, rows):
+    scores, labels, weights = _arrays(rows)
+    own = [local_part(array, comm) for array in (scores, labels)]
+    many = _repeated(weights, scores, labels)
+    for name in HEADS:
+        found = headline.chooser_value(name, *own, 0.5, comm, local_part(weights, comm))
+        assert found == pytest.approx(headline.chooser_value(name, *many, 0.5, ALONE), rel=1e-12), name
+
+
+def test_equal_weights_change_no_replicate_of_the_head(comm):
+    scores, labels, _ = _drawn(400, 0.2, 2)
+    own = [local_part(array, comm) for array in (scores, labels, np.arange(400))]
+    measures = [HeadMeasure.parse(name) for name in HEADS]
+    plain = head_replicates(measures, tied_scores(*own[:2], None, comm), *own, 30, 0, comm)
+    scaled = row_weights.effective(np.full(len(own[0]), 250.0), comm)
+    np.testing.assert_allclose(scaled, 1.0)
+    equal = head_replicates(measures, tied_scores(*own[:2], scaled, comm), *own, 30, 0, comm, scaled)
+    for name in plain:
+        np.testing.assert_allclose(equal[name], plain[name], rtol=1e-9)
+
+
+@pytest.mark.serial
+def test_intervals_of_the_head_contain_the_truth():
+    """Bounds: 95 % less three standard deviations of the simulation, and 3 % for samples of this size."""
+    measures, runs = [HeadMeasure.parse(name) for name in ("pauc@0.2", "recall@precision=0.4")], 100
+    scores, labels, weights = _simulated(np.random.default_rng(1), 300_000)
+    truth = {each.name: head_value(each, tied_scores(scores, labels, weights, ALONE), ALONE) for each in measures}
+    rng, covered = np.random.default_rng(0), dict.fromkeys(truth, 0)
+    for _ in range(runs):
+        scores, labels, weights = _simulated(rng, 1000)
+        scaled = row_weights.effective(weights, ALONE)
+        tied, sizes = tied_scores(scores, labels, scaled, ALONE), row_weights.effective_sizes(labels, weights, ALONE)
+        drawn = head_replicates(measures, tied, scores, labels, np.arange(1000), 200, 0, ALONE, scaled)
+        for each in measures:
+            estimate = head_estimate(each, head_value(each, tied, ALONE), *sizes)
+            found = head_interval(each, estimate, drawn[each.name], 0.95)
+            covered[each.name] += bool(found.why) or found.low <= truth[each.name] <= found.high
+    for name, count in covered.items():
+        assert count / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs) - 0.03, (name, count)
+
+
+def test_rates_at_a_threshold_are_weighted_means(comm):
+    """Equal weights give nearly the binomial interval without weights; unequal ones a wider one."""
+    scores, labels, weights = _drawn(600, 0.3, 2)
+    own = [local_part(array, comm) for array in (scores, labels)]
+
+    def rates(given):
+        point = OperatingPoint(0.5, contingency(*own, 0.5, comm, given))
+        return point_intervals(point, 0.95, None if given is None else (*own, given, comm))
+
+    plain, equal, unequal = rates(None), rates(np.full(len(own[0]), 3.0)), rates(local_part(weights, comm))
+    for name in ("precision", "recall", "fpr"):
+        assert equal[name].low == pytest.approx(plain[name].low, rel=1e-9)
+        assert equal[name].high == pytest.approx(plain[name].high, rel=1e-9)
+        assert unequal[name].high - unequal[name].low > 1.3 * (plain[name].high - plain[name].low)

@@ -103,6 +103,8 @@ def risk(problem, scores):
         return Fraction(oracles.rocarea_risk(positive, negative))
     if measure == "prbep":
         return oracles.prbep_risk(positive, negative)
+    if measure.startswith("pauc"):
+        return oracles.pauc_risk(positive, negative, float(measure[5:]))
     family, at, parameter = measure.partition("@")
     if at:
         family, parameter = f"{family}@k", int(parameter)

@@ -25,7 +25,7 @@ class Whole:
     holders, dot = None, staticmethod(np.dot)
 
 
-MEASURES = ("rocarea", "prbep")
+MEASURES = ("rocarea", "prbep", "pauc@0.4")
 CUTTING = ("bmrm", "bmrm-linesearch")
 
 

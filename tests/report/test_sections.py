@@ -17,6 +17,7 @@ from distsms.cli.report import _trace
 from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.inference import evaluation, model
+from distsms.measures import HEAD
 from distsms.metrics import confidence, curves, ranking
 from distsms.parallel.communicator import Communicator
 from distsms.report import sections, selection_sections
@@ -75,7 +76,9 @@ def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, p
     made = model.Model(np.array(w), info)
     scores = np.linspace(-1, 1, len(labels))
     found = evaluation.compute_measures(made, scores, labels, ALONE)
-    judged = evaluation.ModelEvaluation(path, made, scores, found, [], {"rocarea": NOTHING, "prbep": NOTHING})
+    judged = evaluation.ModelEvaluation(
+        path, made, scores, found, [], dict.fromkeys(("rocarea", "prbep", *HEAD), NOTHING)
+    )
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
     return sections.ReportData(judged, "rows", 0.95, curve, histogram, trace or {}, "no trace", names)
@@ -99,7 +102,7 @@ def test_the_page_is_valid_and_fetches_nothing():
         "http://www.w3.org/2000/svg",
         "http://www.w3.org/1999/xlink",
     }
-    assert len(page.of("svg")) == len(drawn) == 5
+    assert len(page.of("svg")) == len(drawn) == 6
     for one in page.of("svg"):
         assert one["role"] == "img" and len(one["aria-label"]) > 50 and "width" not in one
     assert len(page.of("h1")) == 1 and page.of("html")[0]["lang"] == "en"
@@ -242,8 +245,8 @@ def test_a_report_from_the_command_line(trained, tmp_path):
     names.write_text("".join(f"feature number {k}\n" for k in range(10)))
     words = ["report", trained / "a.h5", "--test", trained / "test.svm", "--output", out, "--feature-names", names]
     told = run(*words, "--figures", tmp_path / "figures", ranks=2)
-    assert "10 files" in told
-    kinds = ("roc", "precision_recall", "scores", "convergence_seconds", "convergence_evaluations")
+    assert "12 files" in told
+    kinds = ("roc", "roc_head", "precision_recall", "scores", "convergence_seconds", "convergence_evaluations")
     written = {path.name for path in (tmp_path / "figures").iterdir()}
     assert written == {f"{kind}.{end}" for kind in kinds for end in ("png", "svg")}
     judged = run_json("evaluate", trained / "a.h5", trained / "test.svm")
@@ -257,7 +260,7 @@ def test_a_report_from_the_command_line(trained, tmp_path):
         "feature number 0",
     ):
         assert word in shown
-    assert len(page.of("svg")) == 5
+    assert len(page.of("svg")) == 6
     run(*words)  # a report is replaced, anything else is not
     assert "is not a report" in run(
         "report", trained / "a.h5", "--test", trained / "test.svm", "--output", names, code=1

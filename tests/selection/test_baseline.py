@@ -16,14 +16,17 @@ from sklearn.metrics import roc_auc_score
 
 from distsms.data.shards import dataset
 from distsms.errors import InputError
+from distsms.measures import display_name
 from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import METHOD
+from distsms.metrics.headline import chooser_value
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import baseline_text, trees
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows, first_round, run, second_round
 from distsms.selection.competitors import METHODS, OURS, Fitted, Task, require
 from distsms.selection.folds import Folds, deal_rows, make_folds
-from distsms.selection.method_results import BEST, MethodResult, choose, complete, evaluate_methods
+from distsms.selection.method_results import BEST, MethodResult, choose, complete, evaluate_head, evaluate_methods
 from tests.support.problems import data
 
 pytestmark = pytest.mark.serial
@@ -205,6 +208,31 @@ def test_standings_are_means_over_folds_and_paired(folder):
     ]
     partly = [f for f in fits if f.method == OURS or f.fold < 3]
     assert [s.method for s in evaluate_methods(folder, partly, these, "rocarea")] == [OURS]
+
+
+def test_every_method_is_tuned_for_the_measure_of_the_head(folder):
+    """For each of these measures, settings, means and differences are those that choosing by this measure gives."""
+    these = rows(n=240)
+    run(these, first_round([OURS, "logistic"], [1.0, 1e-1, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fits = folder.fits()
+    found = evaluate_head(folder, fits, these, "rocarea", "tpr@fpr=0.1")
+    assert list(found) == ["recall@precision=0.9", "pauc@0.05", "tpr@fpr=0.1"]  # folds are too small for FPR 1 %
+
+    def value(fit, name):
+        return chooser_value(name, folder.scores(fit), these.y[these.fold == fit.fold], math.nan, ALONE)
+
+    for name, (ours, other, best) in found.items():
+        for one in (ours, other):
+            chosen = choose(complete(fits, one.method, 3), lambda fit, name=name: value(fit, name))
+            assert one.chosen == [fit.setting for fit in chosen]
+            assert one.intervals[name].value == pytest.approx(np.mean([value(fit, name) for fit in chosen]))
+        ahead = ours.intervals[name].value - other.intervals[name].value
+        assert other.differences[name].value == best.differences[name].value == pytest.approx(ahead)
+        assert best.differences[name].low <= best.differences[name].high and best.differences[name].of == METHOD
+    assert "partial AUC to FPR 5 %" in baseline_text.head_table(found)
+    for sentence, (name, results) in zip(baseline_text.head_sentences(found), found.items(), strict=True):
+        side = "behind" if results[-1].differences[name].value < 0 else "ahead of"
+        assert side in sentence and display_name(name) in sentence
 
 
 def test_rows_that_are_never_judged(folder):

@@ -20,7 +20,7 @@ from distsms.training.snapshots import CheckpointWriter, opened, restored
 from tests.support.problems import data, noting, objective
 
 PROBLEM = {"lambda": 1e-2}
-MEASURES = ("rocarea", "prbep")
+MEASURES = ("rocarea", "prbep", "pauc@0.4")
 
 
 def settings(solver="lmvm", **more):

@@ -1,0 +1,215 @@
+"""Measures of the head of a ranking, and thresholds that fulfil a condition, exactly from the rows of all ranks.
+
+A threshold is a score that some row has, and it calls all rows positive whose score is at least this. So rows with
+equal scores are always called alike. Each function says how ties count, and takes the sorted scores of
+`distsms.metrics.tied_scores`, so that one sort serves all of them. Rows may have weights: then sums of weights take the
+place of numbers of rows, a row with a whole weight counts like as many copies of it, and a common factor of all weights
+changes nothing. A measure is NaN if a class that it needs is missing, or if a score is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from distsms.measures import Condition, HeadMeasure
+from distsms.metrics.contingency import Contingency
+from distsms.metrics.tied_scores import TiedScores, tied_scores
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+ALPHA = 20.0
+"""The parameter of BEDROC: with 20, the first 8 % of the rows have 80 % of the weight."""
+
+SLACK = 1e-12
+"""Relative difference by which a rate may miss its limit. Sums of weights are rounded."""
+
+
+class OperatingPoint(NamedTuple):
+    """A threshold and the contingency table that it gives.
+
+    Attributes
+    ----------
+    threshold : float
+        The lowest score with which a row is called positive; infinite if no row is to be called positive.
+    table : Contingency
+        The rows of all ranks at this threshold.
+    """
+
+    threshold: float
+    table: Contingency
+
+
+def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) -> OperatingPoint:
+    """Find the threshold that fulfils a condition best. **Collective**, a few numbers.
+
+    For a recall, it is the highest threshold with at least this recall. For a precision, it is the lowest threshold
+    with at least this precision, although a threshold above it may have less. For a false positive rate and for the
+    rows of highest score, it is the lowest threshold with at most this rate, or at most so many rows. If no score
+    fulfils the condition, the threshold is infinite, and no row is called positive.
+    """
+    tp, fp, level = tied.tp, tied.fp, condition.level
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if condition.quantity == "fpr":
+            fulfilled = fp / tied.n_neg <= level * (1 + SLACK)
+        elif condition.quantity == "precision":
+            fulfilled = tp / (tp + fp) >= level * (1 - SLACK)
+        elif condition.quantity == "recall":
+            fulfilled = tp / tied.n_pos >= level * (1 - SLACK)
+        else:
+            fulfilled = tp + fp <= level * ((tied.n_pos + tied.n_neg) if condition.share else 1.0) * (1 + SLACK)
+    values = tied.values[fulfilled]
+    sign = 1.0 if condition.quantity == "recall" else -1.0
+    best = sign * float(comm.maximum(np.array([np.max(sign * values, initial=-np.inf)]))[0])
+    threshold = best if math.isfinite(best) else math.inf
+    at = tied.values == threshold
+    true, false = comm.sum(np.array([tp[at].sum(), fp[at].sum()])).tolist()
+    return OperatingPoint(threshold, Contingency(true, false, tied.n_pos - true, tied.n_neg - false))
+
+
+def tpr_at_fpr(tied: TiedScores, rate: float, comm: Communicator) -> float:
+    """Return the largest true positive rate of a threshold whose false positive rate is at most `rate`.
+
+    **Collective.** It equals the largest `tpr` with `fpr <= rate` of scikit-learn's `roc_curve`. Thresholds do not
+    divide tied rows, and there is no interpolation between thresholds.
+    """
+    if not tied.n_neg:
+        return math.nan
+    return operating_point(Condition("fpr", rate), tied, comm).table.recall
+
+
+def recall_at_precision(tied: TiedScores, precision: float, comm: Communicator) -> float:
+    """Return the largest recall of a threshold whose precision is at least `precision`; 0 if there is none.
+
+    **Collective.** It equals the largest `recall` with this precision of scikit-learn's `precision_recall_curve`.
+    """
+    return operating_point(Condition("precision", precision), tied, comm).table.recall
+
+
+def precision_at_recall(tied: TiedScores, recall: float, comm: Communicator) -> float:
+    """Return the precision at the highest threshold whose recall is at least `recall`. **Collective.**"""
+    return operating_point(Condition("recall", recall), tied, comm).table.precision
+
+
+class Head(NamedTuple):
+    """Measures of the rows with the highest scores.
+
+    Attributes
+    ----------
+    rows : float
+        How many rows they are, or the sum of their weights.
+    precision, recall : float
+        The share of them that is positive, and the share of the positives that is among them.
+    lift : float
+        The precision divided by the share of positives among all rows. For the highest 1 % this is called the
+        enrichment factor.
+    """
+
+    rows: float
+    precision: float
+    recall: float
+    lift: float
+
+
+def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
+    """Measure the rows with the highest scores, "top=100" or "top=1%". **Collective**, one number.
+
+    If rows tie at the last place, the result is the mean over all orders of them. A share of the rows need not be a
+    whole number of rows; then a part of the last one counts. All is NaN if there are fewer rows.
+    """
+    n = tied.n_pos + tied.n_neg
+    rows = condition.level * (n if condition.share else 1.0)
+    if not 0 < rows <= n:
+        return Head(rows, math.nan, math.nan, math.nan)
+    size = tied.positive + tied.negative
+    counted = np.clip(rows - (tied.tp + tied.fp - size), 0, size)
+    tp = float(comm.sum(np.array([np.sum(tied.positive * (counted / size))]))[0])
+    recall = tp / tied.n_pos if tied.n_pos else math.nan
+    return Head(rows, tp / rows, recall, recall * n / rows)
+
+
+def partial_auc(scores: Floats, labels: Labels, weights: Floats | None, max_fpr: float, comm: Communicator) -> float:
+    """Compute the area under the ROC curve up to a false positive rate, divided by this rate. **Collective.**
+
+    Parameters
+    ----------
+    scores, labels, weights
+        See `tied_scores.tied_scores`.
+    max_fpr : float
+        The largest false positive rate, in (0, 1].
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    float
+        From 0 to 1; with `max_fpr` = 1, this is ROCArea. NaN if a class has no rows, or if a score is NaN.
+
+    Notes
+    -----
+    The curve is a straight line across rows that tie. The result is the area that scikit-learn's
+    `roc_auc_score(max_fpr=max_fpr)` computes before it applies McClish's correction, divided by `max_fpr`.
+    """
+    return partial_area(tied_scores(scores, labels, weights, comm), max_fpr, comm)
+
+
+def partial_area(tied: TiedScores, max_fpr: float, comm: Communicator) -> float:
+    """Compute `partial_auc` from sorted scores. **Collective**, one number."""
+    if not (tied.n_pos and tied.n_neg):
+        return math.nan
+    limit = max_fpr * tied.n_neg
+    width = np.clip(limit - (tied.fp - tied.negative), 0, tied.negative)
+    share = width / np.where(tied.negative > 0, tied.negative, 1)
+    heights = tied.tp - tied.positive * (1 - share / 2)  # in the middle of the part that is counted
+    return min(float(comm.sum(np.array([np.sum(width / limit * (heights / tied.n_pos))]))[0]), 1.0)
+
+
+def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
+    """Compute BEDROC, the Boltzmann-enhanced discrimination of the ROC curve. **Collective**, one number.
+
+    Parameters
+    ----------
+    tied : TiedScores
+        The sorted scores of all ranks.
+    comm : Communicator
+        The ranks.
+    alpha : float, optional
+        A positive row at the share x of all rows, counted from the highest score, has the weight exp(-alpha x).
+
+    Returns
+    -------
+    float
+        From 0, if all positives come last, to 1, if they come first. If rows tie, it is the mean over all orders of
+        them.
+
+    References
+    ----------
+    Truchon & Bayly, J. Chem. Inf. Model. 47 (2007), equation 36.
+    """
+    if not (tied.n_pos and tied.n_neg):
+        return math.nan
+    n, size = tied.n_pos + tied.n_neg, tied.positive + tied.negative
+    reach = tied.tp + tied.fp
+    # The sum of exp(-alpha r / n) over the places r of tied rows, divided by their number and by the same sum over all
+    # n places. The factor of the geometric series cancels, so that weights need not be whole.
+    above = np.exp(-alpha * (reach - size) / n) * -np.expm1(-alpha * size / n)
+    own = float(comm.sum(np.array([np.sum(tied.positive * (above / size))]))[0])
+    enhancement = own * n / (tied.n_pos * -math.expm1(-alpha))
+    share = tied.n_pos / n
+    factor = share * math.sinh(alpha / 2) / (math.cosh(alpha / 2) - math.cosh(alpha / 2 - alpha * share))
+    return enhancement * factor + 1 / -math.expm1(alpha * (1 - share))
+
+
+def head_value(measure: HeadMeasure, tied: TiedScores, comm: Communicator) -> float:
+    """Compute a measure of the head from sorted scores. **Collective**, a few numbers."""
+    functions = {
+        "tpr@fpr": tpr_at_fpr,
+        "recall@precision": recall_at_precision,
+        "precision@recall": precision_at_recall,
+        "pauc": partial_area,
+    }
+    if measure.family in functions:
+        return functions[measure.family](tied, measure.level, comm)
+    return float(getattr(head(tied, Condition("top", measure.level), comm), measure.family.split("@")[0]))

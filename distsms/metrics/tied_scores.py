@@ -1,0 +1,99 @@
+"""Sort the scores of all ranks, each rank getting one range of values, with the rows of each class at every score.
+
+This is a sample sort. Each rank gets the different scores in one range, with the number of rows of each class that have
+them, and learns how many rows are above its range. Every measure of a ranking is then a sum over the ranks' scores.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+SAMPLE = 512
+"""The average number of scores that each rank contributes to the sample from which the ranges are chosen. Tests lower
+it.
+"""
+
+
+class TiedScores(NamedTuple):
+    """The different scores in this rank's range, from the highest to the lowest, with the rows that have them.
+
+    Attributes
+    ----------
+    values : (m,) float64
+        The different scores. Higher ranks have higher scores, and no score is on two ranks.
+    positive, negative : (m,) int64, or float64 with weights
+        The number of positive and of negative rows of all ranks that have exactly this score, or the sum of their
+        weights.
+    tp, fp : (m,) like `positive`
+        The positive and the negative rows of all ranks that have at least this score.
+    n_pos, n_neg : int, or float with weights
+        All positive and negative rows of all ranks.
+    """
+
+    values: Floats
+    positive: NDArray[Any]
+    negative: NDArray[Any]
+    tp: NDArray[Any]
+    fp: NDArray[Any]
+    n_pos: float
+    n_neg: float
+
+
+def tied_scores(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> TiedScores:
+    """Sort the scores of all ranks. **Collective.**
+
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    weights : (n_local,) or None
+        Weights of the rows, at least 0. A row counts as many times as its weight says; without weights, once.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    TiedScores
+        As if there were no rows if a score is NaN.
+
+    Notes
+    -----
+    A rank sends 24 bytes for each different score that it has. It receives at most about 1/P + 2/SAMPLE of the scores
+    of all ranks. O((n/P) log n) time.
+    """
+    kind = np.int64 if weights is None else np.float64
+    if weights is not None and not weights.all():
+        present = weights > 0
+        scores, labels, weights = scores[present], labels[present], weights[present]
+    values, at = np.unique(scores, return_inverse=True)
+    own = [
+        _count(at[rows], len(values), None if weights is None else weights[rows], kind)
+        for rows in (labels > 0, labels < 0)
+    ]
+    undefined, different = map(int, comm.sum(np.array([np.count_nonzero(np.isnan(values)), len(values)])))
+    if undefined:
+        values, own, different = values[:0], [counts[:0] for counts in own], 0
+    # Each score in the sample stands for `step` scores, or fewer for the last one of a rank. So the places of the
+    # sample's quantiles among all scores are wrong by at most P steps.
+    picks = values[:: max(1, -(-different // (SAMPLE * comm.size)))]
+    sample = np.sort(comm.allgather_rows(picks, comm.allgather(len(picks))))
+    splitters = sample[len(sample) * np.arange(1, comm.size) // comm.size] if different else sample
+    to = np.bincount(np.searchsorted(splitters, values, "right"), minlength=comm.size)
+    received, *counts = (comm.alltoall_rows(array, to)[0] for array in (values, *own))
+    values, at = np.unique(received, return_inverse=True)
+    positive, negative = (_count(at, len(values), each, kind)[::-1] for each in counts)
+    sums = comm.allgather((positive.sum().item(), negative.sum().item()))
+    above, total = (np.array(part, kind).reshape(-1, 2).sum(axis=0).tolist() for part in (sums[comm.rank + 1 :], sums))
+    reach = [np.cumsum(each) + start for each, start in zip((positive, negative), above, strict=True)]
+    return TiedScores(values[::-1], positive, negative, *reach, *total)
+
+
+def _count(at: NDArray[np.int64], length: int, amounts: NDArray[Any] | None, kind: Any) -> NDArray[Any]:
+    """Return how many entries of `at` are 0, 1, ..., length - 1, or the sums of their amounts."""
+    return np.bincount(at, amounts, length).astype(kind)  # without entries, bincount ignores the amounts' type
