@@ -81,7 +81,8 @@ def roc_head(curve: Curve, measured: dict[str, Any]) -> Drawing:
     of_head = [HeadMeasure.parse(name) for name in HEAD]
     rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
     axes.plot(list(rates), list(rates.values()), color=VERMILION, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
-    threshold = max(measured["fp"] / measured["n_neg"], least), measured["tp"] / measured["n_pos"]
+    n_pos, n_neg = measured["tp"] + measured["fn"], measured["fp"] + measured["tn"]  # or sums of weights
+    threshold = max(measured["fp"] / n_neg, least), measured["tp"] / n_pos
     axes.plot(*([x] for x in threshold), color=GREEN, marker="o", label="threshold", **POINT)
     axes.set(
         xscale="log",
