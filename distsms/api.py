@@ -34,7 +34,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,24 +43,23 @@ from distsms.data import frames, in_memory
 from distsms.data.file_names import are_files
 from distsms.data.shards import dataset
 from distsms.errors import ColumnWarning, InputError, ModelWarning
-from distsms.inference import evaluation, inputs, model, scoring
+from distsms.inference import model, scoring
 from distsms.inference.model import Model
-from distsms.measures import Condition, Measure
+from distsms.measures import Measure
 from distsms.metrics.headline import headline_measures
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
+from distsms.prediction import Data, Path, evaluate, predict
 from distsms.selection import rocarea_check
 from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
 
-Path: TypeAlias = str | os.PathLike[str]
-Data: TypeAlias = Path | tuple[Any, ArrayLike]
-"""A path, or this rank's (X, y)."""
+__all__ = ["evaluate", "load_model", "predict", "save_model", "train"]
 
 load_model, save_model = model.load, model.save
 
@@ -83,6 +82,7 @@ def train(
     resume: bool = False,
     trace: Path | None = None,
     label: str | None = None,
+    weight: str | ArrayLike | None = None,
     split: Sequence[float] | None = None,
     split_by: str | None = None,
     seed: int = 0,
@@ -134,6 +134,11 @@ def train(
         A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
     label : str, optional
         The column of labels, for tables.
+    weight : str or array-like, optional
+        The weight of each row, at least 0: the name of a column for tables, and an array of shape (n_local,) for
+        ``(X, y)``, on every rank or on none. A row of weight 3 counts as three rows, and one of weight 0 is left out.
+        Data sets have the weights with which they were made. F-beta and the measures at K count rows, and refuse
+        different weights.
     split : sequence of float, optional
         The shares of training and test rows of a table, such as ``(0.8, 0.2)``: `info["test"]` has the measures on the
         test rows. None: all rows train.
@@ -185,13 +190,24 @@ def train(
     how: dict[str, Any] = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted}
     how |= {"memory": memory, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
     how |= {"trace": trace, "measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
+    weights = None if isinstance(weight, str) else weight
     if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
         how["lam"] = "auto" if lam is None and not resume else lam
-        made = _train_table(data, comm, shards, (split, split_by, seed), {"label": label, **settings}, how)
+        if weights is not None:
+            raise InputError("weight is the name of a column for tables; put the weights into the table", True)
+        made = _train_table(
+            data, comm, shards, (split, split_by, seed), {"label": label, "weight": weight} | settings, how
+        )
     elif label is not None or split is not None or shards is not None:
         raise InputError("label, split and shards are for tables: DataFrames, CSV or Parquet", everywhere=True)
+    elif weight is not None and (isinstance(weight, str) or isinstance(data, str | os.PathLike)):
+        raise InputError(
+            "weight is the name of a column for tables, and an array for rows in memory; data sets have the weights "
+            "with which distsms shard --weight made them",
+            everywhere=True,
+        )
     else:
-        _, made = _train_rows(data, comm, settings, **how)
+        _, made = _train_rows(data, comm, settings, weights=weights, **how)
     if comm.is_root:
         for warning in made.info["warnings"]:
             warnings.warn(warning, ModelWarning, stacklevel=2)
@@ -199,7 +215,13 @@ def train(
 
 
 def _train_rows(
-    data: Data, comm: Communicator, settings: dict[str, Any], *, lam: float | str | None, **how: Any
+    data: Data,
+    comm: Communicator,
+    settings: dict[str, Any],
+    *,
+    lam: float | str | None,
+    weights: ArrayLike | None = None,
+    **how: Any,
 ) -> tuple[TrainedModel, Model]:
     """Train on a data set or on rows in memory; `lam` and `how` are arguments of `train`. **Collective.**"""
     measure, start, checkpoint, resume = (how[name] for name in ("measure", "start", "checkpoint", "resume"))
@@ -219,8 +241,9 @@ def _train_rows(
         with comm.fail_together():
             rows = dataset.read_manifest(data)
     else:
-        rows = in_memory.block(*data, comm)
-        fingerprint = None if checkpoint is None else in_memory.fingerprint(data[0], rows.labels, rows.first_row, comm)
+        rows = in_memory.block(*data, comm, weights=weights)
+        if checkpoint is not None:
+            fingerprint = in_memory.fingerprint(data[0], rows.labels, rows.first_row, comm, rows.weights)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     layout = how["ordering"], how["step"]
     automatic = None
@@ -265,9 +288,9 @@ def _train_table(
         if odd and comm.is_root:
             warnings.warn(odd, ColumnWarning, stacklevel=3)
         if len(sets) == 2:
-            scores, labels = scoring.score([found], sets[1].directory, comm).counted_scores()
-            measures = headline_measures(trained.task.measure, scores, labels, found.threshold, comm)
-            area = trained.judge_test(scores, labels, comm)
+            scores, labels, weights = scoring.score([found], sets[1].directory, comm).counted_scores()
+            measures = headline_measures(trained.task.measure, scores, labels, found.threshold, comm, weights)
+            area = trained.judge_test(scores, labels, comm, weights)
             found.info.update(trained.findings(), test=measures, test_rows=area.as_json())
     return found
 
@@ -280,129 +303,3 @@ class _Watching(TrainingObserver):
 
     def evaluated(self, state: State, w: NDArray[np.float64]) -> None:
         self._watch(state, w)
-
-
-def predict(
-    model: Model | Path,
-    data: Any,
-    comm: Any = None,
-    *,
-    ignore_new_features: bool = False,
-    zero_based: bool | None = None,
-) -> NDArray[np.float64]:
-    """Score the rows of this rank.
-
-    Parameters
-    ----------
-    model : Model or path
-        The model.
-    data : path, DataFrame, or X
-        A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
-        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p).
-    comm : mpi4py communicator, optional
-        The ranks that take part; None is this process alone.
-    ignore_new_features : bool
-        Leave out columns of a path that the model lacks, instead of refusing them.
-    zero_based : bool, optional
-        Whether svmlight text counts columns from 0; None: as the training data did.
-
-    Returns
-    -------
-    ndarray of shape (n_local,)
-        The scores <w, x> + bias, float64. A row is called positive where its score is at least `model.threshold`.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model or a score is not finite.
-
-    Notes
-    -----
-    Collective. One pass over the rows.
-    """
-    comm = as_communicator(comm)
-    judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
-    rows = data if isinstance(data, str | os.PathLike) or _is_table(data, judge) else (data, None)
-    return _scored(judge, rows, comm, how).scores[0]
-
-
-def evaluate(
-    model: Model | Path,
-    data: Data,
-    comm: Any = None,
-    *,
-    threshold: float | None = None,
-    k: int | None = None,
-    at: str | Sequence[str] = (),
-    ignore_new_features: bool = False,
-    zero_based: bool | None = None,
-) -> dict[str, Any]:
-    """Measure a model on the labelled rows of all ranks, exactly.
-
-    Parameters
-    ----------
-    model : Model or path
-        The model.
-    data : path, DataFrame, or (X, y)
-        A data set or a file, or the rows of this rank as for `train`.
-    comm : mpi4py communicator, optional
-        The ranks that take part; None is this process alone.
-    threshold : float, optional
-        Call a row positive if its score is at least this; None takes the threshold of the model.
-    k : int, optional
-        Also give precision@k and recall@k; None takes the k that the model was trained for, if any.
-    at : str or sequence of str
-        Find thresholds for conditions such as "precision>=0.9", "recall>=0.95", "fpr<=0.001", "top=100" or "top=1%".
-    ignore_new_features : bool
-        Leave out columns of a path that the model lacks, instead of refusing them.
-    zero_based : bool, optional
-        Whether svmlight text counts columns from 0; None: as the training data did.
-
-    Returns
-    -------
-    dict
-        The measures, the same on every rank, by the keys that `distsms evaluate --json` has for them: rocarea, prbep,
-        average_precision, threshold, tp, fp, fn, tn, precision, recall, f1, error_rate, n, n_pos, n_neg and others.
-        What is not defined is NaN.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model or a score is not finite.
-
-    Notes
-    -----
-    Collective. No rank gathers the scores of all rows.
-    """
-    comm = as_communicator(comm)
-    judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, True, zero_based)
-    conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
-    scored = _scored(judge, data, comm, how).counted_scores()
-    return evaluation.compute_measures(judge, *scored, comm, threshold, k, conditions)
-
-
-def _model(given: Model | Path, comm: Communicator) -> Model:
-    if isinstance(given, Model):
-        return given
-    with comm.fail_together():
-        return model.load(given)
-
-
-def _scored(
-    judge: Model, data: Path | tuple[Any, Any], comm: Communicator, how: inputs.InputOptions
-) -> scoring.ScoredRows:
-    if isinstance(data, str | os.PathLike):
-        return scoring.score([judge], data, comm, how)
-    if _is_table(data, judge):
-        with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
-            found = scoring.score([judge], path, Communicator(), how)
-        return scoring.checked(found, "the rows given", comm)
-    rows = in_memory.block(*data, comm, judge.p, judge.info["label_map"])
-    rows.features.normalize(judge.normalization.by_row)
-    found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.counted)
-    return scoring.checked(found, "the rows given", comm)
-
-
-def _is_table(data: Any, judge: Model) -> bool:
-    """Return whether data are a table in memory with the columns of the model's training data. Local."""
-    return judge.table is not None and frames.is_frame(data)

@@ -34,7 +34,6 @@ from threadpoolctl import threadpool_limits
 from distsms.errors import InputError, ModelWarning
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
-from distsms.matrix.augmented import RepeatedRows
 from distsms.matrix.local import as_features
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
@@ -42,6 +41,7 @@ from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
+from distsms.utils.typing import Floats
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""
@@ -134,8 +134,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         y : array-like of shape (n,)
             Labels of two classes.
         sample_weight : array-like of shape (n,), optional
-            Whole numbers: a row of weight 3 counts as three rows, and a row of weight 0 is ignored. Training takes as
-            much time and memory as with repeated rows, but X itself is not repeated.
+            Finite numbers of at least 0: a row of weight 3 counts as three rows, and a row of weight 0 is ignored. A
+            common factor of all weights changes nothing. F-beta and the measures at K count rows, and refuse rows of
+            different weights.
 
         Returns
         -------
@@ -145,8 +146,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If weights are not whole numbers of at least 0, if settings contradict each other, or if a class has no
-            rows.
+            If a weight is below 0 or not finite, if settings contradict each other, or if a class has no rows.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
@@ -156,7 +156,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"two classes are needed, and y has one class: {self.classes_[0]!r}")
         labels = np.where(codes == 1, 1, -1).astype(np.int8)
-        weights = None if sample_weight is None else _whole(_check_sample_weight(sample_weight, X))
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         try:
             found = self._fit(X, labels, weights)
         except InputError as error:
@@ -172,7 +174,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
                 warnings.warn(warning, ModelWarning, stacklevel=2)
         return self
 
-    def _fit(self, X: Any, labels: NDArray[np.int8], weights: NDArray[np.int64] | None) -> TrainedModel:
+    def _fit(self, X: Any, labels: NDArray[np.int8], weights: Floats | None) -> TrainedModel:
         if isinstance(self.lam, bool) or not isinstance(self.lam, Real):
             raise InputError(f"lam is {self.lam!r}; a positive number is wanted. GridSearchCV chooses among several")
         self.solver_: str | None
@@ -185,11 +187,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             lam=self.lam,
             max_evaluations=self.max_evaluations,
         )
-        features = as_features(X) if weights is None else RepeatedRows(X, weights)
-        labels = labels if weights is None else np.repeat(labels, weights)
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):
-            task = TrainingTask.of_rows(features, labels, self.measure, settings, self.bias)
+            task = TrainingTask.of_rows(as_features(X), labels, self.measure, settings, self.bias, weights)
             return fit(task, Communicator(), RunOptions(measure_rows=False))
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:
@@ -264,15 +264,3 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         """
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
-
-
-def _whole(weights: NDArray[Any]) -> NDArray[np.int64]:
-    """Return weights as integers. Raises ValueError if one is not a whole number >= 0."""
-    wrong = weights[~((weights >= 0) & (weights == np.floor(weights)))]
-    if len(wrong):
-        raise ValueError(
-            f"sample_weight {wrong[0]:g}: weights are whole numbers, a row of weight 3 counting as three rows. "
-            "Other weights are not supported. Multiply all of them by a common factor and round them (for rocarea, "
-            "prbep and error-rate a factor changes nothing)"
-        )
-    return weights.astype(np.int64)

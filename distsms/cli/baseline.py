@@ -174,7 +174,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         by = identity["folds_by"]
         keys = folds.read_fold_keys(manifest, by, 0, manifest.n)[counted]
         options = identity["folds"], identity["seed"], competitors.ALONE
-        rows = baseline.FoldedRows(X, y, folds.make_folds(by, keys, y, np.ones(len(y), bool), *options), by, keys)
+        weights = dataset.read_weights(manifest)
+        dealt = folds.make_folds(by, keys, y, np.ones(len(y), bool), *options)
+        rows = baseline.FoldedRows(X, y, dealt, by, keys, None if weights is None else weights[counted])
     end = time.monotonic() + args.time_limit
 
     def stop_wanted() -> bool:

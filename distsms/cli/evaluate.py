@@ -43,6 +43,10 @@ intervals are computed as if there were one more row of each class, so that they
 measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their difference. With
 fewer than 10 rows of a class there is no verdict.
 
+If rows have weights, a row of weight 3 counts as three rows in every measure, and the numbers of rows that are called
+positive become sums of weights. Intervals are still those of drawing rows: they depend on how unequal the weights are,
+and not on their sum. The measures at K count rows, and are refused for rows of different weights.
+
 examples:
   distsms evaluate model.h5 data/test
   mpirun -n 8 distsms evaluate model.h5 data/test --json
@@ -115,6 +119,11 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--label", metavar="COLUMN", help="The column of labels in a table or array file (default: as in training)."
     )
     parser.add_argument(
+        "--weight",
+        metavar="COLUMN",
+        help="The column of weights in a table or array file; a data set has its own (default: none).",
+    )
+    parser.add_argument(
         "--ignore-new-features",
         action="store_true",
         help="Leave out columns that the model lacks, instead of refusing them.",
@@ -129,7 +138,9 @@ def reading(args: argparse.Namespace) -> inputs.InputOptions:
     """Return how the rows are to be read, from the options of `add_reading`."""
     from distsms.inference import inputs
 
-    return inputs.InputOptions(args.ignore_new_features, zero_based=args.zero_based, label=args.label)
+    return inputs.InputOptions(
+        args.ignore_new_features, zero_based=args.zero_based, label=args.label, weight=args.weight
+    )
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -199,13 +210,14 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     say(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")
     say(f"at the threshold {found['threshold']:.6g}")
     say("".join(f"  {name:<{width}} {value:.6f}\n" for name, value in at_threshold.items()))
-    say(formatting.format_table(["", "called positive", "called negative"], _contingency(found)))
+    weighted = "weights" if "weights" in found else ""
+    say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(found, weighted)))
     for text, point in found.get("at", {}).items():
         say(f"\nat {text}: {_describe_threshold(point)}")
         for name in RATES:
             say(f"  {RATES[name]:<{width}} {point[name]:.6f}   {_describe_rate(point['intervals'][name])}")
         say("")
-        say(formatting.format_table(["", "called positive", "called negative"], _contingency(point)))
+        say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(point, weighted)))
 
 
 def _print_several(
@@ -256,11 +268,9 @@ RATES = {"precision": "precision", "recall": "recall", "fpr": "false positive ra
 """How the rates at a threshold are called."""
 
 
-def _contingency(found: dict[str, Any]) -> list[list[str]]:
-    return [
-        ["positive rows", *(str(found[name]) for name in ("tp", "fn"))],
-        ["negative rows", *(str(found[name]) for name in ("fp", "tn"))],
-    ]
+def _contingency(found: dict[str, Any], weighted: str) -> list[list[str]]:
+    tp, fn, fp, tn = (f"{found[name]:.9g}" if weighted else str(found[name]) for name in ("tp", "fn", "fp", "tn"))
+    return [["positive rows", tp, fn], ["negative rows", fp, tn]]
 
 
 def _describe_rate(interval: dict[str, Any]) -> str:
@@ -288,7 +298,14 @@ def _describe_interval(interval: Interval, sign: str = "") -> str:
 
 
 def _describe_rows(on: str, found: dict[str, Any]) -> str:
-    return f"{on}: {found['n']} rows, {found['n_pos']} positive, {found['n_neg']} negative"
+    text = f"{on}: {found['n']} rows, {found['n_pos']} positive, {found['n_neg']} negative"
+    if weights := found.get("weights"):
+        text += (
+            f"; by weight {weights['positive']:.6g} positive and {weights['negative']:.6g} negative, which say as much "
+            f"as {weights['effective_positive']:.6g} and {weights['effective_negative']:.6g} rows of equal weight (the "
+            "effective sample size)"
+        )
+    return text
 
 
 def _warnings(evaluated: ModelEvaluation) -> list[str]:

@@ -74,6 +74,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.inference import evaluation, inputs
     from distsms.metrics import curves
     from distsms.metrics.ranking import top_k
+    from distsms.metrics.row_weights import differ, mass_of_classes
 
     more: tuple[Any, ...] = ()
     with comm.fail_together():  # all checks that can be made before the rows are read
@@ -83,11 +84,14 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
     rows, (evaluated,), _ = evaluation.evaluate([args.model], args.test, options, comm, reading(args))
     threshold = evaluated.measures["threshold"]
-    prbep_threshold = top_k(evaluated.scores, rows.labels, evaluated.measures["n_pos"], comm).threshold
+    weights = rows.weights
+    of_pos = mass_of_classes(rows.labels, weights, comm)[0]
+    prbep_threshold = top_k(evaluated.scores, rows.labels, of_pos, comm, weights).threshold
     exact_at = [score for score in (threshold, prbep_threshold) if score == score]  # NaN where there is none
-    curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at)
-    histogram = curves.histogram(evaluated.scores, rows.labels, curve, comm)
-    heads = [(k, top_k(evaluated.scores, rows.labels, k, comm)) for k in _heads(evaluated)]
+    curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at, weights)
+    histogram = curves.histogram(evaluated.scores, rows.labels, curve, comm, weights=weights)
+    ks = [] if differ(weights, comm) else _heads(evaluated)  # these measures count rows
+    heads = [(k, top_k(evaluated.scores, rows.labels, k, comm)) for k in ks]
     with comm.fail_together():
         if comm.is_root:
             from distsms.report import sections

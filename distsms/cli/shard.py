@@ -43,6 +43,7 @@ examples:
   distsms shard test.csv data/test --like data/train
   distsms shard all.svm data --split 0.8,0.2 --seed 1
   distsms shard visits.csv data/visits --label bought --group user --time day
+  distsms shard payments.csv data/payments --label fraud --weight amount
   distsms shard cells.h5ad data/cells --label cell_type --positive 'B cell' --id _index
   distsms shard X.npy data/train --label y.npy
 """
@@ -81,7 +82,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The column with the time of each row, as numbers or dates. It is kept for folds and splits, and is not a"
         " feature.",
     )
-    add_list(parser, "--keep", "Use these columns, which --group or --time names, as features, too.")
+    weight = parser.add_mutually_exclusive_group()
+    weight.add_argument(
+        "--weight",
+        metavar="COLUMN",
+        help="The column with the weight of each row, a number of at least 0: a row of weight 3 counts as three rows in"
+        " training, measures and normalization, and a row of weight 0 is left out. It is not a feature.",
+    )
+    weight.add_argument(
+        "--weight-file",
+        metavar="FILE",
+        help="A file with these weights, one on each line, in the order of the rows; for svmlight text, too.",
+    )
+    add_list(parser, "--keep", "Use these columns, which --group, --time or --weight names, as features, too.")
     add_column_options(parser)
     parser.add_argument(
         "--normalize",
@@ -207,6 +220,8 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False, warni
         group=args.group,
         time=args.time,
         keep=tuple(args.keep),
+        weight=args.weight,
+        weight_file=args.weight_file,
     )
     progress.close()
     say = speaker(verbose)
@@ -271,9 +286,8 @@ def _print_summary(manifest: Manifest, say: Speaker) -> None:
     say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
     if manifest.table is not None:
         say(f"  columns   {manifest.table.describe()}")
-        features = {column.name for column in manifest.table.columns}
-        others = [about["column"] for about in (manifest.group, manifest.time) if about]
-        if unused := ", ".join(name for name in others if name not in features):
+        others = [about["column"] for about in (manifest.group, manifest.time, manifest.weight) if about]
+        if unused := ", ".join(name for name in others if name in manifest.table.dropped):
             say(f"  apart     {unused}: no feature, unless you give --keep")
     if manifest.normalization.kind != "none":
         which = "" if manifest.columns is None else ", but for features of 0 and 1"
@@ -291,6 +305,9 @@ def _warnings(manifest: Manifest, positive_named: bool) -> list[str]:
     found = []
     if not (manifest.n_pos and manifest.n_neg):
         found.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
+    elif manifest.weight and not (manifest.weight["positive"] and manifest.weight["negative"]):
+        sign = "negative" if manifest.weight["positive"] else "positive"
+        found.append(f"all {sign} rows have weight 0: such data can be scored, but not be used to train or to evaluate")
     elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
         positive, negative = (_label_names(manifest, sign) for sign in ("+1", "-1"))
         found.append(

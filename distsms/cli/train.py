@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from distsms.data.shards.manifest import Manifest
+    from distsms.inference import inputs
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.auto_lambda import LambdaChoice
@@ -216,7 +217,7 @@ def _watched(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
     from distsms.cli import train_text as text
-    from distsms.inference import inputs, model, scoring
+    from distsms.inference import model, scoring
     from distsms.metrics.headline import headline_measures
     from distsms.selection import rocarea_check
     from distsms.training.fit import fit
@@ -274,10 +275,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             quick = trained.rocarea_model(saved)
             with trained.reading:
                 judged = [saved, *([quick] if quick else [])]
-                test = scoring.score(judged, args.test, comm, inputs.InputOptions(args.ignore_new_features))
-            scores, labels = test.counted_scores()
-            on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm)
-            area = trained.judge_test(scores, labels, comm)
+                test = scoring.score(judged, args.test, comm, _test_options(args))
+            scores, labels, weights = test.counted_scores()
+            on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm, weights)
+            area = trained.judge_test(scores, labels, comm, weights)
             if quick:
                 trained.compare(test, test_name, comm)
             saved.info.update(trained.findings())
@@ -318,9 +319,17 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     settings = settings_from(args, args.measure, solver, lam=lam, **others)
     start = None if args.init is None else model.load(args.init)
     if args.test:
-        inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
+        inputs.check(args.test, inputs.untrained_model(manifest), _test_options(args))
     layout = {"ordering": args.ordering, "step": args.step}
     return TrainingTask(manifest, args.measure, settings, args.bias, start, args.init, **layout)
+
+
+def _test_options(args: argparse.Namespace) -> inputs.InputOptions:
+    """Return how test rows are read: those in a file have their weights in the same column as the training rows."""
+    from distsms.inference import inputs
+
+    weight = None if Path(args.test).is_dir() else args.weight
+    return inputs.InputOptions(args.ignore_new_features, weight=weight)
 
 
 def _lambda_of_checkpoint(folder: Path) -> float | None:

@@ -21,7 +21,7 @@ from distsms.utils.files import atomic_write, naming_failures
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
-COLUMNS = ["label", "positive", "id", "drop", "group", "time", "keep"]
+COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
 COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands"]
 OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
@@ -104,7 +104,8 @@ class TrainingFiles:
                 model.save(args.output, trained)
         if self.report is None or code == EXIT_REQUEUE:
             return
-        asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report])
+        weight = [] if args.weight is None or os.path.isdir(args.test) else ["--weight", args.weight]
+        asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report, *weight])
         asked.shown = args.shown
         try:
             with contextlib.redirect_stdout(io.StringIO()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,16 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data import duplicates, row_metadata
+from distsms.data import duplicates, staging
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
-from distsms.data.formats.rows import RowBlock, RowRange, combined
-from distsms.data.groupby import group_statistics
+from distsms.data.formats.rows import RowBlock, combined
 from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, interpret, to_signs
-from distsms.data.row_metadata import Hashes, RowMetadata
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import MANIFEST
 from distsms.data.shards.publish import writing
@@ -52,16 +50,7 @@ class OutputOptions(NamedTuple):
     split: Splitter | None = None
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None
     say: Callable[[str], None] = lambda text: None
-
-
-class _Staged(NamedTuple):
-    """A shard on the disk that still lacks its labels +1 and -1, since their meaning is known only at the end."""
-
-    shard: dataset.StagedShard
-    values: NDArray[np.float64]  # the different labels, as the reader gave them
-    codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
-    hashes: Hashes  # (rows,): see `duplicates.hash_rows`
-    metadata: RowMetadata
+    weight_file: str | os.PathLike[str] | None = None
 
 
 def convert(
@@ -81,6 +70,7 @@ def convert(
     compression: str = "none",
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None,
     say: Callable[[str], None] = lambda text: None,
+    weight_file: str | os.PathLike[str] | None = None,
     **read_options: Any,
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
@@ -124,8 +114,10 @@ def convert(
         Is called on the root with the reports on all columns of a table, before the rows are written.
     say : callable
         Is called on the root with other lines for users.
+    weight_file : path, optional
+        A file with the weight of each row on a line of its own, in the order of the rows.
     **read_options
-        label, id, drop, group, time, keep, columns, decimal, thousands: see `ReadOptions`.
+        label, id, drop, group, time, weight, keep, columns, decimal, thousands: see `ReadOptions`.
 
     Returns
     -------
@@ -140,19 +132,23 @@ def convert(
     Notes
     -----
     Memory of a rank: twice the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
-    have groups, and 8 more if they have times.
+    have groups, 8 more if they have times, and 8 more if they have weights.
     """
     options = ReadOptions(zero_based=zero_based, positive=positive, meter=Meter(progress), **read_options)
     if options.label is not None and options.label in options.metadata_columns:
-        raise InputError(f"--group or --time {options.label}: that column is the label", everywhere=True)
+        raise InputError(f"--group, --time or --weight {options.label}: that column is the label", everywhere=True)
+    if weight_file is not None and options.weight is not None:
+        raise InputError("--weight and --weight-file contradict each other: give one of them", everywhere=True)
     if split is not None and split.by == "groups" and options.group is None:
         raise InputError(
             "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
         )
-    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, split, show_columns, say)
+    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, split, show_columns, say, weight_file)
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
+        if weight_file is not None:
+            _size(weight_file)  # refuses a missing file before the rows are read
         dataset.check_writable(compression)
         if like is not None:
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
@@ -228,27 +224,36 @@ def _convert(
     print_warnings(names, reader.warnings, comm)
     if reader.n_columns is None:
         highest.report(sum(counts), 0 if options.zero_based else 1, comm, output.say)
+    if output.weight_file is not None:
+        with comm.fail_together():
+            staged = staging.weigh(staged, output.weight_file, sum(counts[: comm.rank]), sum(counts))
     with comm.fail_together():
         label_map = reader.label_map or interpret(set().union(*labels_of), options.positive).as_map()
     folders, parts = _folders(directory, output.split), [staged]
     if output.split is not None:
-        part_of = _part_of(staged, sum(counts[: comm.rank]), output.split, comm)
+        part_of = staging.part_of(staged, sum(counts[: comm.rank]), output.split, comm)
         with comm.fail_together():
-            parts = _divide(staged, part_of, folders, options.meter)
+            parts = staging.divide(staged, part_of, folders, options.meter)
     sizes = _sizes(parts, folders if sum(counts) else [names], comm)
     if given is None:
         kind = output.normalize or ("none" if reader.reports is None else "standard")
         measured = None if reader.reports is None or reader.table is None else reader.table.measured()
-        given = normalization.fit(kind, partial(_entries, parts[0]), (sizes[0], p), comm, measured)
+        n, weight = staging.present(parts[0], sizes[0], comm)
+        given = normalization.fit(kind, partial(staging.entries, parts[0]), (n, p), comm, measured, weight)
     finished, labels = [], []
     with comm.fail_together():
         for part in parts:
             labels.append([_signs(block, reader, label_map) for block in part])
             finished.append(
-                [dataset.finish_shard(block.shard, y, p) for block, y in zip(part, labels[-1], strict=True)]
+                [
+                    dataset.finish_shard(block.shard, y, p, block.metadata.weights)
+                    for block, y in zip(part, labels[-1], strict=True)
+                ]
             )
     all_finished = comm.allgather(finished)
-    statistics = [_statistics(part, y, options, comm) for part, y in zip(parts, labels, strict=True)]
+    file = None if output.weight_file is None else Path(output.weight_file).name
+    columns = options.group, options.time, options.weight or file
+    statistics = [staging.statistics(part, y, columns, comm) for part, y in zip(parts, labels, strict=True)]
     with comm.fail_together():
         if comm.is_root:
             for folder in folders[1:]:  # so that new parts are never found together with old ones
@@ -272,11 +277,11 @@ def _convert(
 
 def _stage_all(
     reader: Reader, n_bytes: int, directory: Path, comm: Communicator, output: OutputOptions, meter: Meter
-) -> tuple[list[_Staged], HighestColumn]:
+) -> tuple[list[staging.Staged], HighestColumn]:
     """Write this rank's rows to staged shards; return these and the highest column that they use. Collective."""
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
     mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
-    staged, highest = list[_Staged](), HighestColumn()
+    staged, highest = list[staging.Staged](), HighestColumn()
     comm.root_first(lambda: duplicates.hash_rows(sparse.csr_matrix((1, 1))))  # compiles its kernel
     with comm.fail_together():
         meter.begin("writing the shards", [part for k in mine for part in shares[k]])
@@ -285,59 +290,13 @@ def _stage_all(
             for rows in combined(reader.read(shares[k]), SHARD_BYTES):
                 highest.add(rows, shares[k])
                 _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
-                staged.append(_stage(rows, directory, number, output, reader.has_ids))
+                staged.append(staging.stage(rows, directory, number, output.dtype, output.compression, reader.has_ids))
                 number += len(shares)
                 del rows  # before the next ones are read
     return staged, highest
 
 
-def _part_of(staged: Sequence[_Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:
-    """Return the part of each staged row. Row number `first` of the input is the first of them. Collective."""
-    numbers = np.arange(first, first + sum(block.shard.rows for block in staged))
-    keys: NDArray[Any] = numbers
-    if split.by == "doubles":
-        keys = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in staged)])
-    elif split.by == "groups":
-        keys = np.concatenate([np.empty(0, np.uint64), *(block.metadata.groups for block in staged)])
-    elif split.by == "time" and staged and staged[0].metadata.times is not None:
-        keys = np.concatenate([np.empty(0), *(block.metadata.times for block in staged)])
-    found = split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
-    return np.split(found, np.cumsum([block.shard.rows for block in staged])[:-1]) if staged else []
-
-
-def _divide(
-    staged: Sequence[_Staged], part_of: Sequence[NDArray[np.uint8]], folders: Sequence[Path], meter: Meter
-) -> list[list[_Staged]]:
-    """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards."""
-    parts: list[list[_Staged]] = [[] for _ in folders]
-    meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
-    for block, part in zip(staged, part_of, strict=True):
-        X, ids = dataset.staged_rows(block.shard)
-        for k, folder in enumerate(folders):
-            rows = np.flatnonzero(part == k)
-            if len(rows):
-                names, metadata = None if ids is None else [ids[row] for row in rows], block.metadata.take(rows)
-                shard = dataset.stage_shard(
-                    folder, block.shard.number, X[rows], block.shard.dtype, names, block.shard.compression, metadata
-                )
-                parts[k].append(_Staged(shard, block.values, block.codes[rows], block.hashes[rows], metadata))
-        block.shard.path.unlink()
-        meter.add(block.shard.rows)
-    return parts
-
-
-def _statistics(
-    part: Sequence[_Staged], labels: Sequence[NDArray[np.int8]], options: ReadOptions, comm: Communicator
-) -> dict[str, Any]:
-    """Return what the manifest says about groups, times and equal rows of a part. Collective."""
-    hashes = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in part)])
-    y = np.concatenate([np.empty(0, np.int8), *labels])
-    return group_statistics(
-        hashes, y, row_metadata.concatenate([block.metadata for block in part]), (options.group, options.time), comm
-    )
-
-
-def _sizes(parts: Sequence[Sequence[_Staged]], places: Sequence[Path | str], comm: Communicator) -> list[int]:
+def _sizes(parts: Sequence[Sequence[staging.Staged]], places: Sequence[Path | str], comm: Communicator) -> list[int]:
     """Return the number of rows of each part, over all ranks. Collective.
 
     Raises InputError, naming the part's place, if a part has no row.
@@ -350,11 +309,6 @@ def _sizes(parts: Sequence[Sequence[_Staged]], places: Sequence[Path | str], com
     return sizes
 
 
-def _entries(staged: Sequence[_Staged]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    for block in staged:
-        yield from dataset.staged_entries(block.shard)
-
-
 def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) -> list[list[Any]]:
     """Cut the input into a share for each shard. Local; every rank gets the same result."""
     n_bytes *= text_files.EXPANSION if reader.compressed else 1
@@ -363,17 +317,7 @@ def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) ->
     return [share for share in reader.plan(min(n_shards, n_bytes + 1)) if share] or [[]]
 
 
-def _stage(rows: RowBlock, directory: Path, number: int, output: OutputOptions, named: bool) -> _Staged:
-    shape = (len(rows.labels), rows.n_columns)
-    X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
-    values, codes = np.unique(rows.labels, return_inverse=True)
-    ids = (rows.ids or []) if named else None
-    shard = dataset.stage_shard(directory, number, X, output.dtype, ids, output.compression, rows.metadata)
-    hashes = duplicates.hash_rows(X, output.dtype)
-    return _Staged(shard, values, codes.astype(np.min_scalar_type(len(values))), hashes, rows.metadata)
-
-
-def _signs(staged: _Staged, reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
+def _signs(staged: staging.Staged, reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
     """Return +1 and -1 for the labels as the reader gave them."""
     values = staged.values
     found = values.astype(np.int8) if reader.label_map is not None else to_signs(values, label_map, "the text")

@@ -212,7 +212,11 @@ def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
     asked = {name: options.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in options}
     if asked:
         options["columns"] = ColumnOptions(**asked)
-    if wrong := set(options) - {field.name for field in fields(ReadOptions)} - {"normalize", "n_shards", "dtype"}:
+    if (
+        wrong := set(options)
+        - {field.name for field in fields(ReadOptions)}
+        - {"normalize", "n_shards", "dtype", "weight_file"}
+    ):
         raise InputError(f"train: there is no option {min(wrong)!r}")
     return options
 

@@ -7,6 +7,7 @@ back the same way.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
+from distsms.utils.typing import Floats
 
 AT_ONCE = 2**21
 """The number of rows of a rank that are counted in one round. Each takes some 100 bytes during the round."""
@@ -98,7 +100,7 @@ def group_statistics(
     hashes: Hashes,
     labels: NDArray[np.int8],
     metadata: RowMetadata,
-    names: tuple[str | None, str | None],
+    names: tuple[str | None, str | None, str | None],
     comm: Communicator,
 ) -> dict[str, dict[str, Any]]:
     """Return what the manifest says about equal rows, groups and times. **Collective.**
@@ -110,21 +112,21 @@ def group_statistics(
     labels : (n_local,) int8
         +1 and -1.
     metadata : RowMetadata
-        Groups and times of the local rows.
-    names : (str or None, str or None)
-        The columns of groups and of times; None if there is none.
+        Groups, times and weights of the local rows.
+    names : tuple of str or None
+        The columns of groups, of times and of weights; None if there is none.
 
     Returns
     -------
     dict
-        The manifest's records "doubles", "group" and "time", the latter two if there are groups or times.
+        The manifest's records "doubles", "group", "time" and "weight", the latter three if rows have such things.
 
     Raises
     ------
     InputError
         On every rank, if some times are numbers and others are dates.
     """
-    equal, (group, time) = count_groups(hashes, labels, comm), names
+    equal, (group, time, weight) = count_groups(hashes, labels, comm), names
     doubles = {
         "different": equal.groups,
         "rows": equal.shared,
@@ -145,7 +147,24 @@ def group_statistics(
                 everywhere=True,
             )
         found["time"] = {"column": time, "kind": kinds[0], "first": float(-ends[0]), "last": float(ends[1])}
+    if weight is not None:
+        found["weight"] = {"column": weight, **_weight_statistics(labels, metadata.weights, comm)}
     return found
+
+
+def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> dict[str, float]:
+    """Return the sum of the weights of each class, the largest, and the effective sample size. Collective.
+
+    They are rounded to 12 digits, so that they do not depend on the number of ranks.
+    """
+    weights = np.empty(0) if weights is None else weights
+    largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+    parts = weights / (largest or 1.0)  # whose squares neither overflow nor vanish
+    sums = [math.fsum(parts[labels > 0]), math.fsum(parts[labels < 0]), math.fsum(parts * parts)]
+    positive, negative, squares = (math.fsum(part) for part in zip(*comm.allgather(sums), strict=True))
+    effective = (positive + negative) ** 2 / squares if squares else 0.0
+    found = {"positive": positive * largest, "negative": negative * largest, "largest": largest, "effective": effective}
+    return {name: float(f"{value:.12g}") for name, value in found.items()}
 
 
 def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
@@ -154,13 +173,20 @@ def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
 
 
 def describe(manifest: Manifest) -> dict[str, str]:
-    """Return lines for people about the groups, times and equal rows of a data set, as far as they are known."""
+    """Return lines for people on the groups, times, weights and equal rows of a data set, as far as they are known."""
     lines, n = {}, manifest.n
     if group := manifest.group:
         lines["group"] = f"{group['column']}: {group['groups']} groups, the largest of {group['largest']} rows"
     if time := manifest.time:
         first, last = (format_time(time[end], time["kind"]) for end in ("first", "last"))
         lines["time"] = f"{time['column']}: {first} to {last}"
+    if weight := manifest.weight:
+        total = weight["positive"] + weight["negative"]
+        lines["weight"] = (
+            f"{weight['column']}: sum {total:.9g}, of the positive rows {weight['positive']:.9g}, "
+            f"largest {weight['largest']:.6g}; they say as much as {weight['effective']:.6g} rows of equal weight "
+            "(the effective sample size)"
+        )
     if manifest.doubles:
         lines["repeated"] = duplicates.describe(manifest.doubles, n)
         lines |= {"warning": found} if (found := doubles_warning(manifest)) else {}

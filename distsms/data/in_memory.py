@@ -11,15 +11,22 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
-from distsms.data.shards.dataset import DataBlock
+from distsms.data.row_metadata import NO_WEIGHT
+from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
 from distsms.matrix.local import as_features
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
+from distsms.utils.typing import Floats, Labels
 
 
 def block(
-    X: Any, y: ArrayLike | None, comm: Communicator, p: int | None = None, known: Mapping[str, Any] | None = None
+    X: Any,
+    y: ArrayLike | None,
+    comm: Communicator,
+    p: int | None = None,
+    known: Mapping[str, Any] | None = None,
+    weights: ArrayLike | None = None,
 ) -> DataBlock:
     """Return the rows of all ranks as a block. **Collective.**
 
@@ -35,11 +42,13 @@ def block(
         The number of columns that X must have.
     known : mapping, optional
         The labels of a model, as in its `label_map`.
+    weights : array-like of shape (n_local,), optional
+        The weights of these rows, finite and at least 0. Give them on every rank or on none.
 
     Raises
     ------
     InputError
-        If X and y have other shapes, or the labels cannot be understood.
+        If X, y and weights have other shapes, the labels cannot be understood, or a weight is no weight.
     """
     with comm.fail_together():
         if np.ndim(X) != 2:
@@ -48,9 +57,13 @@ def block(
         given = np.zeros(n_local) if y is None else np.asarray(y)
         if given.shape != (n_local,):
             raise InputError(f"y has shape {given.shape}, but X has {n_local} rows; one label for each row is wanted")
+        own = None if weights is None else _weights(weights, n_local)
         if p is not None and width != p:
             raise InputError(f"X has {width} columns, but the model has {p}; give the columns of the training data")
     sizes = comm.allgather((n_local, width))
+    given_weights, weighted = zip(*comm.allgather((own is not None, other_weights(own))), strict=True)
+    if len(set(given_weights)) > 1:
+        raise InputError("some ranks have weights and others have none; give weights on every rank or on none", True)
     widths = [columns for _, columns in sizes]
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
@@ -58,7 +71,23 @@ def block(
     features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return DataBlock(features, signs, None, first, n, width, 0, label_map)
+    return DataBlock(features, signs, own, first, n, width, 0, label_map, any(weighted))
+
+
+def _weights(given: ArrayLike, n_local: int) -> Floats:
+    """Return weights as float64. Raises InputError if there is not one for each row, or one is no weight."""
+    weights = np.asarray(given)
+    if weights.shape != (n_local,) or weights.dtype.kind not in "biuf":
+        raise InputError(
+            f"weight has shape {weights.shape} and type {weights.dtype}, but X has {n_local} rows; one number for each "
+            "row is wanted"
+        )
+    found = weights.astype(np.float64)
+    wrong = ~(np.isfinite(found) & (found >= 0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"weight, row {row} (counted from 0): found {found[row]:g}: {NO_WEIGHT}")
+    return found
 
 
 def _signs(
@@ -95,7 +124,7 @@ def _signs(
         return label_map, to_signs(values, label_map, "y")
 
 
-def fingerprint(X: Any, labels: NDArray[np.int8], first_row: int, comm: Communicator) -> str:
+def fingerprint(X: Any, labels: Labels, first_row: int, comm: Communicator, weights: Floats | None = None) -> str:
     """Return a hash of the rows of all ranks that does not depend on which rank holds which rows. **Collective.**
 
     The computation needs some 40 bytes for each stored entry of this rank.
@@ -105,5 +134,9 @@ def fingerprint(X: Any, labels: NDArray[np.int8], first_row: int, comm: Communic
     positive = first_row + np.flatnonzero(labels > 0)
     row_keys = hashing.row_keys(first_row + X.row, 0)
     hashes = (row_keys | np.uint64(1)) * (hashing.row_keys(X.col, 1) ^ values.view(np.uint64))
-    total = np.append(hashes, hashing.row_keys(positive, 2)).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
+    parts = [hashes, hashing.row_keys(positive, 2)]
+    if weights is not None:
+        rows = first_row + np.arange(len(weights))
+        parts.append((hashing.row_keys(rows, 3) | np.uint64(1)) * weights.view(np.uint64))
+    total = np.concatenate(parts).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
     return f"{int(comm.sum(total)[0]):016x}"

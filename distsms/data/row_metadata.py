@@ -1,22 +1,29 @@
-"""Groups and times of rows. They are not features, but say which rows belong together, and in which order.
+"""Groups, times and weights of rows. They are no features: they say which rows belong together, when, and how much.
 
 A group is kept as a 64-bit hash of its text, which is the same from every format: "17" in CSV, 17 or 17.0 in Parquet
 and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since 1970
 (in UTC, unless it names another offset). Neither may be missing, because it would be unknown where such a row belongs.
+
+A weight is a finite number of at least 0. A row of weight 3 counts as three rows, and one of weight 0 is left out.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+
+from distsms.errors import InputError
+from distsms.utils.typing import Floats
 
 Hashes = NDArray[np.uint64]
 Times = NDArray[np.float64]
@@ -26,6 +33,7 @@ RaiseForRow = Callable[[int, str], NoReturn]
 NUMBERS, DATES = "numbers", "dates"
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
+NO_WEIGHT = "expected a weight: a finite number of at least 0, where 0 leaves the row out"
 NO_TIME = "expected a time: a number, or a date such as 2024-05-31 or 2024-05-31T12:30:00Z"
 TOO_LONG = (
     "times are stored as float64, which cannot distinguish whole numbers of this size; subtract the first time from all"
@@ -36,25 +44,32 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RowMetadata(NamedTuple):
-    """Groups and times of some rows; None if the rows have none. `kinds`: which of NUMBERS and DATES the times are."""
+    """What is known of some rows; None for what they do not have. `kinds`: which of NUMBERS and DATES the times are."""
 
     groups: Hashes | None = None  # (n,)
     times: Times | None = None  # (n,) finite
     kinds: frozenset[str] = frozenset()
+    weights: Floats | None = None  # (n,) finite, at least 0
 
     def take(self, rows: NDArray[np.intp] | slice) -> RowMetadata:
-        """Return groups and times of a selection of the rows."""
-        groups = None if self.groups is None else self.groups[rows]
-        times = None if self.times is None else self.times[rows]
-        return RowMetadata(groups, times, self.kinds)
+        """Return what is known of a selection of the rows."""
+
+        def some(array: Any) -> Any:
+            return None if array is None else array[rows]
+
+        return RowMetadata(some(self.groups), some(self.times), self.kinds, some(self.weights))
 
 
 def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:
-    """Return groups and times of the rows of all parts, in order. Either all parts have them or none has."""
-    hashes = [part.groups for part in parts if part.groups is not None]
-    seconds = [part.times for part in parts if part.times is not None]
+    """Return what is known of the rows of all parts, in order. Either all parts have groups, times, ... or none has."""
+
+    def joined(arrays: Iterable[NDArray[Any] | None]) -> Any:
+        there = [array for array in arrays if array is not None]
+        return np.concatenate(there) if there else None
+
     kinds = frozenset[str]().union(*(part.kinds for part in parts))
-    return RowMetadata(np.concatenate(hashes) if hashes else None, np.concatenate(seconds) if seconds else None, kinds)
+    hashes, seconds = joined(part.groups for part in parts), joined(part.times for part in parts)
+    return RowMetadata(hashes, seconds, kinds, joined(part.weights for part in parts))
 
 
 def read(
@@ -62,8 +77,9 @@ def read(
     time: str | None,
     strings: Callable[[str], Sequence[str]],
     fail: Callable[[str, int, str], NoReturn],
+    weight: str | None = None,
 ) -> RowMetadata:
-    """Return what the columns `group` and `time` hold; None stands for no column.
+    """Return what the columns `group`, `time` and `weight` hold; None stands for no column.
 
     Parameters
     ----------
@@ -73,9 +89,9 @@ def read(
         Raises InputError for a column and a row, counted from 0, with what is wrong.
     """
     hashes = None if group is None else groups(strings(group), partial(fail, group))
-    if time is None:
-        return RowMetadata(hashes)
-    return RowMetadata(hashes, *times(strings(time), partial(fail, time)))
+    seconds, kinds = (None, frozenset[str]()) if time is None else times(strings(time), partial(fail, time))
+    amounts = None if weight is None else weights(strings(weight), partial(fail, weight))
+    return RowMetadata(hashes, seconds, kinds, amounts)
 
 
 def groups(strings: Sequence[str], fail: RaiseForRow) -> Hashes:
@@ -107,6 +123,41 @@ def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[s
         found.append(value)
         kinds.add(NUMBERS if is_number else DATES)
     return np.array(found, np.float64), frozenset(kinds)
+
+
+def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
+    """Return the weight that each string stands for, (n,). Fails for a string that is no weight."""
+    try:
+        found = np.array([float(text) for text in strings], np.float64)
+    except ValueError:
+        found = np.array([float(text) if _NUMBER.fullmatch(text) else math.nan for text in strings], np.float64)
+    wrong = ~(np.isfinite(found) & (found >= 0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        fail(row, f"found {strings[row]!r:.40}: {NO_WEIGHT}")
+    return found
+
+
+def read_weight_file(path: str | os.PathLike[str], first: int, count: int, whole: int) -> Floats:
+    """Return the weights of `count` rows from row `first` on, out of a file with one number on each line. Local.
+
+    Raises InputError, with file and line, if a line holds no weight, or if there are not as many lines as the `whole`
+    data have rows. Reads the whole file; memory: about 100 bytes for each of these rows.
+    """
+
+    def fail(row: int, problem: str) -> NoReturn:
+        raise InputError(f"{path}:{first + row + 1}: {problem}")
+
+    try:
+        with open(path, encoding="ascii", errors="replace") as lines:
+            before = sum(1 for _ in itertools.islice(lines, first))
+            own = [line.strip() for line in itertools.islice(lines, count)]
+            there = before + len(own) + sum(1 for _ in lines)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if there != whole:
+        raise InputError(f"{path}: has {there} lines, but the data have {whole} rows; give one weight for each row")
+    return weights(own, fail)
 
 
 def _seconds(text: str) -> float:

@@ -16,7 +16,17 @@ from distsms.inference.model import Model, load
 from distsms.measures import HEAD, Condition, HeadMeasure, Measure
 from distsms.metrics import bootstrap, confidence, head_intervals, operating_points, ranking
 from distsms.metrics.confidence import Interval
+from distsms.metrics.contingency import contingency
 from distsms.metrics.operating_points import OperatingPoint
+from distsms.metrics.row_weights import (
+    describe_weights,
+    differ,
+    effective,
+    effective_sizes,
+    mass_of_classes,
+    masses,
+    require_equal,
+)
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
@@ -41,6 +51,7 @@ class EvaluatedRows:
     path: str
     labels: NDArray[np.int8]  # (n_local,)
     row_numbers: NDArray[np.int64]  # (n_local,), global
+    weights: Floats | None = None  # (n_local,); None on every rank if no rank has others than 0 and 1
 
 
 @dataclass(frozen=True)
@@ -125,52 +136,54 @@ def evaluate(
     rows, scores = _scored(paths, models, on, comm, input_options)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
-    labels = rows.labels
-    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
-    placed = [ranking.placements(of_model, labels, comm) for of_model in scores]
-    shares = [ranking.top_k_shares(of_model, n_pos, comm) for of_model in scores]
-    drawn = [
-        bootstrap.prbep_replicates(of_model, labels, rows.row_numbers, options.replicates, options.seed, comm)
-        for of_model in scores
-    ]
-    of_head = _head_measures([model.info for model in models], options.at, n_pos + n_neg)
+    labels, weights = rows.labels, rows.weights
+    _refuse_counts(options.k, options.at, weights, comm)
+    of_pos, scaled = mass_of_classes(labels, weights, comm)[0], effective(weights, comm)
+    sizes = effective_sizes(labels, weights, comm)
+    placed = [ranking.placements(of_model, labels, comm, weights) for of_model in scores]
+    shares = [ranking.top_k_shares(of_model, of_pos, comm, weights) for of_model in scores]
+    drawing = labels, rows.row_numbers, options.replicates, options.seed, comm
+    drawn = [bootstrap.prbep_replicates(of_model, *drawing, weights) for of_model in scores]
+    n = int(masses([labels != 0], None, comm)[0])
+    of_head = _head_measures([model.info for model in models], options.at, n)
     heads, head_draws = [], []
     judged = []
     for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
-        area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm), options.level)
-        prbep = confidence.prbep_interval(confidence.prbep_estimate(share, labels, comm), draws, options.level)
-        tied = tied_scores(own, labels, None, comm)
+        area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm, weights), options.level)
+        of_share = confidence.prbep_estimate(share, labels, comm, weights)
+        prbep = confidence.prbep_interval(of_share, draws, options.level)
+        tied = tied_scores(own, labels, scaled, comm)
         heads.append(operating_points.head_values(of_head, tied, comm))
-        repeated = options.replicates, options.seed, comm
-        head_draws.append(head_intervals.head_replicates(of_head, tied, own, labels, rows.row_numbers, *repeated))
+        head_draws.append(head_intervals.head_replicates(of_head, tied, own, *drawing, scaled))
         known = Known(tied, area.value, heads[-1])
         found = compute_measures(
-            model, own, labels, comm, options.threshold, options.k, options.at, known, options.level
+            model, own, labels, comm, options.threshold, options.k, options.at, known, options.level, weights
         )
-        more = extra_measures(model.info, options.k)
+        more = [name for name in extra_measures(model.info, options.k) if name in found]
         intervals = {"rocarea": area, "prbep": prbep}
         intervals |= {
             each.name: head_intervals.head_interval(
                 each,
-                head_intervals.head_estimate(each, heads[-1][each.name], n_pos, n_neg),
+                head_intervals.head_estimate(each, heads[-1][each.name], *sizes),
                 head_draws[-1][each.name],
                 options.level,
             )
             for each in of_head
         }
-        if (k := options.k or Measure.parse(model.info.get("measure", "rocarea")).k) and k <= found["n"]:
+        k = options.k or Measure.parse(model.info.get("measure", "rocarea")).k
+        if k and f"precision@{k}" in found and k <= found["n"]:
             intervals |= _intervals_at(k, own, rows, options, comm)
         judged.append(ModelEvaluation(path, model, own, found, more, intervals))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
         area = confidence.rocarea_difference_interval(
-            confidence.rocarea_estimate(placed[a] - placed[b], labels, comm), options.level
+            confidence.rocarea_estimate(placed[a] - placed[b], labels, comm, weights), options.level
         )
-        less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm)
+        less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         differences = {"rocarea": area, "prbep": prbep}
         for each in of_head:
-            less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], n_pos, n_neg)
+            less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], *sizes)
             replicates = head_draws[a][each.name] - head_draws[b][each.name]
             differences[each.name] = confidence.prbep_difference_interval(less, replicates, options.level)
         pairs.append(ModelComparison(paths[a], paths[b], differences))
@@ -205,14 +218,14 @@ def _scored(
         names, alike = zip(*consecutive, strict=True)
         found = scoring.score(alike, on, comm, input_options)
         judged = [found.counted_scores(k) for k in range(len(alike))]
-        labels = judged[0][1]
+        _, labels, weights = judged[0]
         with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
                 raise InputError(
                     f"{on}: {names[0]} and {paths[0]} do not agree on which label is positive; evaluate them one by one"
                 )
-        rows = rows or EvaluatedRows(on, labels, found.first_row + np.flatnonzero(found.counted))
-        scores += [of_model for of_model, _ in judged]
+        rows = rows or EvaluatedRows(on, labels, found.first_row + np.flatnonzero(found.counted), weights)
+        scores += [of_model for of_model, _, _ in judged]
     assert rows is not None
     return rows, scores
 
@@ -247,6 +260,7 @@ def compute_measures(
     at: Sequence[Condition] = (),
     known: Known | None = None,
     level: float = confidence.LEVEL,
+    weights: Floats | None = None,
 ) -> dict[str, Any]:
     """Return the measures and counts of a model, by the names of `distsms evaluate --json`. **Collective.**
 
@@ -266,34 +280,59 @@ def compute_measures(
         What has been computed of these scores already.
     level : float, optional
         The level of the intervals of the rates at these thresholds.
+    weights : (n_local,) array, optional
+        The weights of these rows. Then tp, fp, fn and tn are sums of weights; measures at a k that only the model names
+        are left out if the weights differ, since they count rows.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if k or a condition counts rows, and the weights differ.
     """
+    _refuse_counts(k, at, weights, comm)
     threshold = model.threshold if threshold is None else threshold
-    table = ranking.contingency(scores, labels, threshold, comm)
-    n_pos, n_neg = table.tp + table.fn, table.fp + table.tn
-    tied = tied_scores(scores, labels, None, comm) if known is None else known.tied
+    table = contingency(scores, labels, threshold, comm, weights)
+    n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
+    extra = extra_measures(model.info, k)
+    if k is None and differ(weights, comm):
+        extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
+    tied = tied_scores(scores, labels, effective(weights, comm), comm) if known is None else known.tied
     own = _head_measures([model.info], at, n_pos + n_neg)
-    points = {str(each): operating_points.operating_point(each, tied, comm) for each in at}
+    points = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in at}
     return {
         "n": n_pos + n_neg,
         "n_pos": n_pos,
         "n_neg": n_neg,
-        "rocarea": ranking.rocarea(scores, labels, comm) if known is None else known.rocarea,
-        "prbep": ranking.top_k(scores, labels, n_pos, comm).recall,
+        **({} if weights is None else {"weights": describe_weights(labels, weights, comm)}),
+        "rocarea": ranking.rocarea(scores, labels, comm, weights) if known is None else known.rocarea,
+        "prbep": ranking.prbep(scores, labels, comm, weights),
         "average_precision": ranking.mean_precision(tied, comm),
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
-        **{
-            name: ranking.measure_value(name, scores, labels, threshold, comm) for name in extra_measures(model.info, k)
-        },
+        **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
         **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
-        **({"at": {name: _point_as_dict(point, level) for name, point in points.items()}} if at else {}),
+        **(
+            {"at": {name: _at(score, level, scores, labels, comm, weights) for name, score in points.items()}}
+            if at
+            else {}
+        ),
     }
 
 
-def _point_as_dict(point: OperatingPoint, level: float) -> dict[str, Any]:
-    """Return a threshold, its contingency table, and the rates at it with their intervals."""
-    rates = head_intervals.point_intervals(point, level)
+def _refuse_counts(k: int | None, at: Sequence[Condition], weights: Floats | None, comm: Communicator) -> None:
+    """Raise InputError if something is asked for that counts rows, and the rows have different weights. Collective."""
+    counts = [f"precision@{k}"] if k else []
+    for name in counts + [str(each) for each in at if each.quantity == "top" and not each.share]:
+        require_equal(weights, name, comm)
+
+
+def _at(
+    threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
+) -> dict[str, Any]:
+    """Return a threshold, its contingency table, and the rates at it with their intervals. Collective."""
+    point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
+    rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
     return {
         "threshold": point.threshold,
         **vars(point.table),

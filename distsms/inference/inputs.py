@@ -37,6 +37,8 @@ class InputOptions:
         Whether svmlight text counts columns from 0. With None it counts as the training data of the model did.
     label, id : str or None
         The names of these columns in tables, if they differ from those in the training data.
+    weight : str or None
+        The column of weights in tables and array files, if the rows have weights.
     quiet : bool
         Whether to print no warnings about what readers left out.
     """
@@ -47,6 +49,7 @@ class InputOptions:
     label: str | None = None
     id: str | None = None
     quiet: bool = False
+    weight: str | None = None
 
 
 AS_TRAINED = InputOptions()
@@ -97,6 +100,7 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
         zero_based=info["zero_based"] if options.zero_based is None else options.zero_based,
         label=options.label,
         id=options.id,
+        weight=options.weight,
         table=model.table,
         label_map=info["label_map"],
         labelled=options.labelled,
@@ -132,10 +136,10 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
 def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
     dataset.check_readable(manifest)
-    if options.label or options.id:
+    if options.label or options.id or options.weight:
         raise InputError(
-            f"{manifest.directory}: is a data set, whose labels and ids were chosen when it was made; leave out "
-            "--label and --id"
+            f"{manifest.directory}: is a data set, whose labels, ids and weights were chosen when it was made; leave "
+            "out --label, --id and --weight"
         )
     if options.labelled:
         _check_labels(manifest.label_map, model, manifest.directory)

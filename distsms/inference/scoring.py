@@ -20,7 +20,7 @@ from distsms.inference.inputs import AS_TRAINED, InputOptions
 from distsms.inference.model import Model
 from distsms.matrix.local import Features, SparseRows
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Labels
 
 PART_BYTES = 2**25
 """Bytes of text, or of rows in memory, that a rank scores at a time.
@@ -36,18 +36,26 @@ class ScoredRows(NamedTuple):
 
     scores: list[Floats]  # of each model, (n_local,): <w, x> + bias
     labels: NDArray[np.int8]  # (n_local,)
-    counted: NDArray[np.bool_]  # (n_local,): which rows count, that is all rows whose weight is not 0
+    weights: Floats | None = None  # (n_local,); None on every rank or, once `checked`, on none
     ids: list[str] | None = None  # (n_local,)
     first_row: int = 0  # global number of the first row
+    weighted: bool = False  # whether a weight of any rank is neither 0 nor 1, once `checked`
 
-    def counted_scores(self, k: int = 0) -> tuple[Floats, NDArray[np.int8]]:
-        """Return the scores of the k-th model and the labels of the rows that count.
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which rows count, (n_local,): all but those of weight 0."""
+        return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
 
-        Arrays are copied only if some rows do not count.
+    def counted_scores(self, k: int = 0) -> tuple[Floats, Labels, Floats | None]:
+        """Return the scores of the k-th model, and the labels and weights of the rows that count.
+
+        The weights are None on every rank if no rank has others than 0 and 1. Arrays are copied only if rows have
+        weights.
         """
-        if self.counted.all():
-            return self.scores[k], self.labels
-        return self.scores[k][self.counted], self.labels[self.counted]
+        if self.weights is None:
+            return self.scores[k], self.labels, None
+        counted = self.counted
+        return self.scores[k][counted], self.labels[counted], self.weights[counted] if self.weighted else None
 
 
 def score(
@@ -114,15 +122,18 @@ def score_in_parts(
 
 
 def checked(found: ScoredRows, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> ScoredRows:
-    """Return the scores with the global number of their first row. Raises InputError for scores that are not finite.
+    """Return the scores with the global number of their first row, and whether rows have weights other than 0 and 1.
 
-    **Collective.** `row` is the global number of the first row of rank 0.
+    **Collective.** `row` is the global number of the first row of rank 0. Raises InputError for scores that are not
+    finite.
     """
     first = row + sum(comm.allgather(len(found.labels))[: comm.rank])
     with comm.fail_together():
         for scores in found.scores:
             _require_finite(scores, first, path)
-    return found._replace(first_row=first)
+    there, other = zip(*comm.allgather((found.weights is not None, dataset.other_weights(found.weights))), strict=True)
+    weights = np.ones(len(found.labels)) if any(there) and found.weights is None else found.weights
+    return found._replace(first_row=first, weights=weights, weighted=any(other))
 
 
 def score_rows(models: Sequence[Model], rows: Features) -> list[Floats]:
@@ -164,7 +175,7 @@ class _Pass(NamedTuple):
             with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
-            scored = ScoredRows(score_rows(self.models, block.features), block.labels, block.counted, ids)
+            scored = ScoredRows(score_rows(self.models, block.features), block.labels, block.weights, ids)
             del block  # before the next one is loaded
             yield scored, len(numbers)
 
@@ -182,7 +193,7 @@ class _Pass(NamedTuple):
                     X = SparseRows.of(inputs.to_matrix(rows, self.models[0], self.path, self.options))
                     X.normalize(self.models[0].normalization.by_row)
                     signs = rows.labels.astype(np.int8)
-                    found.append(ScoredRows(score_rows(self.models, X), signs, np.ones(len(signs), bool)))
+                    found.append(ScoredRows(score_rows(self.models, X), signs, rows.metadata.weights))
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
             ids = names if self.in_turns and reader.has_ids else None
@@ -204,10 +215,11 @@ def _joined(parts: list[ScoredRows], models: int) -> ScoredRows:
     """Return consecutive parts as one, without names."""
     if len(parts) == 1:
         return parts[0]
+    weights = [part.weights for part in parts if part.weights is not None]
     return ScoredRows(
         [np.concatenate([np.empty(0), *(part.scores[k] for part in parts)]) for k in range(models)],
         np.concatenate([np.empty(0, np.int8), *(part.labels for part in parts)]),
-        np.concatenate([np.empty(0, bool), *(part.counted for part in parts)]),
+        np.concatenate(weights) if weights else None,
     )
 
 

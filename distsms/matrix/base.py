@@ -78,5 +78,9 @@ class Features(Protocol):
         eps/2 times this number bounds the rounding error of the margins X w (eps: the machine epsilon of float64).
         """
 
-    def columns(self) -> ColumnStatistics:
-        """Describe each column of this rank's rows. One pass over the data; the arrays are new."""
+    def columns(self, weights: Floats | None = None) -> ColumnStatistics:
+        """Describe each column of this rank's rows. One pass over the data, with weights two; the arrays are new.
+
+        weights : (n_local,) float64, optional
+            At least 0. Each row's squares are multiplied by its weight; largest and counts are those of all rows.
+        """

@@ -224,16 +224,28 @@ class LocalRows(ABC):
 
         return float(max(self._on_threads(run)))
 
-    def columns(self) -> ColumnStatistics:
-        """Describe each column; see `Features.columns`. One pass on one thread."""
-        found = ColumnStatistics(*(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields))
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._describe(part, entries, found)
+    def columns(self, weights: Floats | None = None) -> ColumnStatistics:
+        """Describe each column; see `Features.columns`. One pass on one thread, and another one with weights."""
+        squares, factors = None, self.row_factors
+        if weights is not None:  # the squares of a row times sqrt(a) are a times its squares
+            self.row_factors = np.sqrt(weights) * (factors if len(factors) else 1.0)
+            squares = self._described().squares
+            self.row_factors = factors
+        found = self._described()
+        if squares is not None:
+            found = found._replace(squares=squares)
         if len(self.column_factors):
             with np.errstate(over="ignore"):
                 for array in (found.largest, found.squares, found.squares):
                     array *= self.column_factors
+        return found
+
+    def _described(self) -> ColumnStatistics:
+        """Describe the columns before they are multiplied by their factors."""
+        found = ColumnStatistics(*(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields))
+        for thread in range(len(self.runs)):
+            for part, entries in self._passing(thread):
+                self._describe(part, entries, found)
         return found
 
     @abstractmethod

@@ -6,7 +6,8 @@
 
 `standard` does not centre the columns. Centring would make sparse rows dense, and it would only add the same number to
 the scores of all rows, which changes neither ROCArea nor PRBEP. Columns that are constant up to rounding (for maxabs:
-columns without a nonzero entry) and empty rows stay as they are.
+columns without a nonzero entry) and empty rows stay as they are. A row of weight 3 counts as three rows, and a row of
+weight 0 is left out.
 
 The rows are stored without normalization, in data sets and in memory. Training multiplies w by the factors of the
 columns, or the scores by those of the rows (`blocks.LocalRows.normalize`). The w of a saved model includes the factors
@@ -80,24 +81,34 @@ def _numbers(normalization: Normalization) -> list[float] | None:
     return None if normalization.scale is None else normalization.scale.tolist()
 
 
+Entries = tuple[NDArray[Any], NDArray[Any]] | tuple[NDArray[Any], NDArray[Any], Floats | None]
+"""Columns and values of the entries of some rows, (entries,) each, and the weight of each entry's row if it has one."""
+
+
 class Extent:
-    """The smallest and the largest entry of each column, and the number of entries, updated as rows are read."""
+    """The smallest and the largest entry of each column, the number of entries, and the sum of their weights.
+
+    It is updated as rows are read. Without weights the sum stays 0.
+    """
 
     def __init__(self) -> None:
-        self.low, self.high, self.count = np.empty(0), np.empty(0), np.empty(0, np.int64)
+        self.low, self.high, self.count, self.mass = np.empty(0), np.empty(0), np.empty(0, np.int64), np.empty(0)
 
-    def add(self, indices: NDArray[Any], values: NDArray[Any]) -> None:
-        """Include the entries of some rows: their columns and values, (entries,) each."""
+    def add(self, indices: NDArray[Any], values: NDArray[Any], weights: Floats | None = None) -> None:
+        """Include the entries of some rows, see `Entries`. Entries of weight 0 are left out."""
+        indices, values, weights = _present(indices, values, weights)
         self._widen(int(indices.max(initial=-1)) + 1)
         np.minimum.at(self.low, indices, values)
         np.maximum.at(self.high, indices, values)
         self.count += np.bincount(indices, minlength=len(self.count))
+        if weights is not None:
+            self.mass += np.bincount(indices, weights, len(self.mass))
 
     def _widen(self, p: int) -> None:
         missing = max(p - len(self.low), 0)
         self.low = np.pad(self.low, (0, missing), constant_values=np.inf)
         self.high = np.pad(self.high, (0, missing), constant_values=-np.inf)
-        self.count = np.pad(self.count, (0, missing))
+        self.count, self.mass = np.pad(self.count, (0, missing)), np.pad(self.mass, (0, missing))
 
     def merge(self, p: int, n: int, comm: Communicator) -> NDArray[np.bool_]:
         """Combine the extents of all ranks; return which columns have no other entries than 1. **Collective.**
@@ -105,11 +116,12 @@ class Extent:
         Parameters
         ----------
         p, n : int
-            The numbers of columns and of rows over all ranks. A column with fewer than n entries also contains zeros.
+            The numbers of columns and of rows over all ranks, without rows of weight 0. A column with fewer than n
+            entries also contains zeros.
         """
         self._widen(p)
         self.low, self.high = -comm.maximum(-self.low), comm.maximum(self.high)
-        self.count = comm.sum(self.count)
+        self.count, self.mass = comm.sum(self.count), comm.sum(self.mass)
         flags = (self.low == 1) & (self.high == 1)
         sparse = self.count < n
         self.low[sparse] = np.minimum(self.low[sparse], 0)
@@ -119,30 +131,33 @@ class Extent:
 
 def fit(
     kind: str,
-    entries: Callable[[], Iterable[tuple[Any, Any]]],
+    entries: Callable[[], Iterable[Entries]],
     shape: tuple[int, int],
     comm: Communicator,
     measured: NDArray[np.bool_] | None = None,
+    weight: float | None = None,
 ) -> Normalization:
     """Compute the normalization of all ranks' rows. **Collective.**
 
-    The result does not depend on how the rows are distributed over the ranks.
+    The result does not depend on how the rows are distributed over the ranks; with weights, up to rounding.
 
     Parameters
     ----------
     kind : str
         One of `KINDS`.
     entries : callable
-        Returns an iterable over (columns, values) of this rank's rows, one part at a time, with each column at most
-        once in a row. It is called twice for `standard`, once for `maxabs`.
+        Returns an iterable over the entries of this rank's rows, one part at a time, with each column at most once in
+        a row. It is called twice for `standard`, once for `maxabs`.
     shape : (int, int)
-        The numbers of rows and of columns over all ranks.
+        The numbers of rows and of columns over all ranks. Rows of weight 0 do not count.
     comm : Communicator
         The ranks.
     measured : (m,) bool with m <= p, optional
         Which columns hold numbers that were measured. The other columns keep the factor 1, and so do columns that hold
         no other numbers than 0 and 1: the size of such a column says how frequent something is, and dividing by it
         would make what is rare large. With None, all columns are normalized.
+    weight : float, optional
+        The sum of the weights of all rows; None if they have no weights.
 
     Raises
     ------
@@ -154,12 +169,12 @@ def fit(
     (n, p), extent, neighbours = shape, Extent(), len(comm.node_ranks())
     with comm.fail_together():
         _require_memory(kind, p, neighbours)
-        for indices, values in entries():
-            extent.add(indices, values)
+        for part in entries():
+            extent.add(*part)
     flags = extent.merge(p, n, comm)
     sizes = np.maximum(-extent.low, extent.high)
     if kind == "standard":
-        deviations = _deviations(extent, entries(), n, comm)
+        deviations = _deviations(extent, entries(), n, weight, comm)
         sizes = np.where(deviations > CONSTANT * sizes, deviations, 0.0)
     if measured is not None:
         sizes[flags | ~np.pad(measured, (0, p - len(measured)))] = 1.0
@@ -188,7 +203,16 @@ def inverse(sizes: Floats) -> Floats:
     return np.where((sizes > 0) & np.isfinite(scale), scale, 1.0)
 
 
-def _deviations(extent: Extent, entries: Iterable[tuple[Any, Any]], n: int, comm: Communicator) -> Floats:
+def _present(
+    indices: NDArray[Any], values: NDArray[Any], weights: Floats | None = None
+) -> tuple[NDArray[Any], NDArray[Any], Floats | None]:
+    """Return the entries whose weight is not 0."""
+    if weights is None or (there := weights > 0).all():
+        return indices, values, weights
+    return indices[there], values[there], weights[there]
+
+
+def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: float | None, comm: Communicator) -> Floats:
     """Compute the columns' standard deviations. Collective.
 
     They come from sums of t = (x - middle of the column's range) / half its range, in [-1, 1].
@@ -196,16 +220,26 @@ def _deviations(extent: Extent, entries: Iterable[tuple[Any, Any]], n: int, comm
     p = len(extent.low)
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
     size = np.where(half > 0, half, 1.0)
-    sums = np.zeros((4, p), np.int64)
-    for indices, values in entries:
+    sums = np.zeros((4, p), np.int64 if weight is None else np.float64)
+    for part in entries:
+        indices, values, weights = _present(*part)
         t = (values - middle[indices]) / size[indices]
         for k, term in ((0, t), (2, t * t)):
-            for part, whole in enumerate(_whole(term)):
-                sums[k + part] += np.bincount(indices, whole, p).astype(np.int64)
-    first, second = (comm.sum(sums)[[0, 2]] + sums[[1, 3]] / 2.0**_BITS) / 2.0**_BITS
-    zeros, t = n - extent.count, -middle / size
-    mean, square = (first + zeros * t) / n, (second + zeros * t * t) / n
+            if weights is not None:
+                sums[k] += np.bincount(indices, weights * term, p)
+                continue
+            for place, whole in enumerate(_whole(term)):
+                sums[k + place] += np.bincount(indices, whole, p).astype(np.int64)
+    first, second = comm.sum(sums)[[0, 2]] if weight is not None else _numbers_of(comm.sum(sums))
+    total, mass = (n, extent.count) if weight is None else (weight, extent.mass)
+    zeros, t = np.where(extent.count < n, total - mass, 0.0), -middle / size
+    mean, square = (first + zeros * t) / total, (second + zeros * t * t) / total
     return half * np.sqrt(np.maximum(square - mean**2, 0))
+
+
+def _numbers_of(sums: NDArray[np.int64]) -> Floats:
+    """Return the numbers whose two whole numbers (`_whole`) are in the rows 0 and 1, and 2 and 3."""
+    return (sums[[0, 2]] + sums[[1, 3]] / 2.0**_BITS) / 2.0**_BITS
 
 
 def _whole(t: Floats) -> tuple[Floats, Floats]:

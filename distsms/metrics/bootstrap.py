@@ -6,7 +6,8 @@ In replicate b, row i counts K_bi times, where all K_bi are independent Poisson 
 n rows out of n with replacement, except that the total varies. K_bi depends only on the seed, b and the row's global
 number. For each row the random generator SplitMix64 (Steele, Lea & Flood 2014) starts at a hash of seed and row; its
 b-th number is converted to a Poisson number by the inverse of the distribution function. So no rank needs to know the
-draws of others, and the replicates of two models on the same rows use the same draws: they are paired.
+draws of others, and the replicates of two models on the same rows use the same draws: they are paired. If rows have
+weights, row i counts K_bi times its weight: the rows are drawn, whatever they weigh.
 
 Places are counted from the highest score. PRBEP of a replicate depends on the row at place n+ of the replicate, where
 n+ is the number of its positives. In the data, this row is within about sqrt(n+) places of place n+. Precision at K
@@ -24,11 +25,12 @@ tables take the memory of `BLOCK` numbers, or of one replicate if that is more.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.metrics.row_weights import masses, select_by_weight
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 from distsms.utils.hashing import GOLDEN, _mix, row_keys
@@ -48,10 +50,17 @@ def _poisson() -> NDArray[np.uint64]:
 
 
 UP_TO = _poisson()
+TINY = float(np.finfo(float).tiny)
 
 
 def prbep_replicates(
-    scores: Floats, labels: NDArray[np.int8], rows: NDArray[np.int64], replicates: int, seed: int, comm: Communicator
+    scores: Floats,
+    labels: NDArray[np.int8],
+    rows: NDArray[np.int64],
+    replicates: int,
+    seed: int,
+    comm: Communicator,
+    weights: Floats | None = None,
 ) -> Floats:
     """Compute replicates of PRBEP, the same on every rank. **Collective.**
 
@@ -65,13 +74,15 @@ def prbep_replicates(
         How many replicates to draw, and the seed.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
 
     Returns
     -------
     (replicates,) float64
         NaN where no positive row was drawn.
     """
-    tp, n_pos = _replicates(scores, labels, rows, None, replicates, seed, comm)
+    tp, n_pos = _replicates(scores, labels, rows, None, replicates, seed, comm, weights)
     with np.errstate(invalid="ignore"):
         return tp / n_pos
 
@@ -103,29 +114,48 @@ def _replicates(
     replicates: int,
     seed: int,
     comm: Communicator,
+    weights: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """Return each replicate's true positives among its k highest scores, and its positive rows. Collective.
 
-    Without k, it is the number of positive rows of the replicate.
+    Without k, it is the number of positive rows of the replicate. With weights, both are sums of weights.
     """
-    n, n_pos = map(int, comm.sum(np.array([len(scores), np.count_nonzero(labels > 0)])))
+    n, n_pos = masses((labels == labels, labels > 0), weights, comm).tolist()
     found, positives = np.full(replicates, np.nan), np.zeros(replicates)
     place = n_pos if k is None else k
-    if not 1 <= place <= n:
+    if not 0 < place <= n:
         return found, positives
-    comm.root_first(lambda: _tabulate(np.zeros(0, np.uint64), np.zeros(0, np.int64), *_EMPTY))
-    wanted, margin = np.arange(replicates), MARGIN + int(SPREAD * math.sqrt(place))
+    kind, none = (np.int64, None) if weights is None else (np.float64, np.zeros(0))
+    comm.root_first(
+        lambda: _tabulate(np.zeros(0, np.uint64), np.zeros(0, np.int64), _NONE, np.zeros((0, 1), kind), none)
+    )
+    wanted = np.arange(replicates)
+    margin: float = MARGIN + int(SPREAD * math.sqrt(place))
+    if weights is not None:
+        margin = _margin(scores, labels, weights, place, comm)
     while len(wanted):
-        places = max(place - margin, 1), min(place + margin, n)
-        window = _window(scores, labels, rows, seed, places, comm)
+        places = max(place - margin, 1 if weights is None else TINY), min(place + margin, n)
+        window = _window(scores, labels, rows, seed, places, comm, weights)
         step = max(1, BLOCK // window.columns)
         for block in (wanted[start : start + step] for start in range(0, len(wanted), step)):
-            table = np.zeros((len(block), window.columns), np.int64)
-            _tabulate(window.keys, window.column, block, table)
+            table = np.zeros((len(block), window.columns), kind)
+            _tabulate(window.keys, window.column, block, table, window.weights)
             found[block], positives[block] = _of_tables(comm.sum(table), k, places[1] == n)
         wanted = wanted[np.isinf(found[wanted])]
         margin = 4 * margin + 1
     return found, positives
+
+
+def _margin(scores: Floats, labels: NDArray[np.int8], weights: Floats, place: float, comm: Communicator) -> float:
+    """Return how far a window around a place extends to both sides, if rows have weights. Collective.
+
+    Without weights this would be about MARGIN + SPREAD sqrt(n+) places: the sum of the weights above a score, minus
+    that of the positives, has a variance of at most the sum of their squares.
+    """
+    above = scores >= select_by_weight(scores, weights, place, comm)
+    squares = masses((above, labels > 0), weights * weights, comm).sum()
+    largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+    return MARGIN * largest + SPREAD / math.sqrt(2) * math.sqrt(squares)
 
 
 class _Window(NamedTuple):
@@ -139,6 +169,7 @@ class _Window(NamedTuple):
     keys: NDArray[np.uint64]
     column: NDArray[np.int64]
     columns: int
+    weights: Floats | None  # of these rows
 
 
 def _window(
@@ -146,11 +177,18 @@ def _window(
     labels: NDArray[np.int8],
     rows: NDArray[np.int64],
     seed: int,
-    places: tuple[int, int],
+    places: tuple[float, float],
     comm: Communicator,
+    weights: Floats | None = None,
 ) -> _Window:
-    """Return the window between two places, counted from 1 for the highest score. Collective."""
-    high, low = (select(scores, k, comm) for k in places)
+    """Return the window between two places, counted from 1 for the highest score. Collective.
+
+    With weights, a place says how much the rows weigh that have at least its score.
+    """
+    if weights is None:
+        high, low = (select(scores, int(k), comm) for k in places)
+    else:
+        high, low = (select_by_weight(scores, weights, mass, comm) for mass in places)
     own = np.unique(scores[(scores >= low) & (scores <= high)])
     values = np.unique(comm.allgather_rows(own, comm.allgather(len(own))))
     positive = labels > 0
@@ -160,10 +198,11 @@ def _window(
     below = scores < low
     column[below] = last = 2 * len(values) + 2
     drawn = positive | ~below
-    return _Window(row_keys(rows[drawn], seed), column[drawn], last + 1)
+    own = None if weights is None else weights[drawn]
+    return _Window(row_keys(rows[drawn], seed), column[drawn], last + 1, own)
 
 
-def _of_tables(table: NDArray[np.int64], k: int | None, whole: bool) -> tuple[Floats, Floats]:
+def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats, Floats]:
     """Return the true positives at the place of each replicate, and its positive rows, from the tables (B, columns).
 
     The true positives are infinite if the place is outside the window, and NaN if there is no positive row. `whole`
@@ -173,20 +212,22 @@ def _of_tables(table: NDArray[np.int64], k: int | None, whole: bool) -> tuple[Fl
     n_pos = table[:, 1::2].sum(axis=1) + table[:, -1]
     all_rows, positive = table[:, 0:-1:2] + table[:, 1::2], table[:, 1::2]
     up_to = np.cumsum(all_rows, axis=1)
-    place = n_pos if k is None else np.minimum(k, up_to[:, -1]) if whole else np.full(len(table), k)
+    place = n_pos if k is None else np.full(len(table), k)
+    if whole:
+        place = np.minimum(place, up_to[:, -1])
     at = np.argmax(up_to >= place[:, None], axis=1)
     each = np.arange(len(table))
     tied, tied_pos = all_rows[each, at], positive[each, at]
     wanted = place - (up_to[each, at] - tied)
-    tp = np.cumsum(positive, axis=1)[each, at] - tied_pos + tied_pos * (wanted / np.maximum(tied, 1))
+    tp = np.cumsum(positive, axis=1)[each, at] - tied_pos + tied_pos * (wanted / np.where(tied > 0, tied, 1))
     outside = (up_to[:, -1] < place) | ((at == 0) & (tied > place))
     nothing = (n_pos == 0) if k is None else np.zeros(len(table), bool)
     return np.where(nothing, np.nan, np.where(outside, np.inf, tp)), n_pos.astype(float)
 
 
 @njit()
-def _tabulate(keys, column, replicates, table):  # type: ignore[no-untyped-def]
-    """Add to table[j, column[i]] how often row i is drawn in the replicate replicates[j]."""
+def _tabulate(keys, column, replicates, table, weights=None):  # type: ignore[no-untyped-def]
+    """Add to table[j, column[i]] how often row i is drawn in the replicate replicates[j], times its weight if any."""
     for j in range(len(replicates)):
         step = np.uint64(replicates[j] + 1) * GOLDEN
         for i in range(len(keys)):
@@ -195,7 +236,10 @@ def _tabulate(keys, column, replicates, table):  # type: ignore[no-untyped-def]
             k = int(drawn > UP_TO[0]) + int(drawn > UP_TO[1]) + int(drawn > UP_TO[2]) + int(drawn > UP_TO[3])
             while drawn > UP_TO[k]:
                 k += 1
-            table[j, column[i]] += k
+            if weights is None:
+                table[j, column[i]] += k
+            else:
+                table[j, column[i]] += k * weights[i]
 
 
-_EMPTY = (np.zeros(0, np.int64), np.zeros((0, 1), np.int64))
+_NONE = np.zeros(0, np.int64)

@@ -32,6 +32,12 @@ variance is enlarged as by Nadeau & Bengio (2003): 1/k is replaced by 1/k + n_te
 is 1 / (k - 1). They estimate the variance of a fold from the spread of k values. Here it is estimated from the rows, of
 which there are many more.
 
+If rows have weights, the rows are still what is drawn: the means are weighted means of the same values, and the
+variance of a mean is that of its influence function, sum a_i^2 (value_i - mean)^2 / (sum a_i)^2. A mean is then worth
+as much as one over (sum a_i)^2 / sum a_i^2 rows, the effective number of rows, which takes the place of the number of
+rows. So an interval does not become narrower if all weights are multiplied by a number, and it becomes wider if a few
+rows have most of the weight.
+
 A p-value is two-sided, for the hypothesis "both are equally good". The program
 `scripts/experiments/coverage.py` simulates how reliable all of this is.
 """
@@ -48,8 +54,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from distsms.metrics.ranking import exact_sum, placements, top_k_shares
+from distsms.metrics.row_weights import effective_sizes, mass_of_classes, weighted_mean
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Labels
 
 LEVEL = 0.95
 """The level of intervals over folds; intervals for a model may have any level."""
@@ -105,16 +112,16 @@ class MeanEstimate(NamedTuple):
     squares : tuple of float
         The sum of squared deviations from the mean for the positive rows, and that for the negative rows. PRBEP has
         only the first.
-    counts : (int, int)
+    counts : (float, float)
         The number of positive and of negative rows; for precision@k, of the k rows with the highest scores and of all
-        others.
+        others. With weights, the effective numbers of rows.
     folds : int
         The number of folds; 0 if the estimate is about one model.
     """
 
     value: float
     squares: tuple[float, ...]
-    counts: tuple[int, int]
+    counts: tuple[float, float]
     folds: int = 0
 
     @property
@@ -136,7 +143,9 @@ class MeanEstimate(NamedTuple):
         return METHOD if self.folds else MODEL
 
 
-def rocarea_estimate(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
+def rocarea_estimate(
+    twice: NDArray[Any], labels: Labels, comm: Communicator, weights: Floats | None = None
+) -> MeanEstimate:
     """Estimate ROCArea and its spread from placements, by DeLong's method. **Collective**, a few numbers.
 
     Parameters
@@ -148,13 +157,22 @@ def rocarea_estimate(twice: NDArray[np.int64], labels: NDArray[np.int8], comm: C
         This rank's labels, +1 or -1.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0, with which the placements were computed.
 
     Returns
     -------
     MeanEstimate
-        NaN if a class has no rows. All sums are of whole numbers and therefore exact, so the result has the same bits
-        on any number of ranks.
+        NaN if a class has no rows. Without weights all sums are of whole numbers and therefore exact, so the result has
+        the same bits on any number of ranks.
     """
+    if weights is not None:
+        of_pos, of_neg = mass_of_classes(labels, weights, comm)
+        value = twice / np.where(labels > 0, 2 * (of_neg or 1.0), 2 * (of_pos or 1.0))
+        (area, of_positive, size), (_, of_negative, others) = (
+            weighted_mean(value, rows, weights, comm) for rows in (labels > 0, labels < 0)
+        )
+        return MeanEstimate(area, (of_positive, of_negative), (size, others))
     positive = labels > 0
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
     if not (n_pos and n_neg):
@@ -174,7 +192,7 @@ def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
     return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
 
 
-def prbep_estimate(share: Floats, labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
+def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> MeanEstimate:
     """Estimate PRBEP and its spread from the rows' shares among the n+ highest scores. **Collective**, a few numbers.
 
     Parameters
@@ -186,12 +204,17 @@ def prbep_estimate(share: Floats, labels: NDArray[np.int8], comm: Communicator) 
         This rank's labels, +1 or -1.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
 
     Returns
     -------
     MeanEstimate
         NaN without positive rows.
     """
+    if weights is not None:
+        value, squares, _ = weighted_mean(share, labels > 0, weights, comm)
+        return MeanEstimate(value, (squares,), effective_sizes(labels, weights, comm))
     own = share[labels > 0]
     n_pos, n_neg = map(int, comm.sum(np.array([len(own), len(labels) - len(own)])))
     total, square = comm.sum(np.array([np.sum(own), np.sum(own * own)])).tolist()
@@ -213,12 +236,14 @@ def top_k_estimates(
     return MeanEstimate(precision, (k * precision * (1 - precision),), (k, n_pos + n_neg - k)), recall
 
 
-def measure_estimate(measure: str, scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> MeanEstimate:
-    """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores and labels. **Collective.**"""
+def measure_estimate(
+    measure: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
+) -> MeanEstimate:
+    """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores, labels, weights. **Collective.**"""
     if measure == "rocarea":
-        return rocarea_estimate(placements(scores, labels, comm), labels, comm)
-    n_pos = int(comm.sum(np.array([np.count_nonzero(labels > 0)]))[0])
-    return prbep_estimate(top_k_shares(scores, n_pos, comm), labels, comm)
+        return rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
+    of_pos = mass_of_classes(labels, weights, comm)[0]
+    return prbep_estimate(top_k_shares(scores, of_pos, comm, weights), labels, comm, weights)
 
 
 def pool_folds(found: Sequence[MeanEstimate]) -> MeanEstimate:
@@ -354,12 +379,15 @@ def folds_interval(values: Sequence[float], level: float) -> Interval:
     return Interval(mean, error, mean - half, mean + half, "Student's t over the folds", of=METHOD)
 
 
-def too_few(counts: Sequence[int]) -> str:
-    """Say why these numbers of positive and negative rows are too small for a verdict; "" if they are not. Local."""
+def too_few(counts: Sequence[float]) -> str:
+    """Say why these numbers of positive and negative rows are too small for a verdict; "" if they are not. Local.
+
+    With weights these are effective numbers of rows.
+    """
     if min(counts) >= FEWEST:
         return ""
     which = ("positive", "negative")[counts.index(min(counts))]
-    return f"{min(counts)} {which} rows are too few; a difference needs at least {FEWEST} rows of each class"
+    return f"{min(counts):.4g} {which} rows are too few; a difference needs at least {FEWEST} rows of each class"
 
 
 def verdict(difference: Interval, first: str, other: str) -> str:

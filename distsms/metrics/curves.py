@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Labels
 
 STEPS = 400
 """Approximate number of points of a curve for each class."""
@@ -27,7 +28,7 @@ TAIL = 0.002
 
 @dataclass(frozen=True)
 class Curve:
-    """The numbers of rows whose score is at least the threshold, for several thresholds. Global.
+    """The numbers of rows whose score is at least the threshold, or the sums of their weights. Global.
 
     At the first threshold, which is infinite, there are none of the rows; at the last, all.
 
@@ -35,23 +36,23 @@ class Curve:
     ----------
     thresholds : (m,) float64
         The thresholds, descending.
-    tp, fp : (m,) int64
-        The numbers of positive and of negative rows with at least this score.
+    tp, fp : (m,) int64, or with weights float64
+        The numbers of positive and of negative rows with at least this score, or the sums of their weights.
     """
 
     thresholds: Floats
-    tp: NDArray[np.int64]
-    fp: NDArray[np.int64]
+    tp: NDArray[Any]
+    fp: NDArray[Any]
 
     @property
     def tpr(self) -> Floats:
         """The true positive rate, which is the recall."""
-        return self.tp / max(self.tp[-1], 1)
+        return self.tp / (self.tp[-1] or 1)
 
     @property
     def fpr(self) -> Floats:
         """The false positive rate."""
-        return self.fp / max(self.fp[-1], 1)
+        return self.fp / (self.fp[-1] or 1)
 
     @property
     def precision(self) -> Floats:
@@ -73,10 +74,12 @@ class Curve:
         places = np.concatenate([[0.0], *(k + np.arange(1, n + 1) / n for k, n in enumerate(pieces))])
         tp, fp = (np.interp(places, np.arange(len(count)), count) for count in (self.tp, self.fp))
         some = tp + fp > 0
-        return tp[some] / max(self.tp[-1], 1), tp[some] / (tp[some] + fp[some])
+        return tp[some] / (self.tp[-1] or 1), tp[some] / (tp[some] + fp[some])
 
 
-def curve(scores: Floats, labels: NDArray[np.int8], comm: Communicator, also: Sequence[float] = ()) -> Curve:
+def curve(
+    scores: Floats, labels: Labels, comm: Communicator, also: Sequence[float] = (), weights: Floats | None = None
+) -> Curve:
     """Compute the curve of all ranks' scores, on every rank. **Collective.**
 
     Parameters
@@ -87,6 +90,8 @@ def curve(scores: Floats, labels: NDArray[np.int8], comm: Communicator, also: Se
         The ranks.
     also : sequence of float, optional
         Thresholds at which the curve must have points.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
 
     Notes
     -----
@@ -94,14 +99,29 @@ def curve(scores: Floats, labels: NDArray[np.int8], comm: Communicator, also: Se
     the same score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced.
     O(n_local log n_local) time.
     """
-    classes = [np.sort(scores[labels > 0]), np.sort(scores[labels < 0])]
+    classes, reach = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
     offered = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
     own = np.unique(np.concatenate(offered))
     offers = np.unique(np.concatenate([comm.allgather_rows(own, comm.allgather(len(own))), also]))[::-1]
-    tp, fp = comm.sum(np.array([len(ordered) - np.searchsorted(ordered, offers, "left") for ordered in classes]))
-    kept = _spread(tp / max(n[0], 1), fp / max(n[1], 1), np.isin(offers, also))
+    tp, fp = comm.sum(
+        np.array([at[np.searchsorted(ordered, offers, "left")] for ordered, at in zip(classes, reach, strict=True)])
+    )
+    tpr, fpr = (count / (count.max(initial=0) or 1) for count in (tp, fp))
+    kept = _spread(tpr, fpr, np.isin(offers, also))
     return Curve(*(np.concatenate([[first], points[kept]]) for first, points in ((np.inf, offers), (0, tp), (0, fp))))
+
+
+def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -> tuple[Floats, NDArray[Any]]:
+    """Return the scores of some rows in ascending order, (m,), and what is at or after each place, (m + 1,). Local.
+
+    That is the number of rows, or the sum of their weights.
+    """
+    if weights is None:
+        ordered = np.sort(scores[rows])
+        return ordered, np.arange(len(ordered), -1, -1)
+    order = np.argsort(scores[rows])
+    return scores[rows][order], np.append(np.cumsum(weights[rows][order][::-1])[::-1], 0.0)
 
 
 def _offer(ordered: Floats, total: int, size: int) -> Floats:
@@ -133,17 +153,24 @@ def _spread(tpr: Floats, fpr: Floats, wanted: NDArray[np.bool_]) -> NDArray[np.b
 
 @dataclass(frozen=True)
 class Histogram:
-    """The number of rows of each class by score, in bins of equal width.
+    """The number of rows of each class by score, or the sum of their weights, in bins of equal width.
 
     The outermost bins include the rows beyond them.
     """
 
     edges: Floats  # (m + 1,)
-    positive: NDArray[np.int64]  # (m,)
-    negative: NDArray[np.int64]  # (m,)
+    positive: NDArray[Any]  # (m,)
+    negative: NDArray[Any]  # (m,)
 
 
-def histogram(scores: Floats, labels: NDArray[np.int8], drawn: Curve, comm: Communicator, bins: int = 60) -> Histogram:
+def histogram(
+    scores: Floats,
+    labels: Labels,
+    drawn: Curve,
+    comm: Communicator,
+    bins: int = 60,
+    weights: Floats | None = None,
+) -> Histogram:
     """Compute the histogram of all ranks' scores, on every rank. **Collective**, one Allreduce of 2 * bins numbers.
 
     Parameters
@@ -157,6 +184,8 @@ def histogram(scores: Floats, labels: NDArray[np.int8], drawn: Curve, comm: Comm
         The ranks.
     bins : int, optional
         The number of bins.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
     """
     inner, ends = slice(1, -1), []
     for share in (drawn.tpr, drawn.fpr):
@@ -168,5 +197,9 @@ def histogram(scores: Floats, labels: NDArray[np.int8], drawn: Curve, comm: Comm
         low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
     edges = np.linspace(low, high, bins + 1)
     place = np.clip(np.searchsorted(edges, scores, "right") - 1, 0, bins - 1)
-    counts = comm.sum(np.array([np.bincount(place[rows], minlength=bins) for rows in (labels > 0, labels < 0)]))
+    kind = np.int64 if weights is None else np.float64
+    parts = [
+        np.bincount(place[rows], None if weights is None else weights[rows], bins) for rows in (labels > 0, labels < 0)
+    ]
+    counts = comm.sum(np.array(parts, kind))
     return Histogram(edges, *counts)

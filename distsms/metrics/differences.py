@@ -3,7 +3,8 @@
 ROCArea and PRBEP are compared as `distsms evaluate` compares them (`distsms.metrics.confidence`). Precision@K and
 recall@K are compared by the bootstrap replicates of both models, which use the same draws. The error rate and F-beta
 depend only on eight numbers: how many rows of each class are called positive by both models, by the first alone, by the
-other alone, and by neither. In a bootstrap replicate over rows these eight are independent Poisson numbers.
+other alone, and by neither. In a bootstrap replicate over rows these eight are independent Poisson numbers. If rows
+have weights, their intervals come from influence functions instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from distsms.measures import HeadMeasure, Measure
 from distsms.metrics import confidence
@@ -21,6 +23,7 @@ from distsms.metrics.bootstrap import prbep_replicates, top_k_replicates
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.head_intervals import head_replicates
 from distsms.metrics.ranking import measure_value, placements, top_k_shares
+from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
@@ -41,12 +44,15 @@ class JudgedRows(NamedTuple):
         Those of the first and of the other model.
     thresholds : pair of float
         The score from which on each model calls a row positive.
+    weights : ndarray of shape (n_local,), optional
+        The weights of the rows, above 0.
     """
 
     labels: Labels
     rows: NDArray[np.int64]
     scores: tuple[Floats, Floats]
     thresholds: tuple[float, float]
+    weights: Floats | None = None
 
 
 def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Interval:
@@ -54,19 +60,23 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
 
     For the error rate, where smaller is better, this is the other model's error rate minus the first one's.
     """
-    labels, both = judged.labels, judged.scores
-    n_pos, n_neg = map(int, comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
+    labels, both, weights = judged.labels, judged.scores, judged.weights
     if measure.family == "rocarea":
-        placed = [placements(scores, labels, comm) for scores in both]
+        placed = [placements(scores, labels, comm, weights) for scores in both]
         return confidence.rocarea_difference_interval(
-            confidence.rocarea_estimate(placed[0] - placed[1], labels, comm), LEVEL
+            confidence.rocarea_estimate(placed[0] - placed[1], labels, comm, weights), LEVEL
         )
     if measure.family == "prbep":
-        shares = [top_k_shares(scores, n_pos, comm) for scores in both]
-        less = confidence.prbep_estimate(shares[0] - shares[1], labels, comm)
-        drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm) for scores in both]
+        of_pos = mass_of_classes(labels, weights, comm)[0]
+        shares = [top_k_shares(scores, of_pos, comm, weights) for scores in both]
+        less = confidence.prbep_estimate(shares[0] - shares[1], labels, comm, weights)
+        drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm, weights) for scores in both]
         return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
-    values = [measure_value(measure, *at, comm) for at in _models(judged)]
+    values = [measure_value(measure, *at, comm, weights) for at in _models(judged)]
+    value = (values[0] - values[1]) * (-1 if measure.family == "error-rate" else 1)
+    counts = effective_sizes(labels, weights, comm)
+    if weights is not None and measure.family in ("error-rate", "f-beta"):
+        return _weighted_interval(measure, value, judged, weights, counts, comm)
     if measure.k:
         at_k = [top_k_replicates(scores, labels, judged.rows, measure.k, REPLICATES, 0, comm) for scores in both]
         which = 0 if measure.family == "precision@k" else 1
@@ -74,27 +84,58 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     elif measure.family == "pauc":
         head = HeadMeasure.parse(measure.name)
         assert head is not None
+        scaled = effective(weights, comm)
+        drawing = labels, judged.rows, REPLICATES, 0, comm, scaled
         of_head = [
-            head_replicates(
-                [head], tied_scores(own, labels, None, comm), own, labels, judged.rows, REPLICATES, 0, comm
-            )[head.name]
-            for own in both
+            head_replicates([head], tied_scores(own, labels, scaled, comm), own, *drawing)[head.name] for own in both
         ]
         replicates = of_head[0] - of_head[1]
     else:
         replicates = _replicates(measure, judged, comm)
     replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])
     low, high = np.quantile(replicates, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)).tolist()
-    value = (values[0] - values[1]) * (-1 if measure.family == "error-rate" else 1)
-    return _interval("bootstrap, paired", value, float(np.std(replicates)), low, high, counts=(n_pos, n_neg))
+    return _interval("bootstrap, paired", value, float(np.std(replicates)), low, high, counts=counts)
 
 
-def _interval(method: str, *found: float, counts: tuple[int, int]) -> Interval:
+def _interval(method: str, *found: float, counts: tuple[float, float]) -> Interval:
     """Return an interval of value, error, low and high; with too few rows, the reason instead of limits."""
     value, error, low, high = found
     if why := confidence.too_few(counts):
         low = high = math.nan
     return Interval(value, error, low, high, method, why)
+
+
+def _weighted_interval(
+    measure: Measure,
+    value: float,
+    judged: JudgedRows,
+    weights: Floats,
+    counts: tuple[float, float],
+    comm: Communicator,
+) -> Interval:
+    """Return the interval of a difference of error rates or of F-beta, from the influence of each row. Collective.
+
+    The influence is the derivative of the measure by the row's weight, times that weight. It adds up to 0.
+    """
+    positive, total = judged.labels > 0, float(comm.sum(np.array([np.sum(weights)]))[0])
+    of_both = []
+    for own, _, at in _models(judged):
+        called = own >= at
+        if measure.beta is None:
+            of_both.append((called == positive) / total)  # of the accuracy
+            continue
+        beta2 = measure.beta**2
+        tp, of_called, of_pos = masses((called & positive, called, positive), weights, comm).tolist()
+        whole = (of_called + beta2 * of_pos) or math.nan
+        f = (1 + beta2) * tp / whole
+        of_both.append(((1 + beta2) * (called & positive) - f * (called + beta2 * positive)) / whole)
+    less = of_both[0] - of_both[1]
+    if measure.beta is None:
+        less -= value / total
+    n = sum(counts)
+    error = math.sqrt(comm.sum(np.array([np.sum((weights * less) ** 2)]))[0] * n / max(n - 1, 1))
+    half = float(special.stdtrit(max(min(counts) - 1, 1), 0.5 + LEVEL / 2)) * error
+    return _interval("influence functions, paired", value, error, value - half, value + half, counts=counts)
 
 
 def _models(judged: JudgedRows) -> Sequence[tuple[Floats, Labels, float]]:

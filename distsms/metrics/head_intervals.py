@@ -19,15 +19,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.measures import Condition, HeadMeasure
 from distsms.metrics import bootstrap
-from distsms.metrics.bootstrap import _EMPTY, _tabulate
+from distsms.metrics.bootstrap import _tabulate
 from distsms.metrics.confidence import Interval, MeanEstimate, limits, prbep_interval
 from distsms.metrics.operating_points import SLACK, OperatingPoint, operating_point
+from distsms.metrics.row_weights import masses, weighted_mean
 from distsms.metrics.tied_scores import TiedScores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.hashing import row_keys
@@ -56,6 +58,7 @@ def head_replicates(
     replicates: int,
     seed: int,
     comm: Communicator,
+    weights: Floats | None = None,
 ) -> dict[str, Floats]:
     """Compute replicates of measures of the head, by their names, the same on every rank. **Collective.**
 
@@ -64,7 +67,7 @@ def head_replicates(
     measures : sequence of HeadMeasure
         The measures.
     tied : TiedScores
-        The sorted scores of all ranks, without weights.
+        The sorted scores of all ranks, with the same weights.
     scores, labels : (n_local,)
         This rank's scores, and labels +1 or -1.
     rows : (n_local,) int64
@@ -73,6 +76,8 @@ def head_replicates(
         How many replicates to draw, and the seed.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, from `row_weights.effective`.
 
     Returns
     -------
@@ -82,7 +87,9 @@ def head_replicates(
     found = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):
         return found
-    comm.root_first(lambda: _tabulate(np.zeros(0, np.uint64), np.zeros(0, np.int64), *_EMPTY))
+    kind, none = (np.int64, None) if weights is None else (np.float64, np.zeros(0))
+    empty = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 1), kind), none
+    comm.root_first(lambda: _tabulate(*empty))
     thresholds = _thresholds(measures, tied, comm)
     positive = labels > 0
     # Column 2 k is for the negatives that reach threshold k and none above it, column 2 k + 1 for such positives, and
@@ -91,13 +98,15 @@ def head_replicates(
     drawn = positive | (level < len(thresholds))
     column, keys = (2 * level + positive)[drawn], row_keys(rows[drawn], seed)
     column[column == 2 * len(thresholds) + 1] -= 1
-    below = tied.n_neg - int(comm.sum(np.array([np.count_nonzero(drawn & ~positive)]))[0])
-    rest = np.maximum(below + math.sqrt(below) * np.random.default_rng(seed).standard_normal(replicates), 0.0)
+    own = None if weights is None else weights[drawn]
+    below = float(masses([~drawn], weights, comm)[0])
+    variance = below if weights is None else float(masses([~drawn], weights * weights, comm)[0])
+    rest = np.maximum(below + math.sqrt(variance) * np.random.default_rng(seed).standard_normal(replicates), 0.0)
     step = max(1, bootstrap.BLOCK // (2 * len(thresholds) + 1))
     for start in range(0, replicates, step):
         block = np.arange(start, min(start + step, replicates))
-        table = np.zeros((len(block), 2 * len(thresholds) + 1), np.int64)
-        _tabulate(keys, column, block, table)
+        table = np.zeros((len(block), 2 * len(thresholds) + 1), kind)
+        _tabulate(keys, column, block, table, own)
         curves = _Curves(comm.sum(table), rest[block])
         for measure in measures:
             found[measure.name][block] = curves.value(measure)
@@ -120,7 +129,7 @@ def _thresholds(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communi
         depth = max(depth, of_measure + REACH * math.sqrt(of_measure))
     chosen = np.zeros(len(tp), bool)
     for kind, (reach, own) in enumerate(((tp, tied.positive), (fp, tied.negative))):
-        chosen |= np.floor(2 / COARSE * np.sqrt(reach)) > np.floor(2 / COARSE * np.sqrt(reach - own))
+        chosen |= np.floor(2 / COARSE * np.sqrt(reach)) > np.floor(2 / COARSE * np.sqrt(np.maximum(reach - own, 0)))
         for at in points:
             center = at[kind]
             near = np.abs(reach - center) <= REACH * math.sqrt(center) + REACH
@@ -141,7 +150,7 @@ def _point(measure: HeadMeasure, tied: TiedScores, comm: Communicator) -> tuple[
 class _Curves:
     """The curves of a block of B replicates at L thresholds."""
 
-    def __init__(self, table: NDArray[np.int64], rest: Floats) -> None:
+    def __init__(self, table: NDArray[Any], rest: Floats) -> None:
         nothing = np.zeros((len(table), 1))
         self.tp = np.hstack([nothing, np.cumsum(table[:, 1:-1:2], axis=1)])  # (B, L + 1)
         self.fp = np.hstack([nothing, np.cumsum(table[:, :-1:2], axis=1)])
@@ -156,7 +165,7 @@ class _Curves:
             limit = (level * self.n_neg)[:, None]
             own, gained = np.diff(fp), np.diff(tp)
             width = np.clip(limit - fp[:, :-1], 0, own)
-            heights = tp[:, 1:] - gained * (1 - width / np.maximum(own, 1) / 2)
+            heights = tp[:, 1:] - gained * (1 - width / np.where(own > 0, own, 1) / 2)
             return np.sum(width / limit * heights, axis=1) / self.n_pos
         if not measure.family.endswith("@share"):
             if measure.family == "tpr@fpr":
@@ -168,22 +177,25 @@ class _Curves:
             last = fulfilled.shape[1] - 1 - np.argmax(fulfilled[:, ::-1], axis=1)
             if measure.family == "precision@recall":  # the first threshold that fulfils it
                 last = np.minimum(last + 1, tp.shape[1] - 1)
-                return tp[each, last] / np.maximum(tp[each, last] + fp[each, last], 1)
+                called = tp[each, last] + fp[each, last]
+                return tp[each, last] / np.where(called > 0, called, 1)
             return tp[each, last] / self.n_pos
         n, called = self.n_pos + self.n_neg, tp + fp
         rows = level * n
         last = np.clip(np.argmax(called >= rows[:, None], axis=1), 1, None)
         before = called[each, last - 1]
-        share = (rows - before) / np.maximum(called[each, last] - before, 1)
+        own = called[each, last] - before
+        share = (rows - before) / np.where(own > 0, own, 1)
         true = tp[each, last - 1] + (tp[each, last] - tp[each, last - 1]) * share
         recall = true / self.n_pos
         return {"recall@share": recall, "precision@share": true / rows, "lift@share": recall / level}[measure.family]
 
 
-def head_estimate(measure: HeadMeasure, value: float, n_pos: int, n_neg: int) -> MeanEstimate:
+def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float) -> MeanEstimate:
     """Return a measure of the head as a mean of zeros and ones; for a lift, the recall. Local.
 
-    measure, value : the measure, and its value on rows of which n_pos are positive and n_neg negative.
+    measure, value : the measure, and its value on rows of which n_pos are positive and n_neg negative; with weights,
+    these are effective numbers of rows.
     """
     counted = n_pos
     if measure.family == "lift@share":
@@ -234,14 +246,26 @@ def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, leve
     return prbep_interval(found, drawn, level)
 
 
-def point_intervals(point: OperatingPoint, level: float) -> dict[str, Interval]:
-    """Return the intervals of precision, recall and false positive rate at a threshold, on new rows. Local.
+def point_intervals(
+    point: OperatingPoint, level: float, weighted: tuple[Floats, Labels, Floats, Communicator] | None = None
+) -> dict[str, Interval]:
+    """Return the intervals of precision, recall and false positive rate at a threshold, on new rows.
+
+    Local. If rows have weights, `weighted` has their scores, labels and weights, and the ranks; then each rate is a
+    weighted mean over rows (`row_weights.weighted_mean`), and this function is collective.
 
     They are binomial (Clopper & Pearson 1934) and take the threshold as given. In the simulations, they also hold for
     thresholds that were chosen on the same rows, except for a precision and recall with fewer than `FEWEST_TRUE`
     true positives: then there is no interval.
     """
     table, found = point.table, {}
+    reached = table.tp
+    of_rows: dict[str, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
+    if weighted is not None:
+        scores, labels, weights, comm = weighted
+        called, positive = scores >= point.threshold, labels > 0
+        reached = weighted_mean(1.0 * called, called & positive, weights, comm)[2]
+        of_rows = {"precision": (positive, called), "recall": (called, positive), "fpr": (called, ~positive)}
     for name, part, whole in (
         ("precision", table.tp, table.tp + table.fp),
         ("recall", table.tp, table.tp + table.fn),
@@ -249,14 +273,18 @@ def point_intervals(point: OperatingPoint, level: float) -> dict[str, Interval]:
     ):
         value = part / whole if whole else math.nan
         why = "" if whole else "there is no such row"
-        if not why and name != "fpr" and table.tp < FEWEST_TRUE:
+        if not why and name != "fpr" and reached < FEWEST_TRUE:
             why = f"fewer than {FEWEST_TRUE} positive rows reach the threshold"
         estimate = MeanEstimate(value, (part * (1 - value),), (whole, 0))
+        if name in of_rows:
+            values, rows = of_rows[name]
+            _, squares, size = weighted_mean(1.0 * values, rows, weights, comm)
+            estimate = MeanEstimate(value, (squares,), (size, 0))
         ends = (math.nan, math.nan) if why else limits(estimate, level)
         found[name] = Interval(value, math.nan if why else estimate.error, *ends, "binomial", why)
     return found
 
 
-def difference_estimate(difference: float, n_pos: int, n_neg: int) -> MeanEstimate:
+def difference_estimate(difference: float, n_pos: float, n_neg: float) -> MeanEstimate:
     """Return what `confidence.prbep_difference_interval` needs besides the replicates' differences. Local."""
     return MeanEstimate(difference, (math.nan,), (n_pos, n_neg))

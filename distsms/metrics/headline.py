@@ -8,13 +8,17 @@ import numpy as np
 
 from distsms.measures import RANKING, HeadMeasure, Measure
 from distsms.metrics import ranking
+from distsms.metrics.contingency import contingency
 from distsms.metrics.operating_points import head_value
+from distsms.metrics.row_weights import mass_of_classes
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
 
-def decision_threshold(calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator) -> float:
+def decision_threshold(
+    calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
+) -> float:
     """Return the smallest score with which a row is called positive. **Collective.**
 
     Parameters
@@ -26,12 +30,25 @@ def decision_threshold(calls_positive: int | None, scores: Floats, labels: Label
         This rank's scores, and labels +1 or -1, without rows that are left out of the training.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0. Then the rows called positive weigh as much, in proportion to all positives,
+        as `calls_positive` rows would without weights.
     """
-    return 0.0 if calls_positive is None else ranking.top_k(scores, labels, calls_positive, comm).threshold
+    if calls_positive is None:
+        return 0.0
+    k: float = calls_positive
+    if weights is not None:
+        k *= mass_of_classes(labels, weights, comm)[0] / mass_of_classes(labels, None, comm)[0]
+    return ranking.top_k(scores, labels, k, comm, weights).threshold
 
 
 def headline_measures(
-    measure: Measure, scores: Floats, labels: Labels, threshold: float, comm: Communicator
+    measure: Measure,
+    scores: Floats,
+    labels: Labels,
+    threshold: float,
+    comm: Communicator,
+    weights: Floats | None = None,
 ) -> dict[str, float]:
     """Return ROCArea, PRBEP and the measure that was trained for, by name. **Collective.**
 
@@ -45,15 +62,24 @@ def headline_measures(
         The smallest score with which a row is called positive.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
     """
-    ranked = ranking.ranking(scores, labels, comm)
+    ranked = ranking.ranking(scores, labels, comm, weights)
     values = {name: float(getattr(ranked, name)) for name in RANKING}
     if measure.name not in values:
-        values[measure.name] = ranking.measure_value(measure, scores, labels, threshold, comm)
+        values[measure.name] = ranking.measure_value(measure, scores, labels, threshold, comm, weights)
     return values
 
 
-def chooser_value(name: str, scores: Floats, labels: Labels, threshold: float, comm: Communicator) -> float:
+def chooser_value(
+    name: str,
+    scores: Floats,
+    labels: Labels,
+    threshold: float,
+    comm: Communicator,
+    weights: Floats | None = None,
+) -> float:
     """Return a measure of `distsms.measures.CHOOSERS`; larger is better, and NaN counts as 0. **Collective.**
 
     Parameters
@@ -65,18 +91,20 @@ def chooser_value(name: str, scores: Floats, labels: Labels, threshold: float, c
         This rank's rows that count.
     threshold : float
         The score from which on a row is called positive.
+    weights : ndarray of shape (n_local,), optional
+        The weights of the rows, above 0.
     """
     if of_head := HeadMeasure.parse(name):
-        value = head_value(of_head, tied_scores(scores, labels, None, comm), comm)
+        value = head_value(of_head, tied_scores(scores, labels, weights, comm), comm)
     elif name == "average-precision":
-        value = ranking.average_precision(scores, labels, comm)
+        value = ranking.average_precision(scores, labels, comm, weights)
     elif name in ("accuracy", "precision", "recall"):
-        table = ranking.contingency(scores, labels, threshold, comm)
+        table = contingency(scores, labels, threshold, comm, weights)
         value = 1 - table.error_rate if name == "accuracy" else getattr(table, name)
     else:
         measure = Measure.parse(name)
         if measure.k:
             n = int(comm.sum(np.array([len(scores)]))[0])
             measure = replace(measure, k=min(measure.k, n))
-        value = ranking.measure_value(measure, scores, labels, threshold, comm)
+        value = ranking.measure_value(measure, scores, labels, threshold, comm, weights)
     return float(np.nan_to_num(value, nan=0.0))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distsms.measures import Condition, HeadMeasure
-from distsms.metrics.ranking import Contingency
+from distsms.metrics.contingency import Contingency
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels

@@ -7,73 +7,36 @@
   PRBEP.
 - Average precision: the mean over positives of the precision among the rows that score at least as high (equal to
   scikit-learn's average_precision_score; tied rows count together).
-- Contingency table: a row is called positive if its score is at least the threshold.
 
-All counts are integers, and only the final divisions round. For ROCArea the smaller class is sent to all ranks, in
-pieces. The k-th highest score needs about eight small Allreduces (`distsms.parallel.order_statistics`). For average
-precision each rank is sent the scores in one range of values (`distsms.metrics.tied_scores`).
+A row of weight 3 counts as three rows. Then counts are sums of weights, in float64, and the place n+ of PRBEP is where
+the weights of the highest scores add up to those of the positives. Rows of weight 0 must be left out before.
+
+Without weights, all counts are integers, and only the final divisions round. For ROCArea the smaller class is sent to
+all ranks, in pieces. The k-th highest score needs about eight small Allreduces (`distsms.parallel.order_statistics`).
+For average precision each rank is sent the scores in one range of values (`distsms.metrics.tied_scores`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.measures import Measure
+from distsms.measures import RANKING, Measure
+from distsms.metrics.contingency import contingency, ratio
+from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
-from distsms.utils.typing import Floats
-
-
-@dataclass(frozen=True)
-class Contingency:
-    """The numbers of true and false positives and negatives at a threshold, over all ranks.
-
-    Ratios with a denominator of 0 are NaN.
-    """
-
-    tp: int
-    fp: int
-    fn: int
-    tn: int
-
-    @property
-    def precision(self) -> float:
-        """tp / (tp + fp)."""
-        return _ratio(self.tp, self.tp + self.fp)
-
-    @property
-    def recall(self) -> float:
-        """tp / (tp + fn)."""
-        return _ratio(self.tp, self.tp + self.fn)
-
-    def f(self, beta: float) -> float:
-        """Return (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp).
-
-        Beta above 1 favours recall, below 1 precision.
-        """
-        true = (1 + beta * beta) * self.tp
-        return _ratio(true, true + beta * beta * self.fn + self.fp)
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return self.f(1.0)
-
-    @property
-    def error_rate(self) -> float:
-        """(fp + fn) / n."""
-        return _ratio(self.fp + self.fn, self.tp + self.fp + self.fn + self.tn)
+from distsms.utils.typing import Floats, Labels
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The measures that depend only on the order of the scores; NaN if a class has no rows."""
+    """The measures that depend only on the order of the scores; NaN if a class has no rows. Counts are of rows."""
 
     n_pos: int
     n_neg: int
@@ -85,10 +48,15 @@ PIECE = 2**24
 """Maximum number of rows of the smaller class that all ranks hold at a time; tests lower it."""
 
 
-def ranking(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> Ranking:
-    """Compute ROCArea and PRBEP of all ranks' (n_local,) scores and labels, on every rank. **Collective.**"""
+def ranking(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> Ranking:
+    """Compute ROCArea and PRBEP of all ranks' (n_local,) scores, labels and weights, on every rank. **Collective.**"""
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
-    return Ranking(n_pos, n_neg, rocarea(scores, labels, comm), top_k(scores, labels, n_pos, comm).recall)
+    return Ranking(n_pos, n_neg, rocarea(scores, labels, comm, weights), prbep(scores, labels, comm, weights))
+
+
+def prbep(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+    """Compute PRBEP of all ranks' (n_local,) scores, labels and weights, on every rank. **Collective.**"""
+    return top_k(scores, labels, mass_of_classes(labels, weights, comm)[0], comm, weights).recall
 
 
 class TopK(NamedTuple):
@@ -110,7 +78,7 @@ class TopK(NamedTuple):
     threshold: float
 
 
-def top_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) -> TopK:
+def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights: Floats | None = None) -> TopK:
     """Compute precision@k and recall@k of all ranks' scores, on every rank.
 
     **Collective**, about eight small Allreduces.
@@ -119,39 +87,49 @@ def top_k(scores: Floats, labels: NDArray[np.int8], k: int, comm: Communicator) 
     ----------
     scores, labels : (n_local,)
         This rank's scores, and labels +1 or -1.
-    k : int
-        The number of rows called positive. With k = n+, precision and recall are both equal to PRBEP.
+    k : float
+        The number of rows called positive, or the sum of their weights. With k = n+, precision and recall are both
+        equal to PRBEP.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
     """
-    n = int(comm.sum(np.array([len(scores)]))[0])
-    at = select(scores, k, comm) if 1 <= k <= n else np.nan
+    at = _score_at(scores, k, comm, weights)
     if np.isnan(at):
         return TopK(np.nan, np.nan, np.nan)
     above, tied, positive = scores > at, scores == at, labels > 0
     groups = (above, above & positive, tied, tied & positive, positive)
-    above_all, above_pos, tied_all, tied_pos, n_pos = map(
-        int, comm.sum(np.array([np.count_nonzero(group) for group in groups]))
-    )
+    above_all, above_pos, tied_all, tied_pos, n_pos = masses(groups, weights, comm).tolist()
     following = float(comm.maximum(np.array([np.max(scores[scores < at], initial=-np.inf)]))[0])
-    wanted = k - above_all  # how many of the tied rows are among the k highest
+    wanted = min(k - above_all, tied_all)  # how many of the tied rows are among the k highest
     tp = above_pos + tied_pos * wanted / tied_all
     middle = following / 2 + at / 2
     threshold = middle if wanted == tied_all and following < middle else at
-    return TopK(tp / k, _ratio(tp, n_pos), threshold)
+    return TopK(tp / k, ratio(tp, n_pos), threshold)
 
 
-def top_k_shares(scores: Floats, k: int, comm: Communicator) -> Floats:
+def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:
+    """Return the k-th highest score; NaN if there are fewer rows, or a score is not finite. Collective."""
+    if weights is not None:
+        return select_by_weight(scores, weights, k, comm)
+    n = int(comm.sum(np.array([len(scores)]))[0])
+    return select(scores, int(k), comm) if 1 <= k <= n else np.nan
+
+
+def top_k_shares(scores: Floats, k: float, comm: Communicator, weights: Floats | None = None) -> Floats:
     """Return each row's share among the k highest scores. **Collective.**
 
     Parameters
     ----------
     scores : (n_local,) float64
         This rank's scores.
-    k : int
-        The number of highest scores over all ranks.
+    k : float
+        The number of highest scores over all ranks, or the sum of their weights.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
 
     Returns
     -------
@@ -159,15 +137,19 @@ def top_k_shares(scores: Floats, k: int, comm: Communicator) -> Floats:
         1 above the k-th score and 0 below it. The rows with exactly the k-th score share the remaining places equally.
         All 0 if there are fewer than k rows.
     """
-    n = int(comm.sum(np.array([len(scores)]))[0])
-    at = select(scores, k, comm) if 1 <= k <= n else np.nan
+    at = _score_at(scores, k, comm, weights)
     above, tied = scores > at, scores == at
-    above_all, tied_all = map(int, comm.sum(np.array([np.count_nonzero(above), np.count_nonzero(tied)])))
-    return above + tied * ((k - above_all) / max(tied_all, 1))
+    above_all, tied_all = masses((above, tied), weights, comm).tolist()
+    return above + tied * (min(k - above_all, tied_all) / (tied_all or 1))
 
 
 def measure_value(
-    measure: str | Measure, scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator
+    measure: str | Measure,
+    scores: Floats,
+    labels: Labels,
+    threshold: float,
+    comm: Communicator,
+    weights: Floats | None = None,
 ) -> float:
     """Compute a measure given by its name, on every rank. The result is NaN where it is undefined. **Collective.**
 
@@ -181,23 +163,31 @@ def measure_value(
         Error rate and F-beta call a row positive if its score is at least this. The other measures do not use it.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0. For the measures at K they must be equal, since these measures count rows.
+
+    Raises
+    ------
+    InputError
+        On all ranks, for a measure at K of rows with different weights.
     """
     measure = Measure.parse(measure)
     family = measure.family
-    if family in ("rocarea", "prbep"):
-        return float(getattr(ranking(scores, labels, comm), family))
+    if family in RANKING:
+        return (rocarea if family == "rocarea" else prbep)(scores, labels, comm, weights)
     if measure.max_fpr is not None:
         from distsms.metrics.operating_points import partial_auc  # it imports this module
 
-        return partial_auc(scores, labels, None, measure.max_fpr, comm)
+        return partial_auc(scores, labels, weights, measure.max_fpr, comm)
     if measure.k:
+        require_equal(weights, measure.name, comm)
         head = top_k(scores, labels, measure.k, comm)
         return head.precision if family == "precision@k" else head.recall
-    table = contingency(scores, labels, threshold, comm)
+    table = contingency(scores, labels, threshold, comm, weights)
     return table.error_rate if family == "error-rate" else table.f(*measure.parameters)
 
 
-def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
+def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
     """Compute ROCArea of all ranks' scores, on every rank; NaN if a class has no rows. **Collective.**
 
     Parameters
@@ -206,24 +196,37 @@ def rocarea(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> flo
         This rank's scores, and labels +1 or -1.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0: a pair has the product of both.
 
     Notes
     -----
     The smaller class goes to every rank, at most `PIECE` rows of it at a time (but at least one from each rank), and
-    each rank counts the pairs with its own rows of the other class. A rank receives 8 n_min bytes; O((n_min + n_max/P)
-    log n_min) time.
+    each rank counts the pairs with its own rows of the other class. A rank receives 8 n_min bytes, with weights 16; and
+    O((n_min + n_max/P) log n_min) time.
     """
-    low, high, lengths = _classes(scores, labels, comm)
+    low, high, lengths = _classes(scores, labels, comm, weights)
     n_low, n_high = map(int, lengths.sum(axis=0))
     if not (n_low and n_high):
         return float("nan")
-    twice = sum(_twice_ordered(np.sort(piece), high.scores) for piece, _ in _pieces(low.scores, lengths[:, 0], comm))
+    pieces = _pieces(low, lengths[:, 0], comm)
+    if weights is not None:
+        ordered = 0.0
+        for piece in pieces:
+            _, low_scores, reach = piece.in_order()
+            for side in ("left", "right"):
+                below = reach[np.searchsorted(low_scores, high.scores, side)]  # type: ignore[call-overload]
+                ordered += float(np.sum(high.weights * below))
+        of_low, of_high = (float(np.sum(own.weights)) for own in (low, high))
+        ordered, of_low, of_high = comm.sum(np.array([ordered, of_low, of_high])).tolist()
+        return ordered / of_low / (2 * of_high)
+    twice = sum(_twice_ordered(np.sort(piece.scores), high.scores) for piece in pieces)
     # The number is summed in two halves, since the sum may exceed 64 bits.
     upper, lower = map(int, comm.sum(np.array([twice >> 32, twice & 0xFFFFFFFF])))
     return ((upper << 32) + lower) / (2 * n_low * n_high)
 
 
-def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> NDArray[np.int64]:
+def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> NDArray[Any]:
     """Return twice the number of correctly ordered pairs that each row forms with the other class. **Collective.**
 
     A pair whose two scores are equal counts as half a correctly ordered pair.
@@ -234,32 +237,35 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
         This rank's scores, and labels +1 or -1.
     comm : Communicator
         The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0. Then each row of the other class counts by its weight.
 
     Returns
     -------
-    (n_local,) int64
-        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives. All 0 if
-        a class has no rows.
+    (n_local,) int64, or with weights float64
+        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives. With
+        weights, n- and n+ are sums of weights. All 0 if a class has no rows.
 
     Notes
     -----
     The cost is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows.
     """
-    low, high, lengths = _classes(scores, labels, comm)
-    found = np.zeros(len(scores), np.int64)
+    low, high, lengths = _classes(scores, labels, comm, weights)
+    kind: Any = np.int64 if weights is None else np.float64
+    found = np.zeros(len(scores), kind)
     of_low = []
-    for piece, own in _pieces(low.scores, lengths[:, 0], comm):
-        order = np.argsort(piece)
-        ordered, met = piece[order], np.zeros(len(piece) + 1, np.int64)
+    for piece in _pieces(low, lengths[:, 0], comm):
+        order, ordered, reach = piece.in_order()
+        met = np.zeros(len(reach), kind)
         for side in ("left", "right"):
             below = np.searchsorted(ordered, high.scores, side)  # type: ignore[call-overload]
-            found[high.rows] += below
-            met += np.bincount(below, minlength=len(met))
-        of_piece = np.empty(len(piece), np.int64)
+            found[high.rows] += reach[below]
+            met += np.bincount(below, high.weights, len(met))
+        of_piece = np.empty(len(order), kind)
         # met[b] is the number of rows of the larger class that have exactly b rows of the piece below them. Those with
         # b > k are above row k of the sorted piece.
         of_piece[order] = comm.sum(np.cumsum(met[:0:-1])[::-1].copy())
-        of_low.append(of_piece[own])
+        of_low.append(of_piece[piece.own])
     found[low.rows] = np.concatenate(of_low) if of_low else 0
     return found
 
@@ -267,9 +273,12 @@ def placements(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> 
 class _Class(NamedTuple):
     rows: NDArray[np.bool_]  # (n_local,)
     scores: Floats  # of these rows alone
+    weights: Any = None  # of these rows alone, float64; None without weights
 
 
-def _classes(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> tuple[_Class, _Class, NDArray[np.int64]]:
+def _classes(
+    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None
+) -> tuple[_Class, _Class, NDArray[np.int64]]:
     """Return the smaller class, the larger class, and each rank's number of rows in both, (P, 2). Collective.
 
     The returned scores are such that in a correctly ordered pair the first class has the lower score. So if the
@@ -280,22 +289,43 @@ def _classes(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> tu
     n_neg, n_pos = lengths.sum(axis=0)
     if n_neg >= n_pos:
         scores, classes, lengths = -scores, classes[::-1], lengths[:, ::-1]
-    low, high = (_Class(rows, scores[rows]) for rows in classes)
+    low, high = (_Class(rows, scores[rows], None if weights is None else weights[rows]) for rows in classes)
     return low, high, lengths
 
 
-def _pieces(rows: Floats, lengths: NDArray[np.int64], comm: Communicator) -> Iterator[tuple[Floats, slice]]:
+class _Piece(NamedTuple):
+    """Some rows of a class, of all ranks."""
+
+    scores: Floats  # (m,)
+    weights: Floats | None  # (m,)
+    own: slice  # this rank's rows
+
+    def in_order(self) -> tuple[NDArray[np.intp], Floats, NDArray[Any]]:
+        """Return the places of the rows in ascending order (m,), their scores, and how much is before each (m + 1,).
+
+        That is how many rows, or the sum of their weights.
+        """
+        order = np.argsort(self.scores)
+        if self.weights is None:
+            return order, self.scores[order], np.arange(len(order) + 1)
+        return order, self.scores[order], np.concatenate([[0.0], np.cumsum(self.weights[order])])
+
+
+def _pieces(rows: _Class, lengths: NDArray[np.int64], comm: Communicator) -> Iterator[_Piece]:
     """Yield all ranks' rows on every rank, at most `PIECE` at a time (but at least one from each rank). Collective.
 
-    Each piece comes with the slice of it that holds this rank's own rows. lengths : (P,), the number of rows of each
-    rank.
+    lengths : (P,), the number of rows of each rank.
     """
     step = max(1, PIECE // comm.size)
     for start in range(0, int(lengths.max()), step):
         counts = np.clip(lengths - start, 0, step)
         before = int(counts[: comm.rank].sum())
         own = slice(before, before + int(counts[comm.rank]))
-        yield comm.allgather_rows(rows[start : start + step], counts.tolist()), own
+        piece = comm.allgather_rows(rows.scores[start : start + step], counts.tolist())
+        weights = None
+        if rows.weights is not None:
+            weights = comm.allgather_rows(rows.weights[start : start + step], counts.tolist())
+        yield _Piece(piece, weights, own)
 
 
 def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:
@@ -313,26 +343,13 @@ def _twice_ordered(low: Floats, high: Floats) -> int:
     return (int(np.sum(twice >> 32)) << 32) + int(np.sum(twice & 0xFFFFFFFF))
 
 
-def average_precision(scores: Floats, labels: NDArray[np.int8], comm: Communicator) -> float:
+def average_precision(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
     """Compute the average precision of all ranks' scores, on every rank. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-
-    Returns
-    -------
-    float
-        NaN without positive rows, or if a score is NaN.
-
-    Notes
-    -----
-    The cost is that of `tied_scores.tied_scores`.
+    It is NaN without positive rows, or if a score is NaN. The cost is that of `tied_scores.tied_scores`, which says
+    what the parameters are.
     """
-    return mean_precision(tied_scores(scores, labels, None, comm), comm)
+    return mean_precision(tied_scores(scores, labels, weights, comm), comm)
 
 
 def mean_precision(tied: TiedScores, comm: Communicator) -> float:
@@ -340,17 +357,3 @@ def mean_precision(tied: TiedScores, comm: Communicator) -> float:
     if not tied.n_pos:
         return float("nan")
     return float(comm.sum(np.array([np.sum(tied.positive * (tied.tp / (tied.tp + tied.fp)))]))[0] / tied.n_pos)
-
-
-def contingency(scores: Floats, labels: NDArray[np.int8], threshold: float, comm: Communicator) -> Contingency:
-    """Compute the contingency table of all ranks' (n_local,) scores and labels, on every rank.
-
-    **Collective**, four numbers.
-    """
-    called, positive = scores >= threshold, labels > 0
-    counts = [called & positive, called & ~positive, ~called & positive, ~called & ~positive]
-    return Contingency(*(int(c) for c in comm.sum(np.array([np.count_nonzero(c) for c in counts]))))
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")

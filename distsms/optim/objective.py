@@ -129,6 +129,9 @@ class Objective:
         Counts the seconds of each phase.
     vectors : Vectors, optional
         How vectors such as w are distributed over the ranks. By default the root holds them whole.
+    weights : (n_local,) float64, optional
+        The weights of the local rows, on every rank or on none. Only the scaling of variables uses them: the losses
+        have weights of their own.
 
     Attributes
     ----------
@@ -152,8 +155,9 @@ class Objective:
         stop_wanted: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
         vectors: Vectors | None = None,
+        weights: Floats | None = None,
     ) -> None:
-        self.features, self.losses, self.comm = features, losses, comm
+        self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
         self.p = features.shape[1]
         self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
@@ -237,24 +241,29 @@ class Objective:
         raise NotImplementedError
 
     def second_moments(self) -> Floats:
-        """Return a slice of mean_i x_ij^2 of each column over all rows. **Collective.**
+        """Return a slice of the weighted mean of x_ij^2 of each column over all rows. **Collective.**
 
-        One pass over the data, which also gives what `plane_errors` needs.
+        One pass over the data, with weights two, which also gives what `plane_errors` needs.
         """
-        errors, squares = self._describe_columns()
+        weights, n = self._weights, float(self.features.shape[0])
+        if weights is not None:
+            largest = float(self.comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+            weights = weights / (largest or 1.0)
+            n = float(np.sum(weights))
+        errors, squares = self._describe_columns(weights)
         self._column_errors = self.vectors.maximum(errors)
         del errors
         moments = self.vectors.sum_vector(squares)
-        moments /= self.comm.sum(np.array([self.features.shape[0]]))[0]
+        moments /= self.comm.sum(np.array([n]))[0]
         return moments
 
-    def _describe_columns(self) -> tuple[Floats, Floats]:
-        """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i x_ij^2, (p,) each.
+    def _describe_columns(self, weights: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i a_i x_ij^2, (p,) each.
 
-        Local; one pass over the data, in which three vectors (p,) are held.
+        Local; one pass over the data, in which three vectors (p,) are held; with weights a two passes and four vectors.
         """
         self.vectors.free_buffer()
-        largest, counts, squares = self.features.columns()
+        largest, counts, squares = self.features.columns() if weights is None else self.features.columns(weights)
         counts += self.comm.size + 8
         counts *= EPS
         largest *= counts

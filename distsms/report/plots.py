@@ -53,7 +53,8 @@ def roc(curve: Curve, measured: dict[str, Any], interval: str) -> Drawing:
     figure, (axes,) = mpl.blank(SQUARE)
     axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="chance")
-    n_pos, n_neg, threshold_fpr = measured["n_pos"], measured["n_neg"], measured["fp"] / measured["n_neg"]
+    n_pos, n_neg = measured["tp"] + measured["fn"], measured["fp"] + measured["tn"]  # or sums of weights
+    threshold_fpr = measured["fp"] / n_neg
     prbep_fpr = n_pos * (1 - measured["prbep"]) / n_neg  # at the PRBEP, as many rows are false positives as are missed
     axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     axes.plot([threshold_fpr], [measured["tp"] / n_pos], color=GREEN, marker="o", label="threshold", **POINT)
@@ -80,7 +81,8 @@ def roc_head(curve: Curve, measured: dict[str, Any]) -> Drawing:
     of_head = [HeadMeasure.parse(name) for name in HEAD]
     rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
     axes.plot(list(rates), list(rates.values()), color=VERMILION, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
-    threshold = max(measured["fp"] / measured["n_neg"], least), measured["tp"] / measured["n_pos"]
+    n_pos, n_neg = measured["tp"] + measured["fn"], measured["fp"] + measured["tn"]  # or sums of weights
+    threshold = max(measured["fp"] / n_neg, least), measured["tp"] / n_pos
     axes.plot(*([x] for x in threshold), color=GREEN, marker="o", label="threshold", **POINT)
     axes.set(
         xscale="log",
@@ -101,7 +103,7 @@ def precision_recall(curve: Curve, measured: dict[str, Any]) -> Drawing:
     The parameters are those of `roc`.
     """
     figure, (axes,) = mpl.blank(SQUARE)
-    share = measured["n_pos"] / measured["n"]
+    share = (measured["tp"] + measured["fn"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
     axes.plot(*curve.precision_recall(), color=BLUE, label="model")
     axes.axhline(share, color="grey", linestyle=":", label="chance")
     axes.plot([measured["prbep"]], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)

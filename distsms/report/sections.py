@@ -71,16 +71,24 @@ def compose(data: ReportData) -> tuple[str, list[Drawing]]:
 
 def _subtitle(data: ReportData) -> str:
     measured, now = data.evaluation.measures, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    weights = measured.get("weights")
+    by_weight = (
+        f", by weight {weights['positive']:,.6g} positive and {weights['negative']:,.6g} negative, which say as much "
+        f"as {weights['effective_positive']:,.6g} and {weights['effective_negative']:,.6g} rows of equal weight"
+        if weights
+        else ""
+    )
     return (
         f"measured on {data.rows}: {measured['n']:,} rows, {measured['n_pos']:,} positive, {measured['n_neg']:,} "
-        f"negative. Made by distsms {__version__}, {now}."
+        f"negative{by_weight}. Made by distsms {__version__}, {now}."
     )
 
 
 def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
     measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
     gap = f"J {_number(info.get('J'))}, lower bound {_number(info.get('lower_bound'))}"
-    chance = measured["n_pos"] / measured["n"] if measured["n"] else math.nan
+    positive, negative = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
+    chance = positive / (positive + negative) if measured["n"] else math.nan
     tiles = [
         ("ROCArea", _measure(measured["rocarea"]), _describe_interval(intervals["rocarea"], data.level)),
         ("PRBEP", _measure(measured["prbep"]), _describe_interval(intervals["prbep"], data.level)),
@@ -113,13 +121,16 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
     histogram = plots.scores(data.histogram, measured["threshold"])
     drawings.append(histogram)
     measures = [[label, _measure(measured[name])] for name, label in labels.items()]
-    counts = [
-        ["positive rows", f"{measured['tp']:,}", f"{measured['fn']:,}"],
-        ["negative rows", f"{measured['fp']:,}", f"{measured['tn']:,}"],
-    ]
+    form = ",.9g" if "weights" in measured else ","
+    tp, fn, fp, tn = (format(measured[name], form) for name in ("tp", "fn", "fp", "tn"))
+    counts = [["positive rows", tp, fn], ["negative rows", fp, tn]]
     at_threshold = [
         html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], measures),
-        html.table("Rows at this threshold", ["", "called positive", "called negative"], counts),
+        html.table(
+            f"{'Weights' if 'weights' in measured else 'Rows'} at this threshold",
+            ["", "called positive", "called negative"],
+            counts,
+        ),
     ]
     return html.section(
         "On these rows",

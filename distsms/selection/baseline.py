@@ -43,6 +43,8 @@ class FoldedRows(NamedTuple):
         How the folds were made.
     fold_keys : ndarray, shape (n,), or None
         See `folds.read_fold_keys`; not needed for folds by rows.
+    weights : ndarray, shape (n,), or None
+        The weights of the rows; None if all are 1.
     """
 
     X: Any
@@ -50,13 +52,18 @@ class FoldedRows(NamedTuple):
     folds: Folds
     folds_by: str = "rows"
     fold_keys: NDArray[Any] | None = None
+    weights: Floats | None = None
 
     def task(self, fold: int, measure: str, settings: Settings) -> Task:
         """Return the training task of a fold."""
         own = self.folds.training(fold)
         y = self.y[own]
         held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[own], y, HELD_OUT_PARTS)
-        return Task(self.X[own], y, measure, settings, held_out)
+        return Task(self.X[own], y, measure, settings, held_out, weights=self.weights_of(own))
+
+    def weights_of(self, rows: NDArray[np.bool_]) -> Floats | None:
+        """Return the weights of some rows; None if all are 1."""
+        return None if self.weights is None else self.weights[rows]
 
     @property
     def fold(self) -> NDArray[np.int16]:
@@ -245,7 +252,7 @@ def run(
                 f"{method.name} with {setting:g} gives scores that are not finite. This happens if columns have very "
                 "different sizes; make the data with distsms shard --normalize standard, or leave this method out"
             )
-        ranked = ranking.ranking(scores, rows.y[inside], ALONE)
+        ranked = ranking.ranking(scores, rows.y[inside], ALONE, rows.weights_of(inside))
         searched = spec.best is None or np.isfinite(spec.best.value)
         note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
         keep(Fit(*spec[:3], seconds, ranked.rocarea, ranked.prbep, note), scores)

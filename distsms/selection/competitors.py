@@ -2,7 +2,9 @@
 
 The objective of distsms is lambda ||w||^2 / 2 plus a mean loss over rows or pairs. That of scikit-learn is ||w||^2 / 2
 plus C times a sum of losses over rows. So lambda corresponds to C = 1 / (lambda n), where n is the number of training
-rows. This is also true if classes are balanced, since the weights n / (2 n_class) of the rows have the mean 1.
+rows. This is also true if classes are balanced, since the weights n / (2 n_class) of the rows have the mean 1. If rows
+have weights, n is the sum of their weights. Trees get weights that are divided by their mean, since the settings of
+trees depend on their size.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class Task(NamedTuple):
     settings: Settings  # of distsms, except lambda
     held_out: NDArray[np.bool_] | None = None  # (n,): the rows that evaluate the settings of a search
     rounds: int = 0  # the number of boosting rounds that the search of trees found
+    weights: Floats | None = None  # (n,), above 0
 
 
 class Fitted(NamedTuple):
@@ -86,7 +89,7 @@ class Method(NamedTuple):
 
 def _ours(task: Task, lam: float) -> Fitted:
     settings = replace(task.settings, lam=lam)
-    own = TrainingTask.of_rows(as_features(task.X), task.y, task.measure, settings)
+    own = TrainingTask.of_rows(as_features(task.X), task.y, task.measure, settings, weights=task.weights)
     found = fit(own, ALONE, RunOptions(measure_rows=False))
     status = found.result.status
     note = "no better than w = 0" if found.result.vacuous else "" if status is Status.PROVED else status.name.lower()
@@ -98,12 +101,17 @@ def _scikit(module: str, name: str, balanced: bool) -> Callable[[Task, float], F
         from sklearn import linear_model, svm
         from sklearn.exceptions import ConvergenceWarning
 
-        options = {"class_weight": "balanced"} if balanced else {}
+        positive, weights = task.y > 0, np.ones(len(task.y)) if task.weights is None else task.weights
+        total = float(weights.sum())
+        if balanced:
+            weights = weights * np.where(
+                positive, total / (2 * weights[positive].sum()), total / (2 * weights[~positive].sum())
+            )
         estimator = getattr({"svm": svm, "linear_model": linear_model}[module], name)
-        model = estimator(C=1 / (lam * len(task.y)), max_iter=1000, **options)
+        model = estimator(C=1 / (lam * total), max_iter=1000)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            model.fit(task.X, task.y)
+            model.fit(task.X, task.y, sample_weight=weights)
         converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
         return Fitted(model.decision_function, "" if converged else "not converged")
 
@@ -111,11 +119,11 @@ def _scikit(module: str, name: str, balanced: bool) -> Callable[[Task, float], F
 
 
 def _trees(task: Task, number: float) -> Fitted:
-    return Fitted(trees.grow(task.X, task.y, int(number), task.rounds))
+    return Fitted(trees.grow(task.X, task.y, int(number), task.rounds, task.weights))
 
 
 def _try_trees(task: Task, number: float) -> trees.TrialResult:
-    return trees.attempt(task.X, task.y, task.held_out, task.measure, int(number))
+    return trees.attempt(task.X, task.y, task.held_out, task.measure, int(number), task.weights)
 
 
 OURS = "distsms"

@@ -23,6 +23,7 @@ from distsms.metrics import bootstrap, confidence, head_intervals, ranking
 from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
 from distsms.metrics.headline import chooser_value
 from distsms.metrics.operating_points import head_value
+from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
 from distsms.metrics.tied_scores import tied_scores
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
 from distsms.selection.competitors import ALONE, METHODS, OURS
@@ -112,7 +113,8 @@ def evaluate_methods(
         """Return the measure that chooses the settings, for a fit on its fold."""
         if by in RANKING:
             return float(getattr(fit, by))
-        return chooser_value(by, store.scores(fit), rows.y[rows.folds.judged(fit.fold)], np.nan, ALONE)
+        judged = rows.folds.judged(fit.fold)
+        return chooser_value(by, store.scores(fit), rows.y[judged], np.nan, ALONE, rows.weights_of(judged))
 
     by_method = {name: own for name in METHODS if (own := complete(fits, name, folds))}
     our_fits = choose(by_method[OURS], value) if OURS in by_method else []
@@ -130,7 +132,8 @@ def evaluate_methods(
             intervals[by] = confidence.folds_interval(values.tolist(), LEVEL)
             if differences:
                 ahead = np.array([value(fit) for fit in our_fits]) - values
-                why = confidence.too_few([np.count_nonzero(rows.y[rows.fold > 0] == sign) for sign in (1, -1)])
+                judged = rows.fold > 0
+                why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
                 differences[by] = replace(confidence.folds_interval(ahead.tolist(), LEVEL), why=why)
         return intervals, differences
 
@@ -222,14 +225,14 @@ class _FoldScores:
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
         inside = [rows.fold == fit.fold for fit in fits]
-        self._labels = [rows.y[of_fold] for of_fold in inside]
-        self._scored = scored = [(store.scores(fit), y) for fit, y in zip(fits, self._labels, strict=True)]
-        self._rows = [np.flatnonzero(of_fold) for of_fold in inside]
-        self._placements = [ranking.placements(s, y, ALONE) for s, y in scored]
-        self._shares = [ranking.top_k_shares(s, int(np.sum(y > 0)), ALONE) for s, y in scored]
+        self._rows = [(rows.y[of_fold], rows.weights_of(of_fold)) for of_fold in inside]
+        self._numbers = [np.flatnonzero(of_fold) for of_fold in inside]
+        self._scored = scored = [(store.scores(fit), y, a) for fit, (y, a) in zip(fits, self._rows, strict=True)]
+        self._placements = [ranking.placements(s, y, ALONE, a) for s, y, a in scored]
+        self._shares = [ranking.top_k_shares(s, mass_of_classes(y, a, ALONE)[0], ALONE, a) for s, y, a in scored]
         replicates = [
-            bootstrap.prbep_replicates(s, y, numbers, REPLICATES, 0, ALONE)
-            for (s, y), numbers in zip(scored, self._rows, strict=True)
+            bootstrap.prbep_replicates(s, y, numbers, REPLICATES, 0, ALONE, a)
+            for (s, y, a), numbers in zip(scored, self._numbers, strict=True)
         ]
         self._replicates = np.mean(replicates, axis=0)
 
@@ -255,15 +258,16 @@ class _FoldScores:
     def _head(self, measure: HeadMeasure) -> tuple[list[float], Floats]:
         """Return a measure of the head on each fold, and the replicates of the mean over the folds."""
         values, replicates = [], []
-        for (scores, y), numbers in zip(self._scored, self._rows, strict=True):
-            tied = tied_scores(scores, y, None, ALONE)
+        for (scores, y, a), numbers in zip(self._scored, self._numbers, strict=True):
+            scaled = effective(a, ALONE)
+            tied = tied_scores(scores, y, scaled, ALONE)
             values.append(head_value(measure, tied, ALONE))
-            drawn = head_intervals.head_replicates([measure], tied, scores, y, numbers, REPLICATES, 0, ALONE)
+            drawn = head_intervals.head_replicates([measure], tied, scores, y, numbers, REPLICATES, 0, ALONE, scaled)
             replicates.append(drawn[measure.name])
         return values, np.mean(replicates, axis=0)
 
-    def _counts(self) -> list[tuple[int, int]]:
-        return [(int(np.sum(y > 0)), int(np.sum(y < 0))) for y in self._labels]
+    def _counts(self) -> list[tuple[float, float]]:
+        return [effective_sizes(y, a, ALONE) for y, a in self._rows]
 
     def head_interval(self, measure: HeadMeasure) -> Interval:
         """Return a measure of the head of the ranking, the mean over the folds, with its interval."""
@@ -284,7 +288,10 @@ class _FoldScores:
     ) -> tuple[MeanEstimate, MeanEstimate]:
         """Return the spreads of ROCArea and PRBEP over the folds."""
         area = [
-            confidence.rocarea_estimate(of_fold, y, ALONE) for of_fold, y in zip(placements, self._labels, strict=True)
+            confidence.rocarea_estimate(of_fold, y, ALONE, a)
+            for of_fold, (y, a) in zip(placements, self._rows, strict=True)
         ]
-        prbep = [confidence.prbep_estimate(of_fold, y, ALONE) for of_fold, y in zip(shares, self._labels, strict=True)]
+        prbep = [
+            confidence.prbep_estimate(of_fold, y, ALONE, a) for of_fold, (y, a) in zip(shares, self._rows, strict=True)
+        ]
         return confidence.pool_folds(area), confidence.pool_folds(prbep)

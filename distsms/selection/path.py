@@ -186,6 +186,8 @@ class FoldsObjective(Objective):
         Another measure that is computed on the held-out rows.
     labels : ndarray of shape (n_local,)
         The labels of this rank's rows.
+    weights : ndarray of shape (n_local,) or None
+        Their weights; None on every rank if no rank has others than 0 and 1.
     folds : Folds
         Which rows each fold trains on, and which it holds out.
     numbers : sequence of int
@@ -198,6 +200,7 @@ class FoldsObjective(Objective):
     measure: Measure
     select: str | None
     labels: Labels
+    weights: Floats | None
     folds: Folds
     numbers: Sequence[int]
 
@@ -208,29 +211,30 @@ class FoldsObjective(Objective):
         ranks its training rows no better than chance; it is empty if it ranks them better. With `brief`, only equal
         scores are a reason.
         """
-        labels, comm, fold = self.labels, self.comm, self.numbers[loss]
+        comm, fold = self.comm, self.numbers[loss]
         own, out = self.folds.training(fold), self.folds.judged(fold) if fold else None
-        threshold = decision_threshold(self.losses[loss].calls_positive, scores[own], labels[own], comm)
+        threshold = decision_threshold(self.losses[loss].calls_positive, *self._some(scores, own))
         if self.brief:
-            return (
-                threshold,
-                {},
-                self._measures(scores[out], labels[out], threshold),
-                ALL_TIED * scores_tie(scores, comm),
-            )
-        training = self._measures(scores[own], labels[own], threshold)
-        chance = why_chance(scores[own], labels[own], training["rocarea"], comm)
+            return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm)
+        training = self._measures(scores, own, threshold)
+        own_scores, own_labels, _, weights = self._some(scores, own)
+        chance = why_chance(own_scores, own_labels, training["rocarea"], comm, weights)
         if out is None:
             return threshold, training, None, chance
         spread_of = next((name for name in (self.select, self.measure.name) if name in RANKING), RANKING[0])
-        spread = confidence.measure_estimate(spread_of, scores[out], labels[out], comm)
+        spread = confidence.measure_estimate(spread_of, *self._some(scores, out))
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
-        return threshold, training, self._measures(scores[out], labels[out], threshold) | parts, chance
+        return threshold, training, self._measures(scores, out, threshold) | parts, chance
 
-    def _measures(self, scores: Floats, labels: Labels, threshold: float) -> dict[str, Any]:
-        found = headline_measures(self.measure, scores, labels, threshold, self.comm)
+    def _some(self, scores: Floats, rows: Any) -> tuple[Floats, Labels, Communicator, Floats | None]:
+        """Return the scores and labels of some rows, the ranks, and the weights of these rows."""
+        return scores[rows], self.labels[rows], self.comm, None if self.weights is None else self.weights[rows]
+
+    def _measures(self, scores: Floats, rows: Any, threshold: float) -> dict[str, Any]:
+        some, labels, comm, weights = self._some(scores, rows)
+        found = headline_measures(self.measure, some, labels, threshold, comm, weights)
         if self.select and self.select not in found:
-            found[self.select] = chooser_value(self.select, scores, labels, threshold, self.comm)
+            found[self.select] = chooser_value(self.select, some, labels, threshold, comm, weights)
         return found
 
 
@@ -261,8 +265,9 @@ class CrossValidation:
         rows = [self.folds.training(fold) for fold in self.numbers]
         _, losses = make_losses(block, problem.measure, problem.ordering, comm, rows)
         self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
-        self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors)
+        self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
+        self.objective.weights = block.weights if block.weighted else None
         self.objective.folds, self.objective.numbers = self.folds, self.numbers
         self.objective.select, self.objective.brief = problem.select, not problem.all_rows
         first = replace(problem.settings, lam=problem.lambdas[0])

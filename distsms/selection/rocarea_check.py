@@ -122,7 +122,7 @@ class Checker:
         with comm.fail_together():
             features = block.features.take(drawn)
         self._rows = number[drawn]
-        self._block = replace(block, features=features, labels=block.labels[drawn], weights=None)
+        self._block = replace(block, features=features, labels=block.labels[drawn], weights=_some(block.weights, drawn))
         self._held_out = row_keys(self._rows, _DIVIDE) % np.uint64(HELD_OUT) == 0
 
     def run(self, hold_out: bool) -> QuickCheck:
@@ -143,20 +143,24 @@ class Checker:
         lam = self._choose_lambda(training, n_folds)
         w = self._solve(ROCAREA, self._quick(lam), training).w
         scores, n = features.margins(w), self._count(training)
-        found = QuickCheck(w, lam, self._best_threshold(scores[training], labels[training]), n)
+        weights = self._block.weights if self._block.weighted else None
+        threshold = self._best_threshold(scores[training], labels[training], _some(weights, training))
+        found = QuickCheck(w, lam, threshold, n)
         if not hold_out:
             return found
         own, on = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
         if own is None:
             own, on = self._w, "trained this one, but not the ROCArea model"
         both = scores[out], self._with_bias().margins(own)[out]
-        judged = JudgedRows(labels[out], self._rows[out], both, (found.threshold, 0.0))
+        judged = JudgedRows(labels[out], self._rows[out], both, (found.threshold, 0.0), _some(weights, out))
         n_out = self._count(out)
         return replace(found, contest=judge(f"{n_out:,} rows that {on}", self._at(n_out), judged, comm))
 
     def _choose_lambda(self, training: NDArray[np.bool_], n_folds: int) -> float:
         """Return the lambda that `--lambda auto` would take for ROCArea on these rows. **Collective.**"""
-        settings, rows = self._quick(DEFAULT), replace(self._block, weights=training.astype(float))
+        weights = self._block.weights
+        used = np.where(training, 1.0 if weights is None else weights, 0.0)
+        settings, rows = self._quick(DEFAULT), replace(self._block, weights=used)
         step = self._step(rows.features)
         found = search(rows, Problem("rocarea", GRID, n_folds, 0, settings, step=step), self._comm, self._late)
         if not means(found.points, "rocarea"):
@@ -181,8 +185,9 @@ class Checker:
         features = self._block.features if measure == ROCAREA else self._with_bias()
         _, (loss,) = make_losses(self._block, measure, "auto", self._comm, [training])
         vectors = make_vectors(self._step(features), features.shape[1], self._comm)
+        weights = self._block.weights
         try:
-            found = minimize(Objective(features, [loss], self._comm, self._late, None, vectors), settings)
+            found = minimize(Objective(features, [loss], self._comm, self._late, None, vectors, weights), settings)
         finally:
             vectors.close()
         if found.status in (Status.STOPPED, Status.NONFINITE):
@@ -206,18 +211,24 @@ class Checker:
     def _count(self, rows: NDArray[np.bool_]) -> int:
         return int(self._comm.sum(np.array([np.count_nonzero(rows)]))[0])
 
-    def _best_threshold(self, scores: Floats, labels: Labels) -> float:
+    def _best_threshold(self, scores: Floats, labels: Labels, weights: Floats | None = None) -> float:
         """Return the threshold at which scores are best for the error rate or F-beta; 0 for others. **Collective.**"""
         if self._measure.family not in ("error-rate", "f-beta"):
             return 0.0
         counts = self._comm.allgather(len(scores))
-        scores, labels = (self._comm.allgather_rows(array, counts) for array in (scores, labels))
+        weights = np.ones(len(scores)) if weights is None else weights
+        scores, labels, weights = (self._comm.allgather_rows(array, counts) for array in (scores, labels, weights))
         order = np.argsort(-scores, kind="stable")
-        scores, positive = scores[order], labels[order] > 0
-        tp, called = np.cumsum(positive), np.arange(1, len(scores) + 1)
+        scores, positive, weights = scores[order], labels[order] > 0, weights[order]
+        tp, called = np.cumsum(positive * weights), np.cumsum(weights)
         errors, n_pos = called - 2 * tp, tp[-1]  # the number of errors minus n_pos
         beta = self._measure.beta
         merit = -errors if beta is None else tp / (called + beta**2 * n_pos)
         last = np.append(scores[1:] < scores[:-1], True)  # True for the last row of each run of equal scores
         at = int(np.argmax(np.where(last, merit, -np.inf)))
         return float(scores[at] if at + 1 == len(scores) else scores[at] / 2 + scores[at + 1] / 2)
+
+
+def _some(weights: Floats | None, rows: NDArray[np.bool_]) -> Floats | None:
+    """Return the weights of some rows; None if there are none."""
+    return None if weights is None else weights[rows]

@@ -113,14 +113,8 @@ def load_sample(
     with comm.fail_together():
         features.normalize(manifest.normalization)
     y = np.concatenate([np.empty(0, np.int8), *labels])
-    counts = comm.allgather(len(y))
-    block = DataBlock(
-        features,
-        y,
-        np.concatenate([np.empty(0), *weights]) if manifest.weights else None,
-        sum(counts[: comm.rank]),
-        sum(counts),
-        manifest.p,
-        0,
-    )
+    amounts = np.concatenate([np.empty(0), *weights]) if manifest.weights else None
+    counts, weighted = zip(*comm.allgather((len(y), dataset.other_weights(amounts))), strict=True)
+    size = sum(counts[: comm.rank]), sum(counts), manifest.p, 0
+    block = DataBlock(features, y, amounts, *size, weighted=any(weighted))
     return Sample(block, np.concatenate([np.empty(0, np.int64), *rows]))

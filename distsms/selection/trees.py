@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from distsms.matrix.blocks import thread_count
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
 
 ALONE = Communicator()
 
@@ -61,7 +62,14 @@ def describe(number: int) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in named if name != "grow_policy" and value)
 
 
-def attempt(X: Any, y: NDArray[np.int8], held_out: NDArray[np.bool_] | None, measure: str, number: int) -> TrialResult:
+def attempt(
+    X: Any,
+    y: NDArray[np.int8],
+    held_out: NDArray[np.bool_] | None,
+    measure: str,
+    number: int,
+    weights: Floats | None = None,
+) -> TrialResult:
     """Try a setting. Local.
 
     Parameters
@@ -77,12 +85,15 @@ def attempt(X: Any, y: NDArray[np.int8], held_out: NDArray[np.bool_] | None, mea
         The measure that stops the rounds and is returned.
     number : int
         The number of the setting.
+    weights : ndarray, shape (n,), optional
+        The weights of the rows.
     """
     import xgboost
 
     if held_out is None:
         return TrialResult(np.nan, MOST_ROUNDS // 20)
-    watched = _rows(X[held_out], y[held_out])
+    out, own = (None, None) if weights is None else (weights[held_out], weights[~held_out])
+    watched = _rows(X[held_out], y[held_out], out)
     stopping: dict[str, Any] = {"evals": [(watched, "held")], "early_stopping_rounds": PATIENCE}
     options = _options(number)
     if measure == "rocarea":
@@ -90,15 +101,17 @@ def attempt(X: Any, y: NDArray[np.int8], held_out: NDArray[np.bool_] | None, mea
     else:
         options["disable_default_eval_metric"] = 1
         stopping |= {"custom_metric": _prbep, "maximize": True}
-    booster = xgboost.train(options, _rows(X[~held_out], y[~held_out]), MOST_ROUNDS, verbose_eval=False, **stopping)
+    booster = xgboost.train(
+        options, _rows(X[~held_out], y[~held_out], own), MOST_ROUNDS, verbose_eval=False, **stopping
+    )
     return TrialResult(float(booster.best_score), booster.best_iteration + 1)
 
 
-def grow(X: Any, y: NDArray[np.int8], number: int, rounds: int) -> Any:
+def grow(X: Any, y: NDArray[np.int8], number: int, rounds: int, weights: Floats | None = None) -> Any:
     """Train trees with a setting on all these rows, and return a function that scores rows. Local."""
     import xgboost
 
-    booster = xgboost.train(_options(number), _rows(X, y), rounds)
+    booster = xgboost.train(_options(number), _rows(X, y, weights), rounds)
     return lambda rows: booster.predict(xgboost.DMatrix(rows), output_margin=True).astype(float)
 
 
@@ -107,13 +120,14 @@ def _options(number: int) -> dict[str, Any]:
     return {**fixed, "verbosity": 0, "seed": 0, **parameters(number)}
 
 
-def _rows(X: Any, y: NDArray[np.int8]) -> Any:
+def _rows(X: Any, y: NDArray[np.int8], weights: Floats | None) -> Any:
     import xgboost
 
     # Not QuantileDMatrix: that predicts sparse rows ten times as slowly, and early stopping predicts in every round.
-    return xgboost.DMatrix(X, label=y > 0)
+    return xgboost.DMatrix(X, label=y > 0, weight=None if weights is None else weights / weights.mean())
 
 
 def _prbep(scores: NDArray[np.float32], rows: Any) -> tuple[str, float]:
     y = np.where(rows.get_label() > 0, 1, -1).astype(np.int8)
-    return "prbep", ranking.top_k(scores.astype(float), y, int(np.sum(y > 0)), ALONE).precision
+    weights = rows.get_weight().astype(float)
+    return "prbep", ranking.prbep(scores.astype(float), y, ALONE, weights if len(weights) else None)

@@ -24,6 +24,7 @@ from distsms.losses.registry import Loss
 from distsms.measures import COMPARED, HeadMeasure
 from distsms.metrics.operating_points import head_values
 from distsms.metrics.ranking import ranking
+from distsms.metrics.row_weights import effective
 from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
@@ -135,9 +136,8 @@ class Runner:
     def _objective(self, cell: RunSpec, stop_wanted: Callable[[], bool]) -> Objective:
         if cell.measure not in self._losses:
             _, (self._losses[cell.measure],) = make_losses(self.block, cell.measure, self.ordering, self.comm)
-        return Objective(
-            self.block.features, [self._losses[cell.measure]], self.comm, stop_wanted, vectors=self.vectors
-        )
+        block, losses = self.block, [self._losses[cell.measure]]
+        return Objective(block.features, losses, self.comm, stop_wanted, vectors=self.vectors, weights=block.weights)
 
     def _warm_up(self, cell: RunSpec, settings: Settings) -> None:
         """Make a few evaluations that are not counted. The first ones are slow, since they load kernels and PETSc."""
@@ -159,13 +159,12 @@ class Runner:
             batch = range(first, min(first + test.at_once, count))
             scored = test.scored([comm.broadcast(saved.load(k, p) if comm.is_root else np.empty(p)) for k in batch])
             for place, k in enumerate(batch):
-                scores, labels = scored.counted_scores(place)
-                measures = ranking(scores, labels, comm)
+                scores, labels, weights = scored.counted_scores(place)
+                measures = ranking(scores, labels, comm, weights)
                 found = {"rocarea": measures.rocarea, "prbep": measures.prbep}
                 if k == count - 1:
-                    found |= head_values(
-                        filter(None, map(HeadMeasure.parse, COMPARED)), tied_scores(scores, labels, None, comm), comm
-                    )
+                    tied = tied_scores(scores, labels, effective(weights, comm), comm)
+                    found |= head_values(filter(None, map(HeadMeasure.parse, COMPARED)), tied, comm)
                 if comm.is_root:
                     lines.append({**saved.records[k], **found})
         return lines

@@ -16,6 +16,7 @@ from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.matrix.augmented import WithBias
 from distsms.metrics.headline import decision_threshold, headline_measures
+from distsms.metrics.row_weights import describe_weights
 from distsms.optim.objective import Objective
 from distsms.optim.result import State, Status
 from distsms.parallel.communicator import Communicator
@@ -115,7 +116,7 @@ def fit(
             vectors = make_vectors(step, features.shape[1], comm)
         stack.callback(vectors.close)
         observer.loaded(block, vectors)
-        objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors)
+        objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors, block.weights)
         with reading if plan is not None and block.features.source else contextlib.nullcontext():
             result = recorder.minimize(objective, start, observer.evaluated)
     calls_positive, evaluations = loss.calls_positive, objective.evaluations
@@ -123,19 +124,21 @@ def fit(
     if options.measure_rows:
         gc.collect()  # a run and its solver refer to each other, so only the collector frees them
     with clock.phase("threshold"):
-        scores, labels = block.counted_scores(features.margins(result.w))
-        threshold, training, data = decision_threshold(calls_positive, scores, labels, comm), None, None
+        scores, labels, weights = block.counted_scores(features.margins(result.w))
+        threshold, training, data = decision_threshold(calls_positive, scores, labels, comm, weights), None, None
         if options.measure_rows:
-            training = headline_measures(task.measure, scores, labels, threshold, comm)
+            training = headline_measures(task.measure, scores, labels, threshold, comm, weights)
             if manifest is not None:
                 data = describe_data_set(manifest, manifest.directory)
             else:
                 data = describe_rows(block, task.fingerprint, comm)
+            if weights is not None:
+                data["weights"] = describe_weights(labels, weights, comm)
         leaks = []
         if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
             leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
-        chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm)
-    del scores, labels
+        chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm, weights)
+    del scores, labels, weights
     check = None
     if options.check is not None and checked and result.status not in UNFINISHED:
         with clock.phase("check"):

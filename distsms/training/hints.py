@@ -69,7 +69,8 @@ def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm:
         for row, k in enumerate(columns):
             W[row, own[k]] = w[own[k]]
         for k, scores in zip(columns, block.features.margins(W), strict=True):
-            area = rocarea(*block.counted_scores(scores), comm)
+            own_scores, labels, weights = block.counted_scores(scores)
+            area = rocarea(own_scores, labels, comm, weights)
             found += [LeakingColumn(table.columns[k].name, area)] if area > LEAK else []
     return sorted(found, key=lambda column: -column.rocarea)
 
@@ -101,7 +102,7 @@ def describe_test(
     test : AreaOnTest
         The ROCArea on test rows.
     data : mapping
-        What is known of the training rows, with n_pos and n_neg.
+        What is known of the training rows, with n_pos and n_neg, and with `weights` if they have some.
     lam : float
         The lambda of the training.
     check_perfect : bool
@@ -113,7 +114,11 @@ def describe_test(
             f"ROCArea on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
             "known before the outcome is, and that test rows are no copies of training rows."
         )
-    error = math.sqrt(own * (1 - own) / max(min(data["n_pos"], data["n_neg"]), 1))
+    weights = data.get("weights")
+    sizes = (data[name] for name in ("n_pos", "n_neg"))
+    if weights:
+        sizes = (weights[name] for name in ("effective_positive", "effective_negative"))
+    error = math.sqrt(own * (1 - own) / max(min(sizes), 1))
     unclear = test.why_unknown()
     half = (test.rocarea.high - test.rocarea.low) / 2
     if not own - area > max(CLEAR, math.hypot(ERRORS * error, half)):

@@ -173,7 +173,7 @@ def needs(
     X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
     """
     kind = manifest.normalization.kind
-    row = ROW_BYTES * losses + 8 * (1 + solves) * (kind == "l2")
+    row = (ROW_BYTES + 16 * manifest.weights) * losses + 8 * (1 + solves) * (kind == "l2")
     rows = row * manifest.n
     data = entry_bytes(manifest)[0] * manifest.nnz + rows
     p = manifest.p + bias

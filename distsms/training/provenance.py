@@ -121,6 +121,6 @@ def model_info(
         "zero_based": data["zero_based"],
         "settings": describe(settings),
         **distribution._asdict(),
-        "data": {name: data[name] for name in ("directory", "fingerprint", *DATA_KEYS)},
+        "data": {name: data[name] for name in ("directory", "fingerprint", *DATA_KEYS, "weights") if name in data},
         **origin,
     }

@@ -108,11 +108,11 @@ def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> 
     """
     labels, measures = judged.labels, {"rocarea": ROCAREA, "measure": measure}
     theirs, ours = (
-        {name: measure_value(each, scores, labels, at, comm) for name, each in measures.items()}
+        {name: measure_value(each, scores, labels, at, comm, judged.weights) for name, each in measures.items()}
         for scores, at in zip(judged.scores, judged.thresholds, strict=True)
     )
     gains = {name: difference(each, judged, comm) for name, each in measures.items()}
-    useful = not why_chance(judged.scores[0], labels, theirs["rocarea"], comm)
+    useful = not why_chance(judged.scores[0], labels, theirs["rocarea"], comm, judged.weights)
     return Contest(on, measure.name, ours, theirs, gains, useful)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.shards.dataset import DataBlock
+from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.inference.model import Model
@@ -58,13 +58,20 @@ class TrainingTask:
 
     @classmethod
     def of_rows(
-        cls, features: Any, labels: Labels, measure: str | Measure, settings: Settings, bias: float | None = None
+        cls,
+        features: Any,
+        labels: Labels,
+        measure: str | Measure,
+        settings: Settings,
+        bias: float | None = None,
+        weights: Floats | None = None,
     ) -> TrainingTask:
         """Return the task of training on rows in memory, all of them on this process.
 
-        `features` is what `distsms.matrix.local.as_features` or `distsms.matrix.augmented.RepeatedRows` made from them.
+        `features` is what `distsms.matrix.local.as_features` made from them.
         """
-        block = DataBlock(features, labels, None, 0, len(labels), features.shape[1], 0)
+        size = 0, len(labels), features.shape[1], 0
+        block = DataBlock(features, labels, weights, *size, weighted=other_weights(weights))
         return cls(block, Measure.parse(measure), settings, bias)
 
     @property

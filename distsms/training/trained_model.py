@@ -128,20 +128,22 @@ class TrainedModel:
         `scored` has the scores of this model first, and then those of the ROCArea model.
         """
         assert self.check is not None
-        (own, labels), (other, _) = scored.counted_scores(0), scored.counted_scores(1)
+        (own, labels, weights), (other, _, _) = scored.counted_scores(0), scored.counted_scores(1)
         numbers = scored.first_row + np.flatnonzero(scored.counted)
-        judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold))
+        judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold), weights)
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
 
-    def judge_test(self, scores: Floats, labels: Labels, comm: Communicator) -> AreaOnTest:
+    def judge_test(
+        self, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
+    ) -> AreaOnTest:
         """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**
 
-        `scores` and `labels` are those of the test rows on this rank, (n_local,).
+        `scores`, `labels` and `weights` are those of the test rows on this rank, (n_local,).
         """
         manifest = self.task.manifest
         check_perfect = manifest is not None and manifest.table is not None and not self.leaks
         assert self.training is not None and self.data is not None
-        area = area_on_test(scores, labels, comm)
+        area = area_on_test(scores, labels, comm, weights)
         if area.enough:  # then the test rows say more than the folds of the training rows
             self.unseen = area.why_chance()
         self.on_test = describe_test(self.training, area, self.data, self.task.settings.lam, check_perfect)

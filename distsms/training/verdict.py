@@ -17,6 +17,7 @@ import numpy as np
 
 from distsms.metrics.confidence import LEVEL, Interval, rocarea_estimate, rocarea_interval
 from distsms.metrics.ranking import placements
+from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
@@ -28,16 +29,24 @@ FEWEST_TESTED = 30
 
 
 class AreaOnTest(NamedTuple):
-    """The ROCArea on test rows with its interval, and the numbers of positive and negative test rows."""
+    """The ROCArea on test rows with its interval, and the numbers of positive and negative test rows.
+
+    `effective` is the smaller of the effective numbers of positive and negative rows (`row_weights.effective_sizes`).
+    """
 
     rocarea: Interval
     n_pos: int
     n_neg: int
+    effective: float = math.inf
+
+    @property
+    def _least(self) -> float:
+        return min(self.n_pos, self.n_neg, self.effective)
 
     @property
     def enough(self) -> bool:
         """Whether there are enough rows of both classes for a verdict."""
-        return min(self.n_pos, self.n_neg) >= FEWEST_TESTED
+        return self._least >= FEWEST_TESTED
 
     @property
     def above_chance(self) -> bool:
@@ -65,16 +74,17 @@ class AreaOnTest(NamedTuple):
             return ""
         fewer = "positive" if self.n_pos <= self.n_neg else "negative"
         return (
-            f"The test rows have too few {fewer} rows ({min(self.n_pos, self.n_neg)}) to tell whether this model ranks "
-            f"better than chance: their ROCArea is {self.rocarea.value:.3f}, and chance is 0.5. Test it on more rows "
+            f"The test rows have too few {fewer} rows ({self._least:.4g}) to tell whether this model ranks better "
+            f" than chance: their ROCArea is {self.rocarea.value:.3f}, and chance is 0.5. Test it on more rows "
             "before you use it."
         )
 
 
-def area_on_test(scores: Floats, labels: Labels, comm: Communicator) -> AreaOnTest:
+def area_on_test(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> AreaOnTest:
     """Return the ROCArea of the scores of test rows, (n_local,) on this rank, with its interval. **Collective.**"""
-    found = rocarea_estimate(placements(scores, labels, comm), labels, comm)
-    return AreaOnTest(rocarea_interval(found, LEVEL), *found.counts)
+    found = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
+    n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
+    return AreaOnTest(rocarea_interval(found, LEVEL), n_pos, n_neg, min(found.counts))
 
 
 def scores_tie(scores: Floats, comm: Communicator) -> bool:
@@ -84,7 +94,9 @@ def scores_tie(scores: Floats, comm: Communicator) -> bool:
     return bool(high - low <= 1e-14 * max(abs(high), abs(low)))
 
 
-def why_chance(scores: Floats, labels: Labels, rocarea: float, comm: Communicator) -> str:
+def why_chance(
+    scores: Floats, labels: Labels, rocarea: float, comm: Communicator, weights: Floats | None = None
+) -> str:
     """Return why scores rank no better than chance, or an empty string if they rank better. **Collective.**
 
     Parameters
@@ -95,18 +107,21 @@ def why_chance(scores: Floats, labels: Labels, rocarea: float, comm: Communicato
         Their ROCArea over all ranks. If it is NaN, the only reason that is looked for is that all scores are equal.
     comm : Communicator
         The ranks.
+    weights : ndarray of shape (n_local,), optional
+        The weights of these rows, above 0.
 
     Notes
     -----
     The standard error is DeLong's. Its square is at most A (1 - A) / min(n+, n-) for an area A and n+ positive and n-
-    negative rows. If this bound already shows that the model is useful, the standard error is not computed.
+    negative rows (with weights: effective numbers of rows). If this bound already shows that the model is useful, the
+    standard error is not computed.
     """
     if scores_tie(scores, comm):
         return ALL_TIED
-    n_min = min(map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)]))))
+    n_min = min(effective_sizes(labels, weights, comm))
     if math.isnan(rocarea) or rocarea - 0.5 > ERRORS * math.sqrt(rocarea * (1 - rocarea) / n_min):
         return ""
-    found = rocarea_estimate(placements(scores, labels, comm), labels, comm)
+    found = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
     error = 0.0 if math.isnan(found.error) else found.error
     if rocarea > 0.5 + ERRORS * error:
         return ""

@@ -31,7 +31,7 @@ def assert_same(found, other):
     for mine, theirs in zip(found.scores, other.scores, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     np.testing.assert_array_equal(found.labels, other.labels)
-    np.testing.assert_array_equal(found.counted, other.counted)
+    np.testing.assert_array_equal(found.weights, other.weights)
     assert found.first_row == other.first_row
 
 
@@ -88,9 +88,10 @@ def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_par
     pair = [replace(one, info=one.info | {"normalize": normalize}, scale=how.scale) for one in models_of(9)]
     found = scoring.score([replace(one, w=how.fold(one.w)) for one in pair], shared_dir / "d", comm)
     margins = [block.features.margins(one.w) + one.bias for one in pair]
-    assert_same(found, scoring.ScoredRows(margins, block.labels, block.weights != 0, first_row=block.first_row))
-    scores, labels = found.counted_scores(1)
+    assert_same(found, scoring.ScoredRows(margins, block.labels, block.weights, first_row=block.first_row))
+    scores, labels, own = found.counted_scores(1)
     np.testing.assert_array_equal(scores, margins[1][block.weights != 0])
+    np.testing.assert_array_equal(everywhere(comm, own), weights[weights != 0])
     np.testing.assert_array_equal(everywhere(comm, labels), y[weights != 0])
 
 

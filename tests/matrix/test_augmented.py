@@ -47,6 +47,8 @@ def test_products_are_those_of_a_column_by_hand(case, value, k):
     np.testing.assert_array_equal(np.concatenate([out.ravel() for out in into]), [*margins.ravel(), *gradient.ravel()])
     assert np.sum(margins * C) == pytest.approx(np.sum(W * gradient), rel=1e-10, abs=1e-10 * (1 + value))
     np.testing.assert_allclose(wrapped.columns().squares, (whole**2).sum(axis=0), rtol=1e-12, atol=1e-12)
+    weights = rng.uniform(0, 3, len(whole))
+    np.testing.assert_allclose(wrapped.columns(weights).squares, weights @ whole**2, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.serial

@@ -94,6 +94,12 @@ def test_one_pass_quantities(case):
         counts, np.full(array.shape[1], len(array)) if dense else np.count_nonzero(array, axis=0)
     )
     np.testing.assert_allclose(squares, (array**2).sum(axis=0), atol=1e-11)
+    weights = rng.uniform(0, 3, len(array))
+    weighed = rows.columns(weights)
+    np.testing.assert_array_equal(weighed.largest, largest)
+    np.testing.assert_array_equal(weighed.counts, counts)
+    np.testing.assert_allclose(weighed.squares, weights @ array**2, atol=1e-11)
+    np.testing.assert_array_equal(rows.columns().squares, squares)  # the weights are forgotten
 
 
 @given(cases, st.sampled_from([1e8, 1e-8]))

@@ -14,6 +14,7 @@ from distsms.errors import InputError
 from distsms.measures import Condition
 from distsms.metrics import operating_points as points
 from distsms.metrics import ranking, tied_scores
+from distsms.metrics.contingency import contingency
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import drawn_scores, local_part
 
@@ -113,7 +114,7 @@ def test_the_point_is_the_best_threshold_that_fulfils_the_condition(rows, level)
     """By trying every score as a threshold."""
     scores, labels, _ = columns(rows)
     tied = tied_scores.tied_scores(scores, labels, None, ALONE)
-    tables = {t: ranking.contingency(scores, labels, t, ALONE) for t in [*scores.tolist(), math.inf]}
+    tables = {t: contingency(scores, labels, t, ALONE) for t in [*scores.tolist(), math.inf]}
     rates = {
         "fpr": lambda t: t.fp / max(tied.n_neg, 1) <= level and tied.n_neg > 0,
         "precision": lambda t: t.tp >= level * (t.tp + t.fp) - 1e-12 and t.tp + t.fp > 0,

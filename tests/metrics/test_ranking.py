@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.metrics import ranking, tied_scores
+from distsms.metrics.contingency import contingency
+from distsms.metrics.ranking import average_precision
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import local_part
@@ -57,7 +59,7 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
     found = of(local_part(scores, comm), local_part(labels, comm), comm)
     point = ranking.top_k(local_part(scores, comm), local_part(labels, comm), int(np.sum(labels > 0)), comm)
     assert point.precision == point.recall == found.prbep
-    table = ranking.contingency(local_part(scores, comm), local_part(labels, comm), point.threshold, comm)
+    table = contingency(local_part(scores, comm), local_part(labels, comm), point.threshold, comm)
     assert table.precision == table.recall == table.f1 == pytest.approx(found.prbep, abs=1e-15)
     assert table.tp + table.fn == np.sum(labels > 0)
     assert table.tp + table.fp + table.fn + table.tn == 999
@@ -74,14 +76,14 @@ def test_average_precision_is_scikit_learns(comm, monkeypatch, share, decimals, 
     rng = np.random.default_rng(decimals)
     labels = np.where(rng.random(3000) < share, 1, -1).astype(np.int8)
     for scores in (np.round(rng.normal(size=3000) + labels, decimals), np.zeros(3000), 1e8 + labels * 1e-8):
-        found = ranking.average_precision(local_part(scores, comm), local_part(labels, comm), comm)
+        found = average_precision(local_part(scores, comm), local_part(labels, comm), comm)
         assert found == pytest.approx(metrics.average_precision_score(labels, scores), abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=1, max_size=14))
 def test_average_precision_equals_its_definition(comm, rows):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
-    found = ranking.average_precision(local_part(scores.astype(float), comm), local_part(labels, comm), comm)
+    found = average_precision(local_part(scores.astype(float), comm), local_part(labels, comm), comm)
     positive = scores[labels > 0]
     if not len(positive):
         assert np.isnan(found)
@@ -91,7 +93,7 @@ def test_average_precision_equals_its_definition(comm, rows):
 
 
 def test_average_precision_of_what_is_no_number(comm):
-    assert np.isnan(ranking.average_precision(np.array([1.0, np.nan]), np.array([1, -1]), comm))
+    assert np.isnan(average_precision(np.array([1.0, np.nan]), np.array([1, -1]), comm))
 
 
 @pytest.mark.serial
@@ -164,7 +166,7 @@ def test_one_class_is_not_a_number(comm, sign):
     assert np.isnan(found.rocarea)
     assert found.n_pos + found.n_neg == 2 * comm.size
     assert np.isnan(ranking.top_k(np.zeros(2), np.full(2, sign), 1, comm).recall) == (sign < 0)
-    table = ranking.contingency(np.zeros(2), np.full(2, sign), 1.0, comm)
+    table = contingency(np.zeros(2), np.full(2, sign), 1.0, comm)
     assert np.isnan(table.precision)  # nothing is called positive
     assert np.isnan(table.recall) == (sign < 0)
 

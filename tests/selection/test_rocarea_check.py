@@ -11,7 +11,7 @@ from distsms.errors import EXIT_LIMIT, EXIT_OK, EXIT_VACUOUS
 from distsms.inference import scoring
 from distsms.measures import Measure
 from distsms.metrics.confidence import Interval
-from distsms.metrics.ranking import contingency
+from distsms.metrics.contingency import contingency
 from distsms.parallel.communicator import Communicator
 from distsms.selection import rocarea_check
 from distsms.selection.auto_lambda import choose_lambda

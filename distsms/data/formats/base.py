@@ -63,8 +63,10 @@ class ReadOptions:
         Columns that are left out.
     group, time : str or None
         The columns that give each row its group and its time (`distsms.data.row_metadata`). For svmlight text, "qid".
+    weight : str or None
+        The column that gives each row its weight.
     keep : tuple of str
-        Those columns of groups and times that are features as well.
+        Those columns of groups, times and weights that are features as well.
     columns : ColumnOptions
         How the columns of a table become features.
     decimal : str
@@ -91,6 +93,7 @@ class ReadOptions:
     drop: tuple[str, ...] = ()
     group: str | None = None
     time: str | None = None
+    weight: str | None = None
     keep: tuple[str, ...] = ()
     columns: ColumnOptions = field(default_factory=ColumnOptions)
     decimal: str = "."
@@ -113,15 +116,15 @@ class ReadOptions:
         decimal = "," if self.thousands == "." else self.decimal
         drop, keep = column_options.split_names(self.drop, known), column_options.split_names(self.keep, known)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
-            raise InputError(f"--keep {wrong[0]}: only the columns of --group and --time can be kept")
+            raise InputError(f"--keep {wrong[0]}: only the columns of --group, --time and --weight can be kept")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
-            raise InputError(f"--drop {wrong[0]}: the column of --group or --time is not a feature anyway")
+            raise InputError(f"--drop {wrong[0]}: the column of --group, --time or --weight is not a feature anyway")
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(known), decimal=decimal)
 
     @property
     def metadata_columns(self) -> list[str]:
-        """The columns of groups and times, as far as they are asked for."""
-        return [name for name in (self.group, self.time) if name is not None]
+        """The columns of groups, times and weights, as far as they are asked for."""
+        return [name for name in (self.group, self.time, self.weight) if name is not None]
 
     @property
     def non_features(self) -> set[str | None]:

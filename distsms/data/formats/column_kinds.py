@@ -118,7 +118,7 @@ def _number(
                 report.notes.append(
                     f"whole numbers that look like codes, treated as amounts; if they are codes: {remedy}"
                 )
-    mean, centred = numbers.mean(place), numbers.is_offset(place)
+    mean, centred = numbers.fill(place), numbers.is_offset(place)
     if centred:
         report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
@@ -191,7 +191,7 @@ def _words(
             advice = f"; --categorical {name} takes its values as they are" if name not in options.dates else ""
             _fail(name, text.no_date, files, f"there is no such date; dates are written as {form}{advice}")
         report.taken_for = DATE
-        fill, written = text.dates.mean(0), options.dates.get(name)
+        fill, written = text.dates.fill(0), options.dates.get(name)
         column = Column(name, None, report.missing > 0, DATE, fill, format=written, hours=text.hours)
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.formats import arrow, columns, survey_kernels
+from distsms.utils.typing import Floats
 
 MAX_CATEGORIES = 100_000
 """The largest number of different strings that are kept."""
@@ -68,12 +69,22 @@ class NumberSurvey:
     def __init__(self, n_columns: int) -> None:
         self.counts = np.zeros((n_columns, 2), np.int64)  # rows with a number, and rows without
         self.sums = np.zeros((n_columns, 3))  # each the rounded sum, its rounding error, and the sum of squares
+        self.weighted = np.zeros((n_columns, 2))  # the sum of weights, and of weights times numbers, if there are any
         self.extremes = np.tile([np.inf, -np.inf], (n_columns, 1))
         self.whole = np.ones(n_columns, bool)
         self.sample = Sample(n_columns)
 
-    def add(self, values: NDArray[np.float64], missing: NDArray[np.bool_], where: NDArray[np.intp]) -> None:
-        """Include rows (n, m) of the columns `where` (m,)."""
+    def add(
+        self,
+        values: NDArray[np.float64],
+        missing: NDArray[np.bool_],
+        where: NDArray[np.intp],
+        weights: Floats | None = None,
+    ) -> None:
+        """Include rows (n, m) of the columns `where` (m,), with the weights (n,) of the rows if they have some."""
+        if weights is not None:
+            self.weighted[where, 0] += weights @ ~missing
+            self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
         values = np.ascontiguousarray(values) + 0.0  # no negative zero
         sample = self.sample
         statistics = self.counts, self.sums, self.extremes, self.whole, sample.hashes, sample.times, sample.sizes
@@ -87,6 +98,7 @@ class NumberSurvey:
         error = (self.sums[:, 0] - (total - part)) + (other.sums[:, 0] - part)
         rest = self.sums[:, 1:] + other.sums[:, 1:]
         self.sums = np.column_stack([total, rest[:, 0] + error, rest[:, 1]])
+        self.weighted += other.weighted
         self.extremes[:, 0] = np.minimum(self.extremes[:, 0], other.extremes[:, 0])
         self.extremes[:, 1] = np.maximum(self.extremes[:, 1], other.extremes[:, 1])
         self.whole &= other.whole
@@ -96,6 +108,14 @@ class NumberSurvey:
         """Return the mean of a column, 0 if it has no number."""
         count = int(self.counts[column, 0])
         return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
+
+    def fill(self, column: int) -> float:
+        """Return the number that replaces missing ones: the mean, in which each row counts by its weight.
+
+        With weights it is rounded to 14 digits, so that it hardly ever depends on which rank has which rows.
+        """
+        total, product = self.weighted[column].tolist()
+        return float(f"{product / total / survey_kernels.SCALE:.14g}") if total else self.mean(column)
 
     def deviation(self, column: int) -> float:
         """Return the standard deviation of a column, 0 if it has no number."""
@@ -128,8 +148,8 @@ class TextSurvey:
         self.dates, self.hours = NumberSurvey(1), False  # as years since 2000
         self.sample = Sample(1)
 
-    def add(self, column: Any, position: arrow.BatchPosition) -> None:
-        """Include a column of a batch."""
+    def add(self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None) -> None:
+        """Include a column of a batch, with the weights of its rows if they have some."""
         text = (
             columns.as_text(column) if columns.is_text(column) or columns.is_date(column) else columns.as_codes(column)
         )
@@ -156,7 +176,7 @@ class TextSurvey:
                 row = int((there & is_string[which]).argmax())
                 self.first = position, row, text[row].as_py()
         if self.wants_dates or self.typed_dates or "date" in self.shapes:
-            self._add_dates(column, position, there, text)
+            self._add_dates(column, position, there, text, weights)
 
     def merge(self, other: TextSurvey) -> None:
         """Include later rows."""
@@ -178,12 +198,19 @@ class TextSurvey:
         size = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], found, rows)
         sample.sizes[0] = size
 
-    def _add_dates(self, column: Any, position: arrow.BatchPosition, there: NDArray[np.bool_], text: Any) -> None:
+    def _add_dates(
+        self,
+        column: Any,
+        position: arrow.BatchPosition,
+        there: NDArray[np.bool_],
+        text: Any,
+        weights: Floats | None,
+    ) -> None:
         found, valid = columns.as_microseconds(column, self.form)
         if self.no_date is None and (wrong := there & ~valid).any():
             self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
         self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
-        self.dates.add(years(found)[:, None], ~valid[:, None], np.zeros(1, np.intp))
+        self.dates.add(years(found)[:, None], ~valid[:, None], np.zeros(1, np.intp), weights)
 
 
 class TableSurvey:
@@ -205,17 +232,17 @@ class TableSurvey:
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
 
-    def add(self, batch: arrow.Batch, fail: Fail) -> None:
-        """Include a batch. `fail` raises InputError for infinite numbers."""
+    def add(self, batch: arrow.Batch, fail: Fail, weights: Floats | None = None) -> None:
+        """Include a batch, with the weights of its rows if they have some. `fail` raises InputError for infinities."""
         names = [name for name in self.names if name not in self.texts]
         values, missing, which = columns.numbers(batch.columns, names)
         check_finite(values, [names[k] for k in which], batch, fail)
         places = np.array([self.place[name] for name in names], np.intp)
-        self.numbers.add(values, missing, places[which])
+        self.numbers.add(values, missing, places[which], weights)
         numeric = {names[k] for k in which}
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
-                self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position)
+                self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position, weights)
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
         if len(self.names) < arrow.WIDE:  # each column takes time

@@ -93,6 +93,12 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
             f"--group {svmlight.QUERY_ID}",
             True,
         )
+    if options.weight:
+        raise InputError(
+            f"{names[0]}: columns of svmlight text have no names, which --weight needs; write the weights into a file, "
+            "one on each line, and name it with --weight-file",
+            True,
+        )
     return SvmlightReader(names, options)
 
 

@@ -118,6 +118,7 @@ class RowRangeReader(ABC):
             self.options.time,
             lambda name: row_metadata.as_strings(self.read_column(part, name)),
             fail,
+            self.options.weight,
         )
 
     def _labels(self, part: RowRange) -> NDArray[Any]:

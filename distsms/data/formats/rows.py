@@ -36,7 +36,7 @@ class RowBlock(NamedTuple):
     ids: list[str] | None = None
     """(n,), the names of the rows, or None if they have none."""
     metadata: RowMetadata = RowMetadata()
-    """The groups and times of the rows, if they are asked for."""
+    """The groups, times and weights of the rows, if they are asked for."""
 
 
 def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
@@ -82,7 +82,8 @@ def combined(blocks: Iterable[RowBlock], n_bytes: int) -> Iterator[RowBlock]:
 
 
 def _nbytes(rows: RowBlock) -> int:
-    arrays = rows.labels, rows.indptr, rows.indices, rows.data, rows.metadata.groups, rows.metadata.times
+    about = rows.metadata
+    arrays = rows.labels, rows.indptr, rows.indices, rows.data, about.groups, about.times, about.weights
     return sum(array.nbytes for array in arrays if array is not None) + sum(64 + len(name) for name in rows.ids or ())
 
 

@@ -157,8 +157,11 @@ class TableReader:
         with comm.fail_together():
             share, meter = self.files.mine(comm), self.options.meter
             meter.begin("looking at the columns", share)
-            for batch in self.files.batches(share, [*names, *label]):
-                mine.add(batch, self._fail)
+            weight = self.options.weight
+            for batch in self.files.batches(share, [*names, *label], [weight] if weight else []):
+                fail = partial(self._refuse, batch)
+                weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
+                mine.add(batch, self._fail, weights)
                 classes.add(batch, self._fail)
                 meter.add(batch.size)
         (first, first_classes), *others = comm.allgather((mine, classes))
@@ -249,13 +252,13 @@ class TableReader:
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
         options, fail = self.options, partial(self._refuse, batch)
         if options.time is None or (form := self._time_form(options.time)) is None:
-            return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, fail)
+            return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, fail, options.weight)
         strings = batch.metadata[options.time]
         found, valid = columns.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
             fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}")
-        others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail)
+        others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail, options.weight)
         return others._replace(times=found / 1e6, kinds=frozenset({row_metadata.DATES}))
 
     def _time_form(self, name: str) -> str | None:

@@ -40,6 +40,7 @@ from distsms.matrix.local import (
 )
 from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
 
 PART_ROWS = 2**16
 """The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
@@ -76,15 +77,18 @@ class DataBlock:
     p: int  # number of columns of `features`: `n_columns` of `load`, by default that of the data set
     bytes_read: int  # bytes of arrays that this rank read from files
     label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
+    weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
 
-    def counted_scores(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        """Return the scores and the labels of this rank's rows that count, those of weight 0 left out.
+    def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
+        """Return the scores, labels and weights of this rank's rows that count, those of weight 0 left out.
 
-        scores : (n_local,), of all local rows. Arrays are copied only if some rows do not count.
+        scores : (n_local,), of all local rows. The weights are None on every rank if no rank has others than 0 and 1.
+        Arrays are copied only if some rows do not count.
         """
         if self.weights is None:
-            return scores, self.labels
-        return scores[self.counted], self.labels[self.counted]
+            return scores, self.labels, None
+        counted = self.counted
+        return scores[counted], self.labels[counted], self.weights[counted] if self.weighted else None
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -153,7 +157,7 @@ def load(
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
     # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
-    longest, shortest = comm.maximum(np.array(read.rows.length_extremes()))
+    longest, shortest, weighted = comm.maximum(np.array([*read.rows.length_extremes(), other_weights(read.weights)]))
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
     bytes_read = read.bytes_read
     with comm.fail_together():
@@ -162,10 +166,16 @@ def load(
         features.normalize(wanted)
         if isinstance(read.rows, Stream):
             bytes_read += read.rows.bytes_read
-    return DataBlock(features, read.labels, read.weights, read.first_row, manifest.n, width, bytes_read)
+    sizes = read.first_row, manifest.n, width, bytes_read
+    return DataBlock(features, read.labels, read.weights, *sizes, weighted=bool(weighted))
 
 
-def load_matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8], NDArray[np.bool_]]:
+def other_weights(weights: Floats | None) -> bool:
+    """Return whether some of these weights (n_local,) are neither 0 nor 1. Local."""
+    return weights is not None and bool(((weights != 0) & (weights != 1)).any())
+
+
+def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     """Read all rows that count, normalized as for training, as a matrix for other libraries. Local.
 
     Memory: 12 bytes for each stored entry.
@@ -193,6 +203,17 @@ def load_matrix(manifest: Manifest) -> tuple[Any, NDArray[np.int8], NDArray[np.b
     if read.weights is None:
         return X, read.labels, np.ones(len(read.labels), bool)
     return X[counted := read.weights != 0], read.labels[counted], counted
+
+
+def read_weights(manifest: Manifest) -> Floats | None:
+    """Read the weights of all rows, (n,); None if they are all 0 or 1. Local."""
+    if not manifest.weights:
+        return None
+    found, at = np.empty(manifest.n), 0
+    for shard, rows_of_shard in open_shards(manifest, 0, manifest.n):
+        shard.read_weights(rows_of_shard, found[at : at + rows_of_shard.shard.rows])
+        at += rows_of_shard.shard.rows
+    return found if other_weights(found) else None
 
 
 class _Boundary(NamedTuple):

@@ -75,7 +75,7 @@ def write_data(
         `overwrite` is False.
     """
     X, y = X.tocsr() if sparse.issparse(X) else np.asarray(X), np.asarray(y)
-    weights = None if weights is None else np.asarray(weights)
+    weights = None if weights is None else np.asarray(weights, np.float64)
     if X.ndim != 2 or min(X.shape) < 1:
         raise InputError(f"{directory}: X has shape {X.shape}; a data set needs rows and columns.")
     if y.shape != X.shape[:1] or (weights is not None and weights.shape != y.shape):
@@ -85,7 +85,7 @@ def write_data(
         raise InputError(
             f"{directory}: labels must be +1 and -1, but y has {found}. If the labels are 0 and 1, pass 2 * y - 1."
         )
-    metadata = _metadata(directory, len(y), groups, times)
+    metadata = _metadata(directory, len(y), groups, times)._replace(weights=weights)
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
         entries = []
@@ -102,7 +102,11 @@ def write_data(
             zero_based=zero_based,
             source=source,
             statistics=group_statistics(
-                duplicates.hash_rows(X, dtype), y, metadata, _names(groups, times), Communicator()
+                duplicates.hash_rows(X, dtype),
+                y,
+                metadata,
+                (*_names(groups, times), None if weights is None else "weights"),
+                Communicator(),
             ),
         )
 

@@ -38,6 +38,7 @@ NOT_NORMALIZED = Normalization()
 _ROW_STATISTICS: dict[str, dict[str, Any]] = {  # optional statistics of the rows: their fields and types
     "group": {"column": str, "groups": int, "largest": int},
     "time": {"column": str, "kind": str, "first": float, "last": float},
+    "weight": dict.fromkeys(("positive", "negative", "largest", "effective"), float) | {"column": str},
     "doubles": dict.fromkeys(("different", "rows", "largest", "contradicting"), int),
 }
 _TYPE_NAMES = {
@@ -89,10 +90,11 @@ class Manifest:
     normalization: Normalization = NOT_NORMALIZED  # for training; the shards hold the rows as they were
     split: dict[str, Any] | None = None  # for a part of the input; see `Splitter.record`
     compression: str = "none"  # of the arrays in the shards; see `distsms.data.shards.storage`
-    # These three are as `groupby.group_statistics` returns them. The first two are None if the rows have no groups or
-    # no times, the third is None if equal rows were not counted.
+    # These four are as `groupby.group_statistics` returns them. The first three are None if the rows have no groups, no
+    # times or no weights, the last is None if equal rows were not counted.
     group: dict[str, Any] | None = None
     time: dict[str, Any] | None = None
+    weight: dict[str, Any] | None = None
     doubles: dict[str, int] | None = None
 
     @property

@@ -24,8 +24,10 @@ from distsms.data.shards.publish import PARTIAL, file_sha256, shard_name
 from distsms.data.shards.reader import MARK
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES, index_dtype
+from distsms.matrix.normalization import Entries
 from distsms.utils import hdf5
 from distsms.utils.files import require_space
+from distsms.utils.typing import Floats
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def stage_shard(
     compression : str
         The compression of all arrays, one of `manifest.COMPRESSIONS`.
     metadata : RowMetadata
-        The groups and times of the rows, if they have some.
+        The groups and times of the rows, if they have some; their weights are for `finish_shard`.
 
     Raises
     ------
@@ -103,13 +105,20 @@ def stage_shard(
     return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression)
 
 
-def staged_entries(staged: StagedShard) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield columns and values of a staged CSR shard, a bounded part at a time. Local."""
+def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
+    """Yield the entries of a staged CSR shard, a bounded part at a time. Local.
+
+    weights : (rows,), those of the rows if they have some; then they come with the entries.
+    """
     with _arrays(staged) as array:
         columns, values = array("X/indices"), array("X/data") if staged.values else None
+        indptr = array("X/indptr").take(0, staged.rows + 1)
         for start in range(0, staged.nnz, PART_ENTRIES):
             stop = min(start + PART_ENTRIES, staged.nnz)
-            yield columns.take(start, stop), np.ones(stop - start) if values is None else values.take(start, stop)
+            own = None
+            if weights is not None:
+                own = weights[np.searchsorted(indptr, np.arange(start, stop), side="right") - 1]
+            yield columns.take(start, stop), np.ones(stop - start) if values is None else values.take(start, stop), own
 
 
 def staged_rows(staged: StagedShard) -> tuple[sparse.csr_matrix, list[str] | None]:

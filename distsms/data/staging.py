@@ -1,0 +1,115 @@
+"""Rows that a conversion has written to shards which still lack their labels: this rank's part of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.data import duplicates, row_metadata
+from distsms.data.formats.base import Meter
+from distsms.data.formats.rows import RowBlock, RowRange
+from distsms.data.groupby import group_statistics
+from distsms.data.row_metadata import Hashes, RowMetadata
+from distsms.data.shards import dataset
+from distsms.data.splits import Splitter
+from distsms.matrix.normalization import Entries
+from distsms.parallel.communicator import Communicator
+
+
+class Staged(NamedTuple):
+    """A shard on the disk that still lacks its labels +1 and -1, since their meaning is known only at the end."""
+
+    shard: dataset.StagedShard
+    values: NDArray[np.float64]  # the different labels, as the reader gave them
+    codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
+    hashes: Hashes  # (rows,): see `duplicates.hash_rows`
+    metadata: RowMetadata
+
+
+def stage(rows: RowBlock, directory: Path, number: int, dtype: str, compression: str, named: bool) -> Staged:
+    """Write rows to a shard with this number, with their names if they have some. Local."""
+    shape = (len(rows.labels), rows.n_columns)
+    X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
+    values, codes = np.unique(rows.labels, return_inverse=True)
+    ids = (rows.ids or []) if named else None
+    shard = dataset.stage_shard(directory, number, X, dtype, ids, compression, rows.metadata)
+    hashes = duplicates.hash_rows(X, dtype)
+    return Staged(shard, values, codes.astype(np.min_scalar_type(len(values))), hashes, rows.metadata)
+
+
+def weigh(staged: Sequence[Staged], path: str | os.PathLike[str], first: int, whole: int) -> list[Staged]:
+    """Give this rank's rows, which are those from row `first` on of the `whole` input, the weights in a file. Local."""
+    sizes = [block.shard.rows for block in staged]
+    found = np.split(row_metadata.read_weight_file(path, first, sum(sizes), whole), np.cumsum(sizes)[:-1])
+    return [
+        block._replace(metadata=block.metadata._replace(weights=own)) for block, own in zip(staged, found, strict=False)
+    ]
+
+
+def part_of(staged: Sequence[Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:
+    """Return the part of each staged row. Row number `first` of the input is the first of them. Collective."""
+    numbers = np.arange(first, first + sum(block.shard.rows for block in staged))
+    keys: NDArray[Any] = numbers
+    if split.by == "doubles":
+        keys = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in staged)])
+    elif split.by == "groups":
+        keys = np.concatenate([np.empty(0, np.uint64), *(block.metadata.groups for block in staged)])
+    elif split.by == "time" and staged and staged[0].metadata.times is not None:
+        keys = np.concatenate([np.empty(0), *(block.metadata.times for block in staged)])
+    found = split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
+    return np.split(found, np.cumsum([block.shard.rows for block in staged])[:-1]) if staged else []
+
+
+def divide(
+    staged: Sequence[Staged], part_of: Sequence[NDArray[np.uint8]], folders: Sequence[Path], meter: Meter
+) -> list[list[Staged]]:
+    """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards."""
+    parts: list[list[Staged]] = [[] for _ in folders]
+    meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
+    for block, part in zip(staged, part_of, strict=True):
+        X, ids = dataset.staged_rows(block.shard)
+        for k, folder in enumerate(folders):
+            rows = np.flatnonzero(part == k)
+            if len(rows):
+                names, metadata = None if ids is None else [ids[row] for row in rows], block.metadata.take(rows)
+                shard = dataset.stage_shard(
+                    folder, block.shard.number, X[rows], block.shard.dtype, names, block.shard.compression, metadata
+                )
+                parts[k].append(Staged(shard, block.values, block.codes[rows], block.hashes[rows], metadata))
+        block.shard.path.unlink()
+        meter.add(block.shard.rows)
+    return parts
+
+
+def statistics(
+    part: Sequence[Staged],
+    labels: Sequence[NDArray[np.int8]],
+    columns: tuple[str | None, str | None, str | None],
+    comm: Communicator,
+) -> dict[str, Any]:
+    """Return what the manifest says about groups, times, weights and equal rows of a part. Collective."""
+    hashes = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in part)])
+    y = np.concatenate([np.empty(0, np.int8), *labels])
+    return group_statistics(hashes, y, row_metadata.concatenate([block.metadata for block in part]), columns, comm)
+
+
+def entries(staged: Sequence[Staged]) -> Iterator[Entries]:
+    """Yield the entries of all rows, as `normalization.fit` wants them. Local."""
+    for block in staged:
+        yield from dataset.staged_entries(block.shard, block.metadata.weights)
+
+
+def present(staged: Sequence[Staged], n: int, comm: Communicator) -> tuple[int, float | None]:
+    """Return how many of n rows have a weight that is not 0, and the sum of the weights; None without. Collective."""
+    weights = row_metadata.concatenate([block.metadata for block in staged]).weights
+    if not any(comm.allgather(weights is not None)):
+        return n, None
+    weights = np.empty(0) if weights is None else weights
+    present, total = comm.sum(np.array([np.count_nonzero(weights), np.sum(weights)])).tolist()
+    return int(present), total

@@ -1,0 +1,67 @@
+"""The contingency table at a threshold, over all ranks: a row is called positive if its score is at least that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distsms.metrics.row_weights import masses
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+
+@dataclass(frozen=True)
+class Contingency:
+    """The numbers of true and false positives and negatives at a threshold, over all ranks, or sums of their weights.
+
+    Ratios with a denominator of 0 are NaN.
+    """
+
+    tp: float
+    fp: float
+    fn: float
+    tn: float
+
+    @property
+    def precision(self) -> float:
+        """tp / (tp + fp)."""
+        return ratio(self.tp, self.tp + self.fp)
+
+    @property
+    def recall(self) -> float:
+        """tp / (tp + fn)."""
+        return ratio(self.tp, self.tp + self.fn)
+
+    def f(self, beta: float) -> float:
+        """Return (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp).
+
+        Beta above 1 favours recall, below 1 precision.
+        """
+        true = (1 + beta * beta) * self.tp
+        return ratio(true, true + beta * beta * self.fn + self.fp)
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall."""
+        return self.f(1.0)
+
+    @property
+    def error_rate(self) -> float:
+        """(fp + fn) / n."""
+        return ratio(self.fp + self.fn, self.tp + self.fp + self.fn + self.tn)
+
+
+def contingency(
+    scores: Floats, labels: Labels, threshold: float, comm: Communicator, weights: Floats | None = None
+) -> Contingency:
+    """Compute the contingency table of all ranks' (n_local,) scores, labels and weights, on every rank.
+
+    **Collective**, four numbers.
+    """
+    called, positive = scores >= threshold, labels > 0
+    groups = called & positive, called & ~positive, ~called & positive, ~called & ~positive
+    return Contingency(*masses(groups, weights, comm).tolist())
+
+
+def ratio(part: float, whole: float) -> float:
+    """Return part / whole, or NaN if the whole is 0."""
+    return part / whole if whole else float("nan")

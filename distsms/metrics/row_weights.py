@@ -1,0 +1,139 @@
+"""Sums of the weights of rows over all ranks, and what rows of different weights are worth.
+
+Where weights are None, every row has the weight 1, and the sums are whole numbers. Weights are None on all ranks or on
+none, and rows of weight 0 have been left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics import RootSearch, find_position
+from distsms.parallel.order_statistics_kernels import POSITIVE
+from distsms.utils.typing import Floats, Labels
+
+ROUNDING = 1e-13
+"""By this share of their sum, weights may differ from it if they are added in another order."""
+
+
+def masses(groups: Sequence[NDArray[np.bool_]], weights: Floats | None, comm: Communicator) -> NDArray[Any]:
+    """Return the sum of the weights of each group of rows, over all ranks: int64 without weights. **Collective.**
+
+    groups : the rows of each group on this rank, (n_local,) each.
+    """
+    if weights is None:
+        return comm.sum(np.array([np.count_nonzero(rows) for rows in groups]))
+    return comm.sum(np.array([np.sum(weights[rows]) for rows in groups]))
+
+
+def mass_of_classes(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
+    """Return the sum of the weights of all positive rows, and that of all negative rows. **Collective.**"""
+    positive, negative = masses((labels > 0, labels < 0), weights, comm).tolist()
+    return positive, negative
+
+
+def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
+    """Return the effective number of positive and of negative rows, over all ranks. **Collective.**
+
+    The mean over rows of weights a_i has the variance of a mean over (sum a_i)^2 / sum a_i^2 rows of equal weight
+    (Kish 1965). This is the number of rows if all weights are equal, and smaller otherwise.
+    """
+    if weights is None:
+        n_pos, n_neg = mass_of_classes(labels, None, comm)
+        return n_pos, n_neg
+    largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+    parts = weights / (largest or 1.0)  # whose squares neither overflow nor vanish
+    sums, squares = (np.array(mass_of_classes(labels, values, comm)) for values in (parts, parts * parts))
+    positive, negative = np.where(squares > 0, sums**2 / np.where(squares > 0, squares, 1.0), 0.0).tolist()
+    return positive, negative
+
+
+def weighted_mean(
+    values: Floats, rows: NDArray[np.bool_], weights: Floats, comm: Communicator
+) -> tuple[float, float, float]:
+    """Return the weighted mean of some rows' values, its `MeanEstimate.squares`, and the effective number of rows.
+
+    **Collective**. NaN without such rows.
+    """
+    size = effective_sizes(np.where(rows, 1, -1).astype(np.int8), weights, comm)[0]
+    if not size:
+        return math.nan, math.nan, 0.0
+    total, product = comm.sum(np.array([np.sum(weights[rows]), np.sum((weights * values)[rows])])).tolist()
+    mean = product / total
+    squares = float(comm.sum(np.array([np.sum((weights / total * (values - mean))[rows] ** 2)]))[0])
+    return mean, size**2 * squares, size
+
+
+def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dict[str, float]:
+    """Return the sum of the weights of each class, and the effective numbers of rows. **Collective.**"""
+    names = "positive", "negative", "effective_positive", "effective_negative"
+    found = *mass_of_classes(labels, weights, comm), *effective_sizes(labels, weights, comm)
+    return dict(zip(names, found, strict=True))
+
+
+def effective(weights: Floats | None, comm: Communicator) -> Floats | None:
+    """Return the weights times a number such that their sum is the effective number of all rows. **Collective.**
+
+    A sum of such weights has about the spread of a number of rows.
+    """
+    if weights is None:
+        return None
+    parts = weights / (float(comm.maximum(np.array([weights.max(initial=0.0)]))[0]) or 1.0)
+    total, squares = comm.sum(np.array([np.sum(parts), np.sum(parts * parts)])).tolist()
+    return parts * (total / (squares or 1.0))
+
+
+def differ(weights: Floats | None, comm: Communicator) -> bool:
+    """Return whether some rows have other weights than others, over all ranks. **Collective** with weights."""
+    if weights is None:
+        return False
+    high, low = comm.maximum(np.array([weights.max(initial=-np.inf), np.max(-weights, initial=-np.inf)])).tolist()
+    return bool(high > -low)
+
+
+def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> None:
+    """Raise InputError if some rows have other weights than others, since the measure counts rows. **Collective.**"""
+    if differ(weights, comm):
+        raise InputError(
+            f"{measure} counts rows, so it has no meaning for rows of different weights: leave the weights out, or "
+            "choose a measure such as rocarea, prbep, error-rate or average-precision",
+            everywhere=True,
+        )
+
+
+def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communicator) -> float:
+    """Return the highest score such that the rows with at least this score weigh `mass` or more. **Collective.**
+
+    With weights of 1 this is the k-th highest score, for k = mass.
+
+    Parameters
+    ----------
+    scores, weights : (n_local,) float64
+        This rank's scores, and weights above 0.
+    mass : float
+        Above 0. If all rows together weigh less, for example because of rounding, the lowest score is returned.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    float
+        NaN if there is no row, `mass` is not above 0, or a score of any rank is not finite.
+
+    Notes
+    -----
+    The cost is that of `order_statistics.select`.
+    """
+    total = float(comm.sum(np.array([np.sum(weights)]))[0])
+    if not (total > 0 and mass > 0):
+        return float("nan")
+    reached = min(mass, total * (1 - ROUNDING))
+    search = RootSearch(np.full(len(scores), POSITIVE, np.uint8), reached, weights)
+    return -find_position(search, -np.asarray(scores, np.float64), 0.0, comm)  # the lowest of the negative scores

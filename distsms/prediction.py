@@ -1,0 +1,161 @@
+"""Prediction and evaluation with a trained model, over all ranks; see `distsms.api`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from distsms.data import frames, in_memory
+from distsms.errors import InputError
+from distsms.inference import evaluation, inputs, scoring
+from distsms.inference.model import Model, load
+from distsms.measures import Condition
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import as_communicator
+
+Path: TypeAlias = str | os.PathLike[str]
+Data: TypeAlias = Path | tuple[Any, ArrayLike]
+"""A path, or this rank's (X, y)."""
+
+
+def predict(
+    model: Model | Path,
+    data: Any,
+    comm: Any = None,
+    *,
+    ignore_new_features: bool = False,
+    zero_based: bool | None = None,
+) -> NDArray[np.float64]:
+    """Score the rows of this rank.
+
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, DataFrame, or X
+        A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
+        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p).
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    ignore_new_features : bool
+        Leave out columns of a path that the model lacks, instead of refusing them.
+    zero_based : bool, optional
+        Whether svmlight text counts columns from 0; None: as the training data did.
+
+    Returns
+    -------
+    ndarray of shape (n_local,)
+        The scores <w, x> + bias, float64. A row is called positive where its score is at least `model.threshold`.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model or a score is not finite.
+
+    Notes
+    -----
+    Collective. One pass over the rows.
+    """
+    comm = as_communicator(comm)
+    judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
+    rows = data if isinstance(data, str | os.PathLike) or _is_table(data, judge) else (data, None)
+    return _scored(judge, rows, comm, how).scores[0]
+
+
+def evaluate(
+    model: Model | Path,
+    data: Data,
+    comm: Any = None,
+    *,
+    threshold: float | None = None,
+    k: int | None = None,
+    at: str | Sequence[str] = (),
+    ignore_new_features: bool = False,
+    zero_based: bool | None = None,
+    weight: str | ArrayLike | None = None,
+) -> dict[str, Any]:
+    """Measure a model on the labelled rows of all ranks, exactly.
+
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, DataFrame, or (X, y)
+        A data set or a file, or the rows of this rank as for `train`.
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    threshold : float, optional
+        Call a row positive if its score is at least this; None takes the threshold of the model.
+    k : int, optional
+        Also give precision@k and recall@k; None takes the k that the model was trained for, if any.
+    at : str or sequence of str
+        Find thresholds for conditions such as "precision>=0.9", "recall>=0.95", "fpr<=0.001", "top=100" or "top=1%".
+    ignore_new_features : bool
+        Leave out columns of a path that the model lacks, instead of refusing them.
+    zero_based : bool, optional
+        Whether svmlight text counts columns from 0; None: as the training data did.
+    weight : str or array-like, optional
+        The weight of each row: the name of a column for tables, and an array of shape (n_local,) for ``(X, y)``, on
+        every rank or on none. Data sets have their own. Then tp, fp, fn and tn are sums of weights.
+
+    Returns
+    -------
+    dict
+        The measures, the same on every rank, by the keys that `distsms evaluate --json` has for them: rocarea, prbep,
+        average_precision, threshold, tp, fp, fn, tn, precision, recall, f1, error_rate, n, n_pos, n_neg and others.
+        What is not defined is NaN.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model or a score is not finite.
+
+    Notes
+    -----
+    Collective. No rank gathers the scores of all rows.
+    """
+    comm = as_communicator(comm)
+    column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
+    judge = _model(model, comm)
+    how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
+    conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
+    scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
+    return evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
+
+
+def _model(given: Model | Path, comm: Communicator) -> Model:
+    if isinstance(given, Model):
+        return given
+    with comm.fail_together():
+        return load(given)
+
+
+def _scored(
+    judge: Model,
+    data: Path | tuple[Any, Any],
+    comm: Communicator,
+    how: inputs.InputOptions,
+    weights: ArrayLike | None = None,
+) -> scoring.ScoredRows:
+    table = isinstance(data, str | os.PathLike) or _is_table(data, judge)
+    if (weights if table else how.weight) is not None:
+        raise InputError("weight is the name of a column for tables and files, and an array for rows in memory", True)
+    if isinstance(data, str | os.PathLike):
+        return scoring.score([judge], data, comm, how)
+    if _is_table(data, judge):
+        with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
+            found = scoring.score([judge], path, Communicator(), how)
+        return scoring.checked(found, "the rows given", comm)
+    rows = in_memory.block(*data, comm, judge.p, judge.info["label_map"], weights)
+    rows.features.normalize(judge.normalization.by_row)
+    found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.weights)
+    return scoring.checked(found, "the rows given", comm)
+
+
+def _is_table(data: Any, judge: Model) -> bool:
+    """Return whether data are a table in memory with the columns of the model's training data. Local."""
+    return judge.table is not None and frames.is_frame(data)
