@@ -1,0 +1,244 @@
+"""Coded rows give the same products as the matrix that their map describes, made here letter by letter."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms.matrix.code_maps import ALPHABETS, Categories, Strings, code_map
+from distsms.matrix.coded import CodedRows, code_rows, to_csr
+from distsms.matrix.normalization import Normalization
+from distsms.matrix.side_by_side import SideBySide
+from tests.matrix.test_local import EPS, draw_rows, hold
+
+pytestmark = pytest.mark.serial
+
+MAPS = (
+    Categories((3,)),
+    Categories((1, 255, 2, 7, 30), (1.0, -2.0, 0.5, 3.0, 1e-3)),
+    Categories((256, 3, 40, 5, 9, 1000)),
+    Categories((2, 65536)),
+    Strings("dna", 1, 1),
+    Strings("dna", 9, 3),
+    Strings("rna", 3, 5),
+    Strings("protein", 7, 2, ((2, 6, 3),)),
+    Strings("dna", 12, 0, ((1, 12, 4),)),
+    Strings("dna", 14, 4, ((1, 6, 5), (7, 14, 2), (4, 4, 1)), (1.0, 2.0, 0.5, 3.0)),
+    Strings("dna", 11, 8),
+)
+
+
+def draw_codes(code_map, n, rng, missing=0.05):
+    """Draw (n, B) codes; a share of about `missing` is missing."""
+    some = rng.random((n, code_map.n_codes)) ** 2 * np.minimum(code_map.limits(), 2000)  # small codes are frequent
+    return np.where(rng.random(some.shape) < missing, np.iinfo(code_map.dtype).max, some).astype(code_map.dtype)
+
+
+def explicit(code_map, codes):
+    """Make the matrix (n, p) from its definition, entry by entry."""
+    X = np.zeros((len(codes), code_map.p))
+    if isinstance(code_map, Categories):
+        starts = np.cumsum([0, *code_map.sizes])
+        for i, b in np.ndindex(codes.shape):
+            if codes[i, b] < code_map.sizes[b]:
+                X[i, starts[b] + codes[i, b]] = 1.0 if code_map.values is None else code_map.values[b]
+        return X
+    columns = {code_map.column_name(j): j for j in range(code_map.p)}
+    assert len(columns) == code_map.p
+    parts = [(str, 1, code_map.length, code_map.degree)] if code_map.degree else []
+    parts += [(f"{first}-{last}".format, first, last, degree) for first, last, degree in code_map.spectra]
+    weights = np.array(code_map.weights or [1.0] * len(parts))
+    for i, row in enumerate(codes):
+        for (name, first, last, degree), weight in zip(parts, weights / np.linalg.norm(weights), strict=True):
+            part = np.zeros(code_map.p)
+            norm = 0.0
+            for k in range(1, degree + 1):
+                beta = 2 * (degree - k + 1) / (degree * (degree + 1))
+                for at in range(first, last - k + 2):
+                    norm += beta
+                    letters = row[at - 1 : at - 1 + k]
+                    if (letters != 255).all():
+                        word = "".join(ALPHABETS[code_map.alphabet][letter] for letter in letters)
+                        part[columns[f"{name(at)}:{word}"]] += np.sqrt(beta)
+            if name is not str:
+                norm = part @ part
+            X[i] += weight * part / np.sqrt(norm or 1)
+    return X
+
+
+cases = st.tuples(
+    st.sampled_from(MAPS),
+    st.integers(0, 2**31),
+    st.sampled_from([0, 1, 2, 5, 60]),
+    st.sampled_from([0.0, 0.05, 1.0]),
+    st.sampled_from([1, 2, 3]),
+    st.lists(st.floats(0, 1), max_size=4),
+)
+
+
+def build(case):
+    given_map, seed, n, missing, threads, shares = case
+    rng = np.random.default_rng(seed)
+    codes = draw_codes(given_map, n, rng, missing)
+    cuts = [0, *sorted(round(n * share) for share in shares), n]
+    rows = CodedRows(given_map, code_rows(codes, given_map, cuts), cuts, threads)
+    return rows, to_csr(given_map, codes), rng
+
+
+@pytest.mark.parametrize("given_map", MAPS, ids=str)
+def test_the_matrix_is_the_one_of_the_definition(given_map):
+    rng = np.random.default_rng(0)
+    for missing in (0.0, 0.2):
+        codes = draw_codes(given_map, 7, rng, missing)
+        X = to_csr(given_map, codes)
+        np.testing.assert_allclose(X.toarray(), explicit(given_map, codes), atol=1e-15)
+        assert X.getnnz(axis=1).max() <= given_map.entries
+        if isinstance(given_map, Strings) and not missing:
+            np.testing.assert_allclose(X.multiply(X).sum(axis=1), 1.0)
+
+
+@given(cases, st.sampled_from([0, 1, 2, 5]))
+def test_products_and_the_dot_test(case, k):
+    rows, X, rng = build(case)
+    n_local, p = rows.shape
+    assert rows.shape == X.shape and rows.nnz == n_local * rows.code_map.n_codes
+    W, C = rng.normal(size=(k, p) if k else p), rng.normal(size=(k, n_local) if k else n_local)
+    margins, gradients = rows.margins(W), rows.transposed_times(C)
+    np.testing.assert_allclose(margins, (X @ W.T).T, atol=1e-11)
+    np.testing.assert_allclose(gradients, (X.T @ C.T).T, atol=1e-11)
+    assert np.vdot(margins, C) == pytest.approx(np.vdot(W, gradients), rel=1e-10, abs=1e-10)
+    into = np.full_like(margins, np.nan), np.full_like(gradients, np.nan)
+    assert rows.margins(W, into[0]) is into[0] and rows.transposed_times(C, into[1]) is into[1]
+    np.testing.assert_array_equal(into[0], margins)
+    np.testing.assert_array_equal(into[1], gradients)
+
+
+@given(cases, st.sampled_from(["none", "standard", "l2"]))
+def test_normalized_and_taken_rows(case, kind):
+    rows, X, rng = build(case)
+    n_local, p = rows.shape
+    scale = rng.uniform(0.5, 2, p) if kind == "standard" else None
+    rows.normalize(Normalization(kind, scale))
+    dense = X.toarray() * (1 if scale is None else scale)
+    sizes = np.linalg.norm(dense, axis=1)
+    np.testing.assert_allclose(rows.lengths(), np.linalg.norm(X.toarray(), axis=1), atol=1e-14)
+    if kind == "l2":
+        dense /= np.where(sizes > 0, sizes, 1.0)[:, None]
+    chosen, w, c = rng.random(n_local) < 0.4, rng.normal(size=p), rng.normal(size=n_local)
+    np.testing.assert_allclose(rows.margins(w), dense @ w, atol=1e-11)
+    np.testing.assert_allclose(rows.transposed_times(c), c @ dense, atol=1e-11)
+    taken = rows.take(chosen)
+    assert taken.shape == (np.count_nonzero(chosen), p)
+    np.testing.assert_allclose(taken.margins(w), rows.margins(w)[chosen], rtol=1e-12, atol=1e-12)
+    largest, counts, squares = rows.columns()
+    np.testing.assert_allclose(squares, (dense**2).sum(axis=0), rtol=1e-10, atol=1e-14)
+    np.testing.assert_array_equal(counts, np.count_nonzero(dense, axis=0))
+    assert (largest >= np.abs(dense).max(axis=0, initial=0) * (1 - 1e-14)).all()
+
+
+@given(cases, st.sampled_from([1e8, 1e-8]))
+def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
+    """Long doubles stand for exact numbers; the entries themselves are rounded, which the bound covers as well."""
+    rows, X, rng = build(case)
+    exact = X.toarray().astype(np.longdouble)
+    w, c = rng.normal(size=X.shape[1]) * size, rng.normal(size=X.shape[0])
+    assert np.abs(rows.margins(w) - exact @ w).max(initial=0) <= EPS / 2 * rows.largest_terms(w)
+    wrong = np.abs(rows.transposed_times(c) - c @ exact)
+    terms = rows.columns().counts + rows.code_map.entries + 2
+    assert (wrong <= EPS / 2 * terms * (np.abs(c) @ np.abs(exact))).all()
+
+
+@given(cases, st.sampled_from(["sparse", "sorted pattern", "dense"]), st.sampled_from([0, 1, 3]), st.booleans())
+def test_groups_side_by_side(case, kind, k, normalized):
+    coded, X, rng = build(case)
+    n_local = len(X.toarray())
+    other = draw_rows(case[1], n_local, 5, 0.5, ones="pattern" in kind)
+    rows = SideBySide([hold(kind, other), coded])
+    whole = np.c_[other, X.toarray()]
+    if normalized:
+        rows.normalize(Normalization("l2"))
+        sizes = np.linalg.norm(whole, axis=1)
+        whole = whole / np.where(sizes > 0, sizes, 1.0)[:, None]
+    assert rows.shape == whole.shape
+    W, C = (rng.normal(size=(k, size) if k else size) for size in reversed(whole.shape))
+    np.testing.assert_allclose(rows.margins(W), W @ whole.T, atol=1e-11)
+    np.testing.assert_allclose(rows.transposed_times(C), C @ whole, atol=1e-11)
+    np.testing.assert_allclose(rows.columns().squares, (whole**2).sum(axis=0), rtol=1e-10, atol=1e-14)
+    w, exact = rng.normal(size=whole.shape[1]), whole.astype(np.longdouble)
+    if not normalized:
+        assert np.abs(rows.margins(w) - exact @ w).max(initial=0) <= EPS / 2 * rows.largest_terms(w)
+    chosen = rng.random(n_local) < 0.5
+    np.testing.assert_allclose(rows.take(chosen).margins(w), rows.margins(w)[chosen], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("given_map", MAPS, ids=str)
+def test_a_record_describes_the_map(given_map):
+    import json
+
+    assert code_map(json.loads(json.dumps(given_map.record()))) == given_map
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"map": "words"},
+        {"map": None},
+        {"alphabet": "greek"},
+        {"alphabet": 3},
+        {"length": 0},
+        {"length": 9.5},
+        {"length": "9"},
+        {"length": 10**30},
+        {"degree": 9},
+        {"degree": -1},
+        {"degree": 0},
+        {"spectra": [[1, 10, 2]]},
+        {"spectra": [[5, 4, 2]]},
+        {"spectra": [[1, 2]]},
+        {"spectra": [[1, 2, 9]]},
+        {"weights": [1, 2]},
+        {"weights": [float("nan")]},
+        {"sizes": [1]},
+    ],
+)
+def test_damaged_records_are_refused(change):
+    with pytest.raises(ValueError):
+        code_map(Strings("dna", 9, 3).record() | change)
+
+
+@pytest.mark.parametrize("change", [{"sizes": []}, {"sizes": [0]}, {"sizes": [2**32]}, {"values": [1.0, 0.0]}])
+def test_damaged_categories_are_refused(change):
+    with pytest.raises(ValueError):
+        code_map({"map": "categories", "sizes": [2, 3]} | change)
+
+
+def test_codes_that_do_not_fit_are_refused():
+    given_map = Categories((3, 4))
+    codes = np.array([[0, 3], [2, 255], [3, 0]], np.uint8)
+    with pytest.raises(ValueError, match="row 2: code 0 is 3, but must be below 3, or missing"):
+        code_rows(codes, given_map)
+    with pytest.raises(ValueError, match="uint8"):
+        code_rows(codes.astype(int), given_map)
+    flat = code_rows(codes[:2], given_map)
+    for wrong in ([0, 3], [1, 2], [0, 2, 1, 2]):
+        with pytest.raises(ValueError):
+            CodedRows(given_map, flat, wrong)
+
+
+def test_parts_hold_the_places_of_their_rows():
+    """What a source of entries relies on: a part lies in one cut, and says where the codes of its rows are."""
+    given_map, cuts = Strings("dna", 5, 2), [0, 4, 4, 11]
+    codes = draw_codes(given_map, 11, np.random.default_rng(0))
+    flat = code_rows(codes, given_map, cuts)
+    for threads in (1, 2, 3):
+        rows = CodedRows(given_map, flat, cuts, threads)
+        parts = list(itertools.chain(*rows.runs))
+        assert [i for part in parts for i in range(part.first, part.last)] == list(range(11))
+        for part in parts:
+            assert part.stop - part.start == 5 * (part.last - part.first)
+            for i, b in itertools.product(range(part.first, part.last), range(5)):
+                assert flat[part.start + i - part.first + b * part.run] == codes[i, b]
