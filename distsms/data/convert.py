@@ -156,6 +156,11 @@ def convert(
         dataset.check_writable(compression)
         if like is not None:
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
+    for path, *seen in zip(inputs, *comm.allgather(sizes), strict=True):
+        if len(set(seen)) > 1:  # then the ranks would divide the file differently
+            raise InputError(
+                f"{path}: is being written: its size is not the same on all ranks. Try again", everywhere=True
+            )
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     reader = open_reader(inputs, options, comm)
     if reader.reports is not None and comm.is_root:
