@@ -48,7 +48,7 @@ def read_letters(path: Path, n: int) -> np.ndarray:
     """Return the codes of the windows of the first n sequences, (n, letters)."""
     code = np.full(256, 255, np.uint8)
     code[list(b"ACGT")] = range(4)
-    with open_text(path) as file:
+    with open_text(str(path)) as file:
         lines = [line.split()[1][WINDOW] for line, _ in zip(file, range(n), strict=False)]
     return code[np.frombuffer(b"".join(lines), np.uint8)].reshape(len(lines), -1)
 
