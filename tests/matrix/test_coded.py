@@ -228,6 +228,7 @@ class Source:
         Categories((3, 2000, 7, 1, 20_000, 2)),
         Strings("dna", 9, 4, ((2, 8, 3),)),
         Strings("protein", 4, 3),
+        Strings("dna", 8, 8),
     ],
     ids=str,
 )
