@@ -258,6 +258,12 @@ def test_codes_beyond_their_limits_count_as_missing():
         np.testing.assert_allclose(rows.transposed_times(w[:1].repeat(n)), X.T @ w[:1].repeat(n), atol=1e-11)
 
 
+def test_parts_are_large_enough_for_their_tables():
+    assert Categories((3, 4)).part_rows == Strings("dna", 60, 5, ((1, 9, 7),)).part_rows == 2**16
+    assert Strings("dna", 60, 5, ((1, 9, 8),)).part_rows == 2**18
+    assert Strings("protein", 60, 4).part_rows == 4 * 20**4
+
+
 def test_bytes_per_row():
     """A letter takes one byte, and a spectrum 8 bytes a row; products need some numbers for each row of a strip."""
     given_map, n = Strings("dna", 100, 3, ((1, 50, 3), (51, 100, 3))), 60_000
