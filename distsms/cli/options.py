@@ -209,12 +209,12 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
         least, most = min(values), max(values)
         return f"{show(least)} to {show(most)}" if least < most else show(most)
 
-    source = block.features.source
-    mine = len(block.labels), block.features.nnz, block.features.nbytes, source.bytes_per_pass if source else 0
-    rows, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
+    rows = block.features
+    mine = len(block.labels), rows.nnz, rows.nbytes, rows.bytes_per_pass
+    count, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
     each = ", each" if comm.size > 1 else ""
     buffers = " with buffers" if any(streamed) else ""
-    held = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
+    held = f"{between(count)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
     lines = [f"ranks     {comm.size}{each} with {held}"] if whole else []
     if any(streamed):
         lines.append(
