@@ -1,16 +1,16 @@
 """Find the same order statistic again and again while scores change, with one pass over the rows in most cases.
 
-Rows and positions are those of `distsms.parallel.order_statistics`, with steps for ramps. The place that is wanted is
-the smallest position up to which the rows have a given weight. It is the position of a row, and so it does not depend
-on where the search begins, unless sums of weights differ in their last digits.
+Rows, positions and the place that is searched for are those of `distsms.parallel.order_statistics`. The place is the
+position of a row, and so it does not depend on where the search begins, unless sums of weights differ in their last
+digits.
 
-The bracket is that of `RootSearch`: it is around the last place, and as wide as the place has moved lately. One pass
+The bracket is that of `BucketSearch`: it is around the last place, and as wide as the place has moved lately. One pass
 adds the weights of the rows below the bracket, and collects the different positions in it with their weights. If the
 place is in the bracket, and the bracket has at most `MOST` different positions, all ranks receive these, and every rank
 finds the place by sorting them. Otherwise `find_position` finds it.
 
 Cost: a pass over the local rows, an Allreduce of 8 (P + 4) bytes and an Allgather of at most 16 `MOST` bytes, or what
-`find_position` costs. 32 KiB of memory in addition to that of `RootSearch`.
+`find_position` costs. 32 KiB of memory in addition to that of `BucketSearch`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import RootSearch, find_position
+from distsms.parallel.order_statistics import BucketSearch, find_position
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
@@ -35,13 +35,13 @@ class PositionSearch:
     Parameters
     ----------
     kinds, target, weights
-        See `RootSearch`.
+        See `BucketSearch`.
     comm : Communicator
         The ranks.
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None, comm: Communicator) -> None:
-        self._search, self.comm = RootSearch(kinds, target, weights), comm
+        self._search, self.comm = BucketSearch(kinds, target, weights), comm
         self._places = np.empty((2**SLOTS_LOG2, 2))
         _survey(np.zeros(0), kinds[:0], None if weights is None else weights[:0], 0.0, 0.0, 0.0, self._places)
         _pick(np.zeros((1, 2)), 1.0)
@@ -56,32 +56,29 @@ class PositionSearch:
         shift : float
             The position of a negative row is its score plus this, and that of a positive row its score.
         """
-        found = self._find_in_bracket(scores, shift)
-        if found is None:
-            found = find_position(self._search, scores, shift, self.comm)
-            self._search.root = found
-        self._search.keep_root()
-        return found
+        place, rows = self._find_in_bracket(scores, shift)
+        if place is None:
+            place = find_position(self._search, scores, shift, self.comm)
+            rows = self._search.rows_in_bracket
+        self._search.keep(place, rows)
+        return place
 
-    def _find_in_bracket(self, scores: Floats, shift: float) -> float | None:
-        """Return the place if it is among few positions in the bracket, and otherwise None. Collective."""
-        search, rank = self._search, self.comm.rank
+    def _find_in_bracket(self, scores: Floats, shift: float) -> tuple[float | None, float]:
+        """Return the place, or None if it is not among few positions in the bracket, and their number. Collective."""
+        search = self._search
         low, high = search.bracket
         if not low < high:
-            return None
+            return None, 0.0
         wrong, below, within, m = _survey(scores, search.kinds, search.weights, shift, low, high, self._places)
         message = np.zeros(3 + self.comm.size)
-        message[:3], message[3 + rank] = (wrong, below, within), m
+        message[:3], message[3 + self.comm.rank] = (wrong, below, within), m
         wrong, below, within, *counts = self.comm.sum(message).tolist()
         if wrong != 0.0:
-            search.root = np.nan
-            return np.nan
-        search.kinks = sum(counts)
-        if search.kinks > MOST or not below < search.target <= below + within:
-            return None
+            return np.nan, 0.0
+        if sum(counts) > MOST or not below < search.target <= below + within:
+            return None, 0.0
         places = self.comm.allgather_rows(self._places[:m].ravel(), [2 * int(count) for count in counts])
-        search.root = _pick(places.reshape(-1, 2), search.target - below)
-        return search.root
+        return float(_pick(places.reshape(-1, 2), search.target - below)), sum(counts)
 
 
 @njit(fastmath={"reassoc", "nsz"})

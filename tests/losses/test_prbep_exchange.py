@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import top_k
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import BUCKETS, LEVELS, REFINEMENTS
+from distsms.parallel.order_statistics import BUCKETS
 from tests.support.problems import problems, share
 
 
@@ -102,8 +102,7 @@ def test_few_and_small_messages(comm):
             watched.calls = 0
             exchange.evaluate(scores[share(comm, n)], nu)
             calls.append(watched.calls)
-    rounds = LEVELS * (1 + REFINEMENTS)
-    assert max(calls) <= 2 + 3 + rounds + 20  # in the bracket, its extremes, its division, and Newton's method
+    assert max(calls) <= 30  # in the bracket, its division, and Newton's method
     assert np.median(calls) <= 8
     assert watched.longest <= 2 * (3 + 4 * BUCKETS)
 

@@ -1,4 +1,4 @@
-"""Roots of sums of ramps and the k-th largest score agree with sorting, on any number of ranks."""
+"""The k-th largest score, and a place that is found again and again, agree with sorting, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
-from distsms.losses.gather import root_of_ramps
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import RootSearch, find_roots, select
-from distsms.parallel.order_statistics_kernels import NEGATIVE, POSITIVE
+from distsms.parallel.order_statistics import select
+from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
+from distsms.parallel.position_search import PositionSearch
 from tests.support.problems import share
 
 ALONE = Communicator()
@@ -57,41 +57,42 @@ def test_there_must_be_k(comm):
             select(np.zeros(3), k, comm)
 
 
-def root(search, scores, shift, width, comm):
-    search.start(shift, width)
-    find_roots([search], scores, comm)
-    search.keep_root()
-    return search.root
-
-
-@pytest.mark.parametrize("width", [1e-12, 1e-6, 0.01, 1.0, 1e6])
-def test_roots_of_ramps(width, comm):
-    """One search over scores that drift, jump, shrink and tie: at each root the sum of ramps reaches the target."""
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_place_is_found_again_while_scores_change(weighted, comm):
+    """Drifts, jumps, ties and all equal; with two kinds of rows, and rows that are left out."""
     rng = np.random.default_rng(5)
-    n = 3000
-    kinds = rng.choice([POSITIVE, NEGATIVE], n, p=[0.2, 0.8]).astype(np.uint8)
-    target, shift, mine = int(np.sum(kinds == NEGATIVE)), 2.5, share(comm, n)
-    search = RootSearch(kinds[mine], target)
+    n, shift = 3000, 2.5
+    kinds = rng.choice([LEFT_OUT, POSITIVE, NEGATIVE], n, p=[0.1, 0.2, 0.7]).astype(np.uint8)
+    weights = rng.integers(1, 5, n) / 2.0 if weighted else np.ones(n)
+    weights[kinds == LEFT_OUT] = 0
+    target, mine = np.floor(0.7 * weights.sum()), share(comm, n)
+    search = PositionSearch(kinds[mine], target, weights[mine] if weighted else None, comm)
     scores = rng.normal(size=n)
-    for change in ("", "drift", "drift", "drift", "jump", "drift", "shrink", "tie", "equal", "jump"):
+    changes = ["", "drift", "drift", "drift", "jump", "drift", "shrink", "tie", "equal", "jump", *["drift"] * 4]
+    for change in changes:
         if change == "drift":
-            scores += 0.01 * rng.normal(size=n)
+            scores = scores + 0.01 * rng.normal(size=n)
         elif change == "jump":
-            scores += 1e3
+            scores = 1e3 + rng.normal(size=n)
         elif change == "shrink":
-            scores *= 1e-6
+            scores = scores * 1e-6
         elif change == "tie":
             scores = np.round(rng.normal(size=n), 1)
         elif change == "equal":
             scores = np.full(n, 0.7)
-        tau = root(search, scores[mine], shift, width, comm)
         place = scores + shift * (kinds == NEGATIVE)
-        heads = np.sort(place - width * (kinds == NEGATIVE))
-        reference = root_of_ramps(heads, width, float(target))
-        resolution = 4 * np.spacing(max(abs(tau), abs(heads[0]), abs(heads[-1])))  # of tau and of the kinks
-        assert np.sum(np.clip((tau + resolution - heads) / width, 0, 1)) >= target * (1 - 1e-10)
-        assert np.sum(np.clip((tau - resolution - heads) / width, 0, 1)) <= target * (1 + 1e-10)
-        # where G is steep, the roots themselves are the same
-        slope = np.sum((heads < tau) & (heads + width > tau)) / width
-        if slope > 0:
-            assert abs(tau - reference) <= resolution + 1e-10 * target / slope
+        order = np.argsort(place)
+        expected = place[order[np.searchsorted(np.cumsum(weights[order]), target)]]
+        assert search.find(np.ascontiguousarray(scores[mine]), shift) == expected
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_later_score_that_is_not_finite_ends_it(bad, comm):
+    kinds = np.full(50, POSITIVE, np.uint8)
+    search = PositionSearch(kinds, 20.0 * comm.size, None, comm)
+    scores = np.arange(50.0)
+    places = [search.find(scores + change, 0.0) for change in (0.0, 0.1, 0.2, 0.1)]
+    scores[7] = bad if comm.rank == comm.size - 1 else 7.0
+    assert np.isnan(search.find(scores, 0.0))
+    scores[7] = 7.0
+    assert search.find(scores + 0.1, 0.0) == places[1] == places[3]
