@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data import duplicates, row_metadata
+from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
 from distsms.data.formats.rows import RowBlock, RowRange, combined
+from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.groupby import group_statistics
 from distsms.data.highest_column import HighestColumn
-from distsms.data.labels import MAX_LABELS, interpret, to_signs
+from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
 from distsms.data.row_metadata import Hashes, RowMetadata
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import MANIFEST
@@ -58,7 +60,7 @@ class _Staged(NamedTuple):
     """A shard on the disk that still lacks its labels +1 and -1, since their meaning is known only at the end."""
 
     shard: dataset.StagedShard
-    values: NDArray[np.float64]  # the different labels, as the reader gave them
+    values: NDArray[Any]  # the different labels, as the reader gave them: numbers or strings
     codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
     hashes: Hashes  # (rows,): see `duplicates.hash_rows`
     metadata: RowMetadata
@@ -125,7 +127,7 @@ def convert(
     say : callable
         Is called on the root with other lines for users.
     **read_options
-        label, id, drop, group, time, keep, columns, decimal, thousands: see `ReadOptions`.
+        label, id, drop, group, time, keep, columns, decimal, thousands, sequences: see `ReadOptions`.
 
     Returns
     -------
@@ -158,6 +160,12 @@ def convert(
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     reader = open_reader(inputs, options, comm)
+    if reader.sequences is not None and (n_features is not None or normalize not in (None, "none")):
+        raise InputError(
+            "--columns and --normalize are not for sequences: their columns follow from the degrees, and their rows "
+            "have length 1",
+            True,
+        )
     if reader.reports is not None and comm.is_root:
         show_columns(reader.reports)
     with contextlib.ExitStack() as locks:
@@ -187,6 +195,13 @@ def _options_like(
     """Return the normalization and the options for a data set like another one. Local."""
     dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
     asked = replace(options.columns, dates=dates) != ColumnOptions() or options.decimal != "." or options.thousands
+    if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
+        raise InputError(
+            "with --like, alphabet, window and degrees come from the other data set; leave out --alphabet, --window, "
+            "--degree, --spectrum and --spectrum-degree"
+        )
+    if manifest.coded and manifest.coded.sequences is None:
+        raise InputError(f"--like {manifest.directory}: its codes were written from Python, and no file has such codes")
     if options.positive is not None or options.drop or normalize is not None or asked:
         raise InputError(
             "with --like, the settings of --positive, --drop, --normalize and of the options for columns come from "
@@ -195,6 +210,7 @@ def _options_like(
     options = replace(
         options,
         table=manifest.table,
+        encoding=manifest.coded.sequences,
         label_map=manifest.label_map,
         zero_based=options.zero_based or manifest.zero_based,
     )
@@ -214,7 +230,7 @@ def _convert(
     """Read, write and publish the shares. Collective. `given` is the normalization, if it is known."""
     n_bytes = sum(file["bytes"] for file in source)
     staged, highest = _stage_all(reader, n_bytes, directory, comm, output, options.meter)
-    found = {float(label) for block in staged for label in block.values[: MAX_LABELS + 1]}
+    found = {label for block in staged for label in block.values[: MAX_LABELS + 1].tolist()}
     labels_of, columns_of, counts = zip(
         *comm.allgather((found, highest.columns, sum(block.shard.rows for block in staged))), strict=True
     )
@@ -224,7 +240,9 @@ def _convert(
     if reader.n_columns is None:
         highest.report(sum(counts), 0 if options.zero_based else 1, comm, output.say)
     with comm.fail_together():
-        label_map = reader.label_map or interpret(set().union(*labels_of), options.positive).as_map()
+        label_map = (
+            reader.label_map or interpret(in_one_type([*set().union(*labels_of)]).tolist(), options.positive).as_map()
+        )
     folders, parts = _folders(directory, output.split), [staged]
     if output.split is not None:
         part_of = _part_of(staged, sum(counts[: comm.rank]), output.split, comm)
@@ -260,6 +278,7 @@ def _convert(
                     split=None if output.split is None else output.split.record(k, sum(counts)),
                     statistics=statistics[k],
                     columns=reader.reports,
+                    coded=_coded(reader),
                 )
     with comm.fail_together():
         return dataset.read_manifest(folders[0])
@@ -280,7 +299,7 @@ def _stage_all(
             for rows in combined(reader.read(shares[k]), SHARD_BYTES):
                 highest.add(rows, shares[k])
                 _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
-                staged.append(_stage(rows, directory, number, output, reader.has_ids))
+                staged.append(_stage(rows, directory, number, output, reader))
                 number += len(shares)
                 del rows  # before the next ones are read
     return staged, highest
@@ -307,14 +326,14 @@ def _divide(
     parts: list[list[_Staged]] = [[] for _ in folders]
     meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
     for block, part in zip(staged, part_of, strict=True):
-        X, ids = dataset.staged_rows(block.shard)
+        X, ids, codes = dataset.staged_rows(block.shard)
         for k, folder in enumerate(folders):
             rows = np.flatnonzero(part == k)
             if len(rows):
                 names, metadata = None if ids is None else [ids[row] for row in rows], block.metadata.take(rows)
-                shard = dataset.stage_shard(
-                    folder, block.shard.number, X[rows], block.shard.dtype, names, block.shard.compression, metadata
-                )
+                how = block.shard.dtype, names, block.shard.compression, metadata
+                own, taken = None if X is None else X[rows], [group[rows] for group in codes]
+                shard = dataset.stage_shard(folder, block.shard.number, own, *how, taken, block.shard.coded)
                 parts[k].append(_Staged(shard, block.values, block.codes[rows], block.hashes[rows], metadata))
         block.shard.path.unlink()
         meter.add(block.shard.rows)
@@ -358,14 +377,25 @@ def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) ->
     return [share for share in reader.plan(min(n_shards, n_bytes + 1)) if share] or [[]]
 
 
-def _stage(rows: RowBlock, directory: Path, number: int, output: OutputOptions, named: bool) -> _Staged:
+def _stage(rows: RowBlock, directory: Path, number: int, output: OutputOptions, reader: Reader) -> _Staged:
+    values, label_codes = np.unique(rows.labels, return_inverse=True)
+    label_codes = label_codes.astype(np.min_scalar_type(len(values)))
+    ids, coded = (rows.ids or []) if reader.has_ids else None, _coded(reader)
+    how = output.dtype, ids, output.compression, rows.metadata
+    if coded:
+        codes = np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes
+        shard = dataset.stage_shard(directory, number, None, *how, [codes], coded)
+        return _Staged(shard, values, label_codes, duplicates.hash_codes([codes]), rows.metadata)
     shape = (len(rows.labels), rows.n_columns)
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
-    values, codes = np.unique(rows.labels, return_inverse=True)
-    ids = (rows.ids or []) if named else None
-    shard = dataset.stage_shard(directory, number, X, output.dtype, ids, output.compression, rows.metadata)
-    hashes = duplicates.hash_rows(X, output.dtype)
-    return _Staged(shard, values, codes.astype(np.min_scalar_type(len(values))), hashes, rows.metadata)
+    shard = dataset.stage_shard(directory, number, X, *how)
+    return _Staged(shard, values, label_codes, duplicates.hash_rows(X, output.dtype), rows.metadata)
+
+
+def _coded(reader: Reader) -> CodedColumns:
+    """Return the coded columns that a reader gives."""
+    read = reader.sequences
+    return NOT_CODED if read is None else CodedColumns((read.code_map,), read)
 
 
 def _signs(staged: _Staged, reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
