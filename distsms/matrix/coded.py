@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.matrix.base import ColumnStatistics
-from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
+from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, Vectors, thread_count
 from distsms.matrix.code_maps import Categories, CodeMap, Strings, betas
+from distsms.matrix.coded_products import products_of
+from distsms.matrix.normalization import Normalization
 from distsms.utils.typing import Floats
 
 PART_ROWS = 2**16
@@ -64,7 +66,8 @@ class CodedRows(LocalRows):
         n_local = cuts[-1]
         if source is None and len(codes) != n_local * code_map.n_codes:
             raise ValueError(f"{n_local} rows of {code_map.n_codes} codes were announced, but there are {len(codes)}")
-        self.code_map = code_map
+        self.code_map, self._products = code_map, products_of(code_map)
+        self._scales = np.empty((self._products.n_scales, 0))  # see `_scaled`
         threads = threads or thread_count()
         parts = _parts(cuts, code_map.n_codes, threads)
         super().__init__((n_local, code_map.p), parts, threads, (np.ascontiguousarray(codes),), source)
@@ -73,6 +76,11 @@ class CodedRows(LocalRows):
     def nnz(self) -> int:
         """The number of stored codes."""
         return self.shape[0] * self.code_map.n_codes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that these rows occupy."""
+        return super().nbytes + self._scales.nbytes
 
     def take(self, rows: NDArray[np.bool_]) -> CodedRows:
         """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
@@ -88,41 +96,77 @@ class CodedRows(LocalRows):
         shape, size = (self.code_map.n_codes, part.last - part.first), codes.itemsize
         return np.lib.stride_tricks.as_strided(codes[part.start :], shape, (part.run * size, size), writeable=False)
 
-    def _matrix(self, part: Part, codes: NDArray[Any]) -> sparse.csr_matrix:
-        return to_csr(self.code_map, self._table(part, codes).T)
+    def _scaled(self) -> None:
+        """Compute the numbers that the map wants for each row, unless that was done. One pass over the rows."""
+        if self._scales.shape[1] == self.shape[0] or not len(self._scales):
+            return
+        scales = np.empty((self._products.n_scales, self.shape[0]))
+
+        def run(thread: int) -> None:
+            for part, (codes,) in self._passing(thread):
+                self._products.scale(_alone(part), codes, scales[:, part.first : part.last])
+
+        list(self._on_threads(run))
+        self._scales = scales
+
+    def normalize(self, normalization: Normalization) -> None:
+        """Use normalized rows from now on; see `LocalRows.normalize`."""
+        self._scaled()
+        super().normalize(normalization)
+
+    def lengths(self) -> Floats:
+        """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
+        self._scaled()
+        return super().lengths()
+
+    def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
+        """Compute X W; see `Features.margins`."""
+        self._scaled()
+        return super().margins(W, out)
+
+    def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
+        """Compute this rank's contribution to X' C; see `Features.transposed_times`."""
+        self._scaled()
+        return super().transposed_times(C, out)
+
+    def largest_terms(self, w: Floats) -> float:
+        """Return an upper bound as described in `Features.largest_terms`."""
+        self._scaled()
+        return super().largest_terms(w)
+
+    def columns(self) -> ColumnStatistics:
+        """Describe each column; see `Features.columns`. The counts and the largest entries may be upper bounds."""
+        self._scaled()
+        return super().columns()
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
-        if len(w):
-            out[part.first : part.last] = self._matrix(part, *entries) @ w
+        here = slice(part.first, part.last)
+        self._products.dot(_alone(part), entries[0], self._scales[:, here], w, False, out[here])
 
     def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
-        if len(out):
-            out += self._matrix(part, *entries).T @ c[part.first : part.last]
+        here = slice(part.first, part.last)
+        self._products.add(_alone(part), entries[0], self._scales[:, here], c[here], out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        if not len(w):
-            return 0.0
-        found = abs(self._matrix(part, *entries)) @ np.abs(w)
+        here, found = slice(part.first, part.last), np.empty(part.last - part.first)
+        self._products.dot(_alone(part), entries[0], self._scales[:, here], w, True, found)
         if len(self.row_factors):
-            found *= self.row_factors[part.first : part.last]
-        return (self.code_map.entries + self.code_map.n_codes + 2.0) * float(found.max(initial=0.0))
+            found *= self.row_factors[here]
+        return (self._products.roundings + 2.0) * float(found.max(initial=0.0))
 
     def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
-        if not len(found.largest):
-            return
-        X = abs(self._matrix(part, *entries))
-        if len(self.row_factors):
-            X = sparse.csr_matrix(X.multiply(self.row_factors[part.first : part.last, None]))
-        found.squares[:] += (
-            X.power(2).sum(axis=0).A1 if hasattr(X, "A1") else np.asarray(X.power(2).sum(axis=0)).ravel()
-        )
-        found.counts[:] += np.bincount(X.indices, minlength=self.shape[1])
-        np.maximum(found.largest, X.max(axis=0).toarray().ravel() if X.nnz else 0.0, out=found.largest)
+        here = slice(part.first, part.last)
+        factors = self.row_factors[here] if len(self.row_factors) else np.ones(part.last - part.first)
+        self._products.describe(_alone(part), entries[0], self._scales[:, here], factors, found)
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
-        if len(out):
-            X = self._matrix(part, *entries)
-            out[part.first : part.last] = np.sqrt(np.asarray(X.power(2).sum(axis=1)).ravel())
+        here = slice(part.first, part.last)
+        self._products.length(_alone(part), entries[0], self._scales[:, here], out[here])
+
+
+def _alone(part: Part) -> Part:
+    """Return a part whose rows are counted from 0."""
+    return part._replace(first=0, last=part.last - part.first)
 
 
 def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:

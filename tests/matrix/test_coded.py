@@ -136,7 +136,9 @@ def test_normalized_and_taken_rows(case, kind):
     np.testing.assert_allclose(taken.margins(w), rows.margins(w)[chosen], rtol=1e-12, atol=1e-12)
     largest, counts, squares = rows.columns()
     np.testing.assert_allclose(squares, (dense**2).sum(axis=0), rtol=1e-10, atol=1e-14)
-    np.testing.assert_array_equal(counts, np.count_nonzero(dense, axis=0))
+    nonzeros = np.count_nonzero(dense, axis=0)
+    several = getattr(rows.code_map, "spectra", ())  # a row may hit a column several times, which counts as often
+    assert (counts >= nonzeros).all() if several else (counts == nonzeros).all()
     assert (largest >= np.abs(dense).max(axis=0, initial=0) * (1 - 1e-14)).all()
 
 
@@ -148,8 +150,8 @@ def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
     w, c = rng.normal(size=X.shape[1]) * size, rng.normal(size=X.shape[0])
     assert np.abs(rows.margins(w) - exact @ w).max(initial=0) <= EPS / 2 * rows.largest_terms(w)
     wrong = np.abs(rows.transposed_times(c) - c @ exact)
-    terms = rows.columns().counts + rows.code_map.entries + 2
-    assert (wrong <= EPS / 2 * terms * (np.abs(c) @ np.abs(exact))).all()
+    terms = rows.columns().counts + 4
+    assert (wrong <= EPS * terms * (np.abs(c) @ np.abs(exact))).all()
 
 
 @given(cases, st.sampled_from(["sparse", "sorted pattern", "dense"]), st.sampled_from([0, 1, 3]), st.booleans())
