@@ -120,6 +120,8 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     """
     if length > LONGEST:
         raise InputError(f"{where}: a sequence has {length} letters; up to {LONGEST} are read")
+    if not length:
+        raise InputError(f"{where}: the first sequence has no letters")
     alphabet = options.alphabet
     first, last = options.window or (1, length)
     if not 1 <= first <= last <= length:
@@ -127,7 +129,8 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
             f"{where}: --window {first}:{last} is not within the sequences, whose {length} letters have the positions "
             f"1 to {length}"
         )
-    degree = USUAL_DEGREE[alphabet] if options.degree is None else options.degree
+    width = last - first + 1
+    degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
     own = degree if options.spectrum_degree is None else options.spectrum_degree
     if options.spectrum_degree is not None and not options.spectra:
         raise InputError("--spectrum-degree is the degree of spectra; say in which region with --spectrum FROM:TO")
@@ -139,7 +142,6 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
                 f"--{name} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, because k-mers of "
                 f"length k have {len(ALPHABETS[alphabet])}^k columns"
             )
-    width = last - first + 1
     if degree > width:
         raise InputError(f"--degree {degree} is more than the {width} letters of the window")
     for start, stop in options.spectra:

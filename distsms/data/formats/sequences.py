@@ -35,6 +35,7 @@ from distsms.utils.untrusted_text import printable
 BLOCK_BYTES, FIRST_BYTES = 2**22, 2**16
 """Bytes of text that are parsed at a time, and that are read at a time where only the first or last record is wanted.
 """
+_HEADER = "expected a header, a line that begins with >, before the first letter"
 
 
 class SequenceReader:
@@ -115,7 +116,11 @@ class SequenceReader:
             for _, text in self._blocks(byte_range, FIRST_BYTES):
                 text = text.removeprefix(BYTE_ORDER_MARK)
                 if self.fasta and text.strip():
-                    return len(b"".join(text.lstrip().split(b"\n>", 1)[0].split(b"\n")[1:]).translate(None, b" \t\r"))
+                    header, _, letters = text.lstrip().split(b"\n>", 1)[0].partition(b"\n")
+                    if not header.startswith(b">"):
+                        at = len(text) - len(text.lstrip())
+                        raise InputError(f"{self._place(TextPosition(byte_range.path), text, at)}: {_HEADER}")
+                    return len(letters.translate(None, b" \t\r\n"))
                 fields = (line.partition(b"#")[0].split() for line in text.split(b"\n"))
                 if found := next(filter(None, fields), None):
                     return len(found[min(1, len(found) - 1)])
@@ -171,7 +176,7 @@ class SequenceReader:
         problems = {
             kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
             kernel.TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
-            kernel.NO_HEADER: "expected a header, a line that begins with >, before the first letter",
+            kernel.NO_HEADER: _HEADER,
         }
         if fault == kernel.WRONG_LENGTH:
             first = "the first sequence has" if self.options.encoding is None else "the training data have"

@@ -145,9 +145,9 @@ def load(
     -----
     The size of a row is its number of stored entries and codes plus 1. Let W be the total size of all rows. The rows of
     rank r of P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a
-    rank holds at most W / P plus one row, and it may hold no rows. Cost per rank: reading its share of the bytes, and 2 log2(rows of
-    a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the part of a shard
-    that is being read and checked.
+    rank holds at most W / P plus one row, and it may hold no rows. Cost per rank: reading its share of the bytes, and 2
+    log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
+    part of a shard that is being read and checked.
     """
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)

@@ -35,7 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.data import duplicates
 from distsms.data.formats.rows import split_range
+from distsms.data.row_metadata import Hashes
 from distsms.data.shards import codes, storage
 from distsms.data.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.errors import InputError
@@ -285,6 +287,13 @@ class OpenShard:
             pieces = (flat[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(ends))
             found.append(np.concatenate([flat[:0].reshape(0, n_codes), *pieces]))
         return found
+
+    def hash_rows(self, part: ShardRange) -> Hashes:
+        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `duplicates`."""
+        found = None if self._manifest.layout == "coded" else duplicates.hash_rows(self.read_rows(part))
+        if found is not None and not self._manifest.coded:
+            return found
+        return duplicates.hash_codes(self.read_code_rows(part), found)
 
     def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """Raise InputError unless all values of a part are finite.

@@ -263,7 +263,8 @@ def test_more_than_32_bits_in_one_shard_of_several(folder, small_parts):
         with dataset.open_shard(manifest, piece.shard, piece.offset) as shard:
             stream.add(shard, piece, slice(piece.offset, piece.offset + 200))
     rows = stream.features(1, False)
-    stream.load(rows, 5000)
+    stream.prepare(rows)
+    stream.load(5000)
     assert stream.bytes_per_pass
     found = [(columns.copy(), values.copy()) for _, (columns, values) in stream.passing(0)]
     columns, values = (np.concatenate(some) for some in zip(*found, strict=True))
