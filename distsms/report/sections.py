@@ -182,7 +182,7 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
         ],
         [
             "columns",
-            f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} nonzeros{' or codes' if evaluated.model.coded else ''}",
+            f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}",
         ],
         *(
             [f"{SHOWN.get(name, name)} on them", _measure(value)]
