@@ -99,6 +99,10 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
                 f"{path}: the model was trained on codes that were written from Python; give it a data set with such "
                 "codes (write_data)"
             )
+        if model.coded and not text and not has_sequences(path):
+            raise InputError(
+                f"{path}: the model takes {model.coded.describe()}: FASTA, or text with lines LABEL SEQUENCE"
+            )
         if text and Path(path).is_file() and is_model(path):
             raise InputError(
                 f"{path}: is a model, but rows are expected here; to compare models, give the rows with --test DATA"

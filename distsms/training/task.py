@@ -101,14 +101,14 @@ class TrainingTask:
             return None
         p, begin, name = self.data.p, self.start, self.start_name
         how = self.manifest.normalization if self.manifest else Normalization()
-        if begin.p > p:
-            raise InputError(
-                f"{name}: has {begin.p} columns, the data {p}; a start wants a model of the same features or fewer"
-            )
         coded = self.manifest.coded if self.manifest else NOT_CODED
         if begin.coded.maps != coded.maps:
             theirs, ours = (columns.describe() if columns else "no codes" for columns in (begin.coded, coded))
             raise InputError(f"{name}: was trained on {theirs}, and the data have {ours}")
+        if begin.p > p:
+            raise InputError(
+                f"{name}: has {begin.p} columns, the data {p}; a start wants a model of the same features or fewer"
+            )
         if (begin.normalization.kind == "l2") != (how.kind == "l2"):
             raise InputError(f"{name}: is for rows normalized as {begin.normalization.kind}, the data are {how.kind}")
         w = how.unfold(np.pad(begin.w, (0, p - begin.p)))

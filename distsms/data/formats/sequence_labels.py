@@ -44,7 +44,8 @@ def to_array(written: Sequence[bytes], place: Callable[[int], str]) -> NDArray[A
         values[text] = float(text) if _NUMBER.fullmatch(text) else text.decode("utf-8", "replace")
         if isinstance(values[text], float) and not math.isfinite(values[text]):  # type: ignore[arg-type]
             raise InputError(f"{place(row)}: the label {printable(text.decode())} is too large for a double (1.8e308)")
-    return in_one_type([values[text] for text in written])
+    place_of = {text: place for place, text in enumerate(values)}
+    return in_one_type([*values.values()])[[place_of[text] for text in written]]
 
 
 def read_file(path: str) -> dict[str, bytes]:
