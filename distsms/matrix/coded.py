@@ -19,6 +19,8 @@ from distsms.utils.typing import Floats
 
 PART_ROWS = 2**16
 """The number of rows of a part if nobody says otherwise."""
+_ROWS = 2**12
+"""Rows that `to_csr` makes explicit at a time."""
 
 
 class CodedRows(LocalRows):
@@ -233,12 +235,19 @@ def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
     rows : (n, B)
         The codes, one row after the other. A code that is not below its limit counts as missing.
     """
+    blocks = [_block(code_map, rows[first : first + _ROWS]) for first in range(0, max(len(rows), 1), _ROWS)]
+    return sparse.csr_matrix(sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]
+
+
+def _block(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
     entries: list[tuple[Any, Any, Any]] = []  # (rows, columns, values)
     n = len(rows)
     if isinstance(code_map, Categories):
         for b, size in enumerate(code_map.sizes):
             here = np.flatnonzero(rows[:, b] < size)
-            entries.append((here, code_map.offsets[b] + rows[here, b], np.full(len(here), code_map.factors[b])))
+            entries.append(
+                (here, code_map.offsets[b] + rows[here, b].astype(np.int64), np.full(len(here), code_map.factors[b]))
+            )
     elif isinstance(code_map, Strings):
         for i in range(code_map.length):
             degree = min(code_map.degree, code_map.length - i)

@@ -152,3 +152,11 @@ def squares_of_categories(codes: Array, part: Part, offsets: Array, factors: Arr
             c, square = codes[start : start + n], factors[b] ** 2
             for r in range(n):
                 s[r] += square if c[r] < size else 0.0
+
+
+@njit()
+def raise_largest(counts: Array, first: int, last: int, value: float, largest: Array) -> None:
+    """Raise largest[j] to a value for the columns first..last - 1 that have entries."""
+    there, here = counts[first:last], largest[first:last]
+    for j in range(len(here)):
+        here[j] = max(here[j], value) if there[j] > 0 else here[j]

@@ -81,7 +81,7 @@ class CategoryProducts(Products):
         kernel.add_categories(codes, part, self._offsets, np.ones(len(self._factors)), np.ones(len(factors)), counts)
         most = factors.max(initial=0.0)
         for b, value in enumerate(np.abs(self._factors)):
-            _raise(largest, counts, slice(self._offsets[b], self._offsets[b + 1]), value * most)
+            kernel.raise_largest(counts, self._offsets[b], self._offsets[b + 1], value * most, largest)
 
     def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
         most = np.abs(self._factors).max()  # no square overflows
@@ -167,13 +167,13 @@ class KmerProducts(Products):
                 spectrum_kernels.add_squares_of_spectra(
                     codes, part, region, values, own * factors, _counts(region), squares[columns]
                 )
-                _raise(largest, counts, columns, share * most)  # no entry is larger than its row is long
+                kernel.raise_largest(counts, columns.start, columns.stop, share * most, largest)  # its row is as long
                 continue
             kmer_kernels.add_kmers(*place, values**2, nothing, factors**2, squares)
             for i, start in enumerate(starts.tolist()):
                 for k in range(min(region.degree, region.last - i)):
                     stop = start + region.size ** (k + 1)
-                    _raise(largest, counts, slice(start, stop), values[k] * most)
+                    kernel.raise_largest(counts, start, stop, values[k] * most, largest)
                     start = stop
 
     def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
@@ -196,12 +196,6 @@ def _counts(region: Region) -> NDArray[Any]:
     """Return a count of 0 for each k-mer of a region, of the smallest type that holds its length."""
     n_kmers = sum(region.size**k for k in range(1, region.degree + 1))
     return np.zeros(n_kmers, np.uint16 if region.last - region.first < 2**16 else np.uint32)
-
-
-def _raise(largest: Floats, counts: Floats, columns: slice, value: float) -> None:
-    """Raise the largest entry of those of some columns that have entries to a value."""
-    here = largest[columns]
-    np.maximum(here, value, out=here, where=counts[columns] > 0)
 
 
 def products_of(code_map: CodeMap) -> Products:

@@ -155,27 +155,42 @@ def _roll(codes: Array, old: int, new: int, size: int, weight: int, numbers: Arr
 @njit()
 def _mark(codes: Array, new: int, size: int, count: int, unknown: Array) -> None:
     """Append to the bits of each row whether the letter is unknown (new = -1: append none), and keep `count` bits."""
-    keep = (1 << count) - 1
-    for r in range(len(unknown)):
-        bits = np.int64(unknown[r])
-        if new >= 0:
-            bits = bits << 1 | (codes[new + r] >= size)
-        unknown[r] = bits & keep
+    keep, letters = (1 << count) - 1, np.uint8(size)
+    if new >= 0:
+        come = codes[new : new + len(unknown)]
+        for r in range(len(unknown)):
+            unknown[r] = (unknown[r] << 1 | (come[r] >= letters)) & keep
+    else:
+        for r in range(len(unknown)):
+            unknown[r] &= keep
 
 
 @njit()
 def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array, index: Array) -> None:
     """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter.
 
-    If the first letter is unknown, this is the place after the table.
+    If the first letter is unknown, this is the place after the table. unknown : with zeros up to a multiple of 8 rows,
+    because eight rows at a time are looked at.
     """
+    start = before[count - 1]
     for r in range(len(numbers)):
-        bits, number, known = np.int64(unknown[r]), np.int64(numbers[r]), count
-        while bits:
-            bits >>= 1
-            number //= size
-            known -= 1
-        index[r] = before[known - 1] + number if known else before[-1]
+        index[r] = start + numbers[r]
+    eight = unknown.view(np.uint64)
+    for q in range(len(eight)):
+        if eight[q]:
+            for r in range(8 * q, min(8 * q + 8, len(numbers))):
+                bits, number, known = np.int64(unknown[r]), np.int64(numbers[r]), count
+                while bits:
+                    bits >>= 1
+                    number //= size
+                    known -= 1
+                index[r] = before[known - 1] + number if known else before[-1]
+
+
+@njit()
+def _unknown(n: int, known: bool) -> Array:
+    """Return the bits of unknown letters of n rows (see `_mark` and `_index`), or an empty array if all are known."""
+    return np.zeros(0 if known else -(-n // 8) * 8, np.uint8)
 
 
 @njit()
@@ -185,17 +200,17 @@ def _advance(codes: Array, at: int, run: int, region: Region, i: int, numbers: A
     at : the place of the first letter of the strip's first row. unknown : empty if the strip has no unknown letter.
     """
     size, count = region.size, min(region.degree, region.last - i)
+    marks = unknown[: len(numbers)]
     if i == region.first:
         numbers[:] = 0
-        unknown[:] = 0
         for k in range(count):
             _roll(codes, -1, at + (i + k) * run, size, 0, numbers)
-            _mark(codes, at + (i + k) * run, size, count, unknown)
+            _mark(codes, at + (i + k) * run, size, count, marks)
         return count
     left = min(region.degree, region.last - i + 1)  # letters at the position before
     new = at + (i + count - 1) * run if left == count else -1
     _roll(codes, at + (i - 1) * run, new, size, size ** (left - 1), numbers)
-    _mark(codes, new, size, count, unknown)
+    _mark(codes, new, size, count, marks)
     return count
 
 
@@ -246,8 +261,8 @@ def dot_kmers(
             target = sums[:n]
             target[:] = 0.0
         known = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, numbers.dtype), np.empty(0 if known else n, np.uint8)
-        index = np.empty(len(unknown), np.uint32)
+        number, unknown = np.empty(n, numbers.dtype), _unknown(n, known)
+        index = np.empty(0 if known else n, np.uint32)
         for i in range(region.first, region.last):
             count = _advance(codes, at, part.run, region, i, number, unknown)
             start = starts[i - region.first]
@@ -287,8 +302,8 @@ def add_kmers(
                 weighted[r] = factors[first + r] * c[r]
             c = weighted[:n]
         known = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, numbers.dtype), np.empty(0 if known else n, np.uint8)
-        index = np.empty(len(unknown), np.uint32)
+        number, unknown = np.empty(n, numbers.dtype), _unknown(n, known)
+        index = np.empty(0 if known else n, np.uint32)
         begun = 0  # letters of the k-mers for which `levels` was begun
         for i in range(region.first, region.last):
             count = _advance(codes, at, part.run, region, i, number, unknown)
