@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.streaming import MemoryBudget, buffer_bytes, held_bytes
+from distsms.data.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes
 from distsms.errors import InputError
 from distsms.losses.base import Cost
 from distsms.losses.registry import choose_ordering, loss_class

@@ -13,7 +13,7 @@ import numpy as np
 
 from distsms.data.shards.dataset import load, read_manifest
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.parallel.communicator import Communicator
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.running import train

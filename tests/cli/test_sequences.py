@@ -13,7 +13,7 @@ from distsms.data.convert import convert
 from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.shards import codes as stored_codes
 from distsms.data.shards.dataset import load, load_matrix
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
 from distsms.inference import inputs, model
 from distsms.measures import Measure
@@ -142,6 +142,8 @@ def test_a_file_in_one_command(tmp_path):
     assert "proved" in out
     found = model.load(tmp_path / "m.h5")
     assert found.coded.sequences.window == (1, 30) and found.info["test"]["rocarea"] > 0.8
+    again = api.train(tmp_path / "a.strings", positive="site", degree=3, window=[3, 26], lam=1e-2, solver="lbfgs")
+    assert again.coded.sequences.window == (3, 26) and again.info["status"] == "proved"
     (tmp_path / "b.strings").write_text("none ACGT\n")
     with pytest.raises(InputError, match=r"b.strings:1: the sequence has 4 letters, but the training data have 30"):
         inputs.check(tmp_path / "b.strings", found)

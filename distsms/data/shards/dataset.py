@@ -34,7 +34,8 @@ from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.shards.publish import prepare, publish, verify, withdraw
 from distsms.data.shards.reader import OpenShard, ShardRange, open_shard
 from distsms.data.shards.resident import CodedLoader, DenseLoader, SparseLoader
-from distsms.data.shards.streaming import DenseStream, MemoryBudget, SparseStream, Stream, held_bytes
+from distsms.data.shards.row_memory import MemoryBudget, held_bytes
+from distsms.data.shards.streaming import DenseStream, SparseStream, Stream
 from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
 from distsms.matrix.blocks import LocalRows

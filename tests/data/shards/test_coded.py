@@ -14,9 +14,9 @@ from scipy import sparse
 
 from distsms import api
 from distsms.data.shards import codes as stored_codes
-from distsms.data.shards import dataset, streaming
+from distsms.data.shards import dataset, row_memory
 from distsms.data.shards.dataset import load, load_matrix, read_manifest, verify, write_data
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
 from distsms.inference import inputs, model
 from distsms.losses.base import Cost
@@ -101,6 +101,19 @@ def test_rows_are_those_written_in_memory_and_streamed(seed, n, x, names, n_shar
                     streamed.features.transposed_times(c), resident.features.transposed_times(c)
                 )
         np.testing.assert_allclose(np.concatenate(found), whole @ w, atol=1e-9)
+
+
+def test_codes_are_read_by_h5py_alone(tmp_path, monkeypatch):
+    """The lines of the manual give the codes, of each group and shard, also where parts are cut short."""
+    monkeypatch.setattr(stored_codes, "PART_ROWS", 16)
+    X, y, groups, _ = draw(90, "sparse", ("strings", "wide"))
+    write_data(tmp_path, X, y, 2, codes=groups)
+    for shard, rows_of_shard in enumerate((slice(0, 45), slice(45, 90))):
+        with h5py.File(tmp_path / f"shard-{shard:05d}.h5") as file:
+            for number, (code_map, array) in enumerate(groups):
+                codes, rows, B = file[f"codes/{number}"], file[f"codes/{number}"].attrs["part_rows"], code_map.n_codes
+                parts = [codes[k : k + rows * B].reshape(B, -1).T for k in range(0, len(codes), rows * B)]
+                np.testing.assert_array_equal(np.concatenate(parts), array[rows_of_shard])
 
 
 def test_a_rank_reads_its_own_codes_only(tmp_path, monkeypatch):
@@ -235,7 +248,7 @@ def test_the_plan_knows_the_memory_of_codes(tmp_path):
     needed = plan.needs(manifest, Settings(1.0), Cost(0, 0))
     rows = load(manifest, ALONE).features
     assert needed.data == rows.nbytes + plan.ROW_BYTES * 5000 == (7 + 8 + plan.ROW_BYTES) * 5000
-    assert needed.buffers == 2 * 7 * stored_codes.PART_ROWS == streaming.buffer_bytes(manifest, 1)
+    assert needed.buffers == 2 * 7 * stored_codes.PART_ROWS == row_memory.buffer_bytes(manifest, 1)
 
 
 def test_models_know_what_codes_mean(tmp_path):
