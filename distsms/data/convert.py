@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +17,13 @@ from distsms.data import duplicates, row_metadata
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
-from distsms.data.formats.column_options import ColumnOptions, ColumnReport
+from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
 from distsms.data.formats.rows import RowBlock, RowRange, combined
-from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.groupby import group_statistics
 from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
+from distsms.data.like import options_like
 from distsms.data.row_metadata import Hashes, RowMetadata
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import MANIFEST
@@ -157,7 +156,9 @@ def convert(
         sizes = [_size(path) for path in inputs]
         dataset.check_writable(compression)
         if like is not None:
-            given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
+            known = dataset.read_manifest(like)
+            options = options_like(known, options, normalize)
+            given, output = known.normalization, output._replace(n_features=n_features or known.p)
     for path, *seen in zip(inputs, *comm.allgather(sizes), strict=True):
         if len(set(seen)) > 1:  # then the ranks would divide the file differently
             raise InputError(
@@ -165,6 +166,8 @@ def convert(
             )
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     reader = open_reader(inputs, options, comm)
+    if reader.sequences is not None and like is not None and options.encoding is None:
+        raise InputError(f"--like {like}: that data set has no sequences, as {inputs[0]} has", True)
     if reader.sequences is not None and (n_features is not None or normalize not in (None, "none")):
         raise InputError(
             "--columns and --normalize are not for sequences: their columns follow from the degrees, and their rows "
@@ -192,35 +195,6 @@ def _check_free(directory: Path) -> None:
         raise InputError(
             f"{directory}: is a data set, and --split would write data sets inside it; name another directory"
         )
-
-
-def _options_like(
-    manifest: dataset.Manifest, options: ReadOptions, output: OutputOptions, normalize: str | None
-) -> tuple[normalization.Normalization, ReadOptions, OutputOptions]:
-    """Return the normalization and the options for a data set like another one. Local."""
-    dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
-    asked = replace(options.columns, dates=dates) != ColumnOptions() or options.decimal != "." or options.thousands
-    if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
-        raise InputError(
-            "with --like, alphabet, window and degrees come from the other data set; leave out --alphabet, --window, "
-            "--degree, --spectrum and --spectrum-degree"
-        )
-    if manifest.coded and manifest.coded.sequences is None:
-        raise InputError(f"--like {manifest.directory}: its codes were written from Python, and no file has such codes")
-    if options.positive is not None or options.drop or normalize is not None or asked:
-        raise InputError(
-            "with --like, the settings of --positive, --drop, --normalize and of the options for columns come from "
-            "the other data set; leave these options out"
-        )
-    options = replace(
-        options,
-        table=manifest.table,
-        encoding=manifest.coded.sequences,
-        label_map=manifest.label_map,
-        zero_based=options.zero_based or manifest.zero_based,
-    )
-    output = output._replace(n_features=output.n_features or manifest.p)
-    return manifest.normalization, options, output
 
 
 def _convert(

@@ -160,11 +160,11 @@ class SequenceReader:
             found = [self._label_of.get(name) for name in names]
         if None in found:
             row = found.index(None)
+            if self._label_of is not None and names is not None:
+                raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
             raise InputError(
                 f"{place(row)}: the header has no label; expected >NAME label=LABEL, or a label as the last word after "
-                "the name, or --labels FILE"
-                if self._label_of is None
-                else f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}"  # type: ignore[index]
+                "the name. Labels in a file of their own are read by `distsms shard --labels FILE`"
             )
         return sequence_labels.to_array(found, place)  # type: ignore[arg-type]
 

@@ -277,3 +277,9 @@ def test_splits_doubles_labels_and_like(comm, shared_dir):
         convert([shared_dir / "a.strings"], shared_dir / "f", comm, like=shared_dir / "e", **how | {"positive": None})
     with pytest.raises(InputError, match="--columns and --normalize are not for sequences"):
         convert([shared_dir / "a.strings"], shared_dir / "f", comm, normalize="l2", **how)
+    on_root(comm, lambda: (shared_dir / "a.svm").write_text("1 1:1\n0 2:1\n"))
+    convert([shared_dir / "a.svm"], shared_dir / "g", comm)
+    with pytest.raises(InputError, match=r"--like .*: that data set has no sequences, as .*a.strings has"):
+        convert([shared_dir / "a.strings"], shared_dir / "f", comm, like=shared_dir / "g")
+    with pytest.raises(InputError, match=r"a.svm:1: character 3 of the line, '1', is no letter of dna"):
+        convert([shared_dir / "a.svm"], shared_dir / "f", comm, like=shared_dir / "e")
