@@ -66,6 +66,11 @@ class CodeMap(ABC):
     def entries(self) -> int:
         """The largest number of nonzeros that a row can have."""
 
+    @property
+    def part_rows(self) -> int:
+        """The number of rows of a part that suits the products: large enough that making tables does not count."""
+        return 2**16
+
     @abstractmethod
     def limits(self) -> NDArray[np.int64]:
         """Return for each code the number that it must stay below unless it is missing, (n_codes,)."""
@@ -247,6 +252,12 @@ class Strings(CodeMap):
             span = spectrum.last - spectrum.first + 1
             found += sum(min(len(self.letters) ** k, max(span - k + 1, 0)) for k in range(1, spectrum.degree + 1))
         return found
+
+    @property
+    def part_rows(self) -> int:
+        """Four rows for each of the longest k-mers, but at least 2^16."""
+        degree = max([self.degree, *(spectrum.degree for spectrum in self.spectra)])
+        return max(2**16, 4 * len(self.letters) ** degree)
 
     def block_size(self, degree: int) -> int:
         """Return the number of k-mers with k = 1, ..., degree."""

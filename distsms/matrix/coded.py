@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.matrix.base import ColumnStatistics
-from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, Vectors, thread_count
+from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, T, thread_count
 from distsms.matrix.code_maps import Categories, CodeMap, Strings, betas
 from distsms.matrix.coded_products import products_of
-from distsms.matrix.normalization import Normalization
 from distsms.utils.typing import Floats
 
-PART_ROWS = 2**16
-"""The number of rows of a part if nobody says otherwise."""
 _ROWS = 2**12
 """Rows that `to_csr` makes explicit at a time."""
 
@@ -108,33 +105,12 @@ class CodedRows(LocalRows):
             for part, (codes,) in self._passing(thread):
                 self._products.scale(_alone(part), codes, scales[:, part.first : part.last])
 
-        list(self._on_threads(run))
+        super()._on_threads(run)
         self._scales = scales
 
-    def normalize(self, normalization: Normalization) -> None:
-        """Use normalized rows from now on; see `LocalRows.normalize`."""
+    def _on_threads(self, run: Callable[[int], T]) -> Iterable[T]:
         self._scaled()
-        super().normalize(normalization)
-
-    def lengths(self) -> Floats:
-        """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
-        self._scaled()
-        return super().lengths()
-
-    def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
-        """Compute X W; see `Features.margins`."""
-        self._scaled()
-        return super().margins(W, out)
-
-    def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
-        """Compute this rank's contribution to X' C; see `Features.transposed_times`."""
-        self._scaled()
-        return super().transposed_times(C, out)
-
-    def largest_terms(self, w: Floats) -> float:
-        """Return an upper bound as described in `Features.largest_terms`."""
-        self._scaled()
-        return super().largest_terms(w)
+        return super()._on_threads(run)
 
     def columns(self) -> ColumnStatistics:
         """Describe each column; see `Features.columns`. The counts and the largest entries may be upper bounds."""

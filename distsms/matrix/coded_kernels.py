@@ -21,6 +21,8 @@ Array = NDArray[Any]
 
 STRIP = 2**14
 """Rows of a strip: their scores take an eighth of a usual second-level cache."""
+_WORTH = 16
+"""Tables of so many places for each row pay."""
 _TOGETHER = 2**13
 """Four blocks of at most so many codes each are looked up at a time, so that scores are read and written only once."""
 
@@ -37,17 +39,37 @@ def complete(codes: Array, size: Any) -> bool:
 
 
 @njit()
-def _four(codes: Array, b: int, offsets: Array) -> bool:
-    """Return whether the blocks b..b + 3 exist and are small, and tables can have a place for each code of the type."""
-    if codes.itemsize > 2 or b + 4 >= len(offsets):
-        return False
-    return np.max(offsets[b + 1 : b + 5] - offsets[b : b + 4]) <= _TOGETHER
+def _four(b: int, offsets: Array) -> bool:
+    """Return whether the blocks b..b + 3 exist and are small."""
+    return b + 4 < len(offsets) and np.max(offsets[b + 1 : b + 5] - offsets[b : b + 4]) <= _TOGETHER
 
 
 @njit()
-def _tables(codes: Array) -> Array:
-    """Return tables of zeros for four blocks, with a place for each code of the type; pages not used take no memory."""
-    return np.zeros((4, 1 << 8 * min(codes.itemsize, 2)))
+def _tables(codes: Array, rows: int) -> Array:
+    """Return zeros for four blocks, with a place for each code of the type: (4, places).
+
+    (4, 0) where tables do not pay: with codes of 4 bytes, or with codes of 2 bytes and few rows.
+    """
+    places = 1 << 8 * min(codes.itemsize, 2)
+    return np.zeros((4, 0 if codes.itemsize > 2 or places > _WORTH * rows else places))
+
+
+@njit()
+def _entry(code: Any, w: Array, factor: float, absolute: bool) -> Any:
+    if code < len(w):
+        return term(factor * w[code], absolute)
+    return 0.0
+
+
+@njit()
+def _look_up_few(codes: Array, run: int, w: Array, offsets: Array, factors: Array, absolute: bool, out: Array) -> None:
+    """Do without tables what `_look_up_four` does, with the same result to the last digit."""
+    w0, w1 = w[offsets[0] : offsets[1]], w[offsets[1] : offsets[2]]
+    w2, w3 = w[offsets[2] : offsets[3]], w[offsets[3] : offsets[4]]
+    for r in range(len(out)):
+        left = _entry(codes[r], w0, factors[0], absolute) + _entry(codes[r + run], w1, factors[1], absolute)
+        k = r + 2 * run
+        out[r] += left + (_entry(codes[k], w2, factors[2], absolute) + _entry(codes[k + run], w3, factors[3], absolute))
 
 
 @njit()
@@ -74,10 +96,8 @@ def _add_up_four(codes: Array, run: int, c: Array, tables: Array) -> None:
 
 @njit()
 def _look_up(codes: Array, w: Array, factor: float, absolute: bool, out: Array) -> None:
-    size = len(w)
     for r in range(len(out)):
-        if codes[r] < size:
-            out[r] += term(factor * w[codes[r]], absolute)
+        out[r] += _entry(codes[r], w, factor, absolute)
 
 
 @njit()
@@ -96,14 +116,20 @@ def dot_categories(
 
     offsets : (B + 1,); factors : (B,); w : (p,); out : (rows,). With `absolute`, the absolute values are summed.
     """
-    tables, filled = _tables(codes), np.zeros(4, np.int64)
+    tables, filled = _tables(codes, part.last), np.zeros(4, np.int64)
     for first in range(0, part.last, STRIP):
         n, b, at = min(STRIP, part.last - first), 0, part.start + first
         s = out[first : first + n]
         s[:] = 0.0
         while b < len(factors):
             block = codes[at + b * part.run :]
-            if _four(codes, b, offsets):
+            if not _four(b, offsets):
+                _look_up(block, w[offsets[b] : offsets[b + 1]], factors[b], absolute, s)
+                b += 1
+                continue
+            if tables.shape[1] == 0:
+                _look_up_few(block, part.run, w, offsets[b:], factors[b:], absolute, s)
+            else:
                 for k in range(4):
                     table, piece = tables[k], w[offsets[b + k] : offsets[b + k + 1]]
                     for j in range(len(piece)):
@@ -111,22 +137,19 @@ def dot_categories(
                     table[len(piece) : filled[k]] = 0.0
                     filled[k] = len(piece)
                 _look_up_four(block, part.run, tables, s)
-                b += 4
-            else:
-                _look_up(block, w[offsets[b] : offsets[b + 1]], factors[b], absolute, s)
-                b += 1
+            b += 4
 
 
 @njit()
 def add_categories(codes: Array, part: Part, offsets: Array, factors: Array, coefficients: Array, out: Array) -> None:
     """Add factors[b] c[i] to out[offsets[b] + code] for all rows i of a part and all blocks b. c : (rows,)."""
-    tables = _tables(codes)
+    tables = _tables(codes, part.last)
     for first in range(0, part.last, STRIP):
         n, b, at = min(STRIP, part.last - first), 0, part.start + first
         c = coefficients[first : first + n]
         while b < len(factors):
             block = codes[at + b * part.run :]
-            if _four(codes, b, offsets):
+            if tables.shape[1] and _four(b, offsets):
                 for k in range(4):
                     tables[k, : offsets[b + k + 1] - offsets[b + k]] = 0.0
                 _add_up_four(block, part.run, c, tables)

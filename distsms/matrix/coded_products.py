@@ -134,8 +134,8 @@ class KmerProducts(Products):
 
     @property
     def roundings(self) -> int:
-        """Terms are multiplied by a value, summed over prefixes, then over positions, multiplied by a factor, added."""
-        return sum(part.region.last - part.region.first + 3 for part in self._parts) + 8
+        """Terms are multiplied by a value, summed over prefixes and positions, multiplied by a factor, added."""
+        return sum((part.region.last - part.region.first) * part.region.degree + 3 for part in self._parts)
 
     def _each(self, scales: Floats) -> list[tuple[_KmerPart, Floats]]:
         """Return the parts with the factor of each row, an empty array for the weighted degree."""

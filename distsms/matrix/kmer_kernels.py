@@ -23,6 +23,9 @@ from distsms.utils.jit import njit
 
 Array = NDArray[Any]
 
+_WORTH = 8
+"""A table of so many k-mers for each row of the strip costs about as much as looking them up in w."""
+
 
 class Region(NamedTuple):
     """A region of sequences: the letters first..last - 1, and the k-mers in it with k = 1, ..., degree.
@@ -53,6 +56,31 @@ def _look_up(index: Array, table: Array, out: Array) -> None:
 def _add_up(index: Array, c: Array, table: Array) -> None:
     for r in range(len(c)):
         table[index[r]] += c[r]
+
+
+@njit()
+def _look_up_prefixes(index: Array, divisor: int, table: Array, factor: float, absolute: bool, out: Array) -> None:
+    for r in range(len(out)):
+        out[r] += factor * term(table[index[r] // divisor], absolute)
+
+
+@njit()
+def _add_up_prefixes(index: Array, divisor: int, c: Array, factor: float, table: Array) -> None:
+    for r in range(len(c)):
+        table[index[r] // divisor] += factor * c[r]
+
+
+@njit()
+def _tabulated(region: Region, n: int, known: bool) -> int:
+    """Return for how many letters a strip of n rows has tables: fewer than the degree if the tables cost too much.
+
+    Longer k-mers are then looked up in w itself. That is not written for unknown letters.
+    """
+    count, degree = region.size, 1
+    while degree < region.degree and (not known or count * region.size <= _WORTH * n):
+        count *= region.size
+        degree += 1
+    return degree
 
 
 @njit()
@@ -263,12 +291,19 @@ def dot_kmers(
         known = _all_known(codes, at, part.run, n, region)
         number, unknown = np.empty(n, numbers.dtype), _unknown(n, known)
         index = np.empty(0 if known else n, np.uint32)
+        most = _tabulated(region, n, known)
         for i in range(region.first, region.last):
             count = _advance(codes, at, part.run, region, i, number, unknown)
             start = starts[i - region.first]
             if i == region.first or start != starts[i - region.first - 1]:
-                _expand(w[start:], values, count, region.size, absolute, levels)
-            if known:
+                _expand(w[start:], values, min(count, most), region.size, absolute, levels)
+            if count > most:
+                table = levels[before[most - 1] :]
+                _look_up_prefixes(number, region.size ** (count - most), table, 1.0, False, target)
+                for k in range(most, count):
+                    table, divisor = w[start + before[k] :], region.size ** (count - k - 1)
+                    _look_up_prefixes(number, divisor, table, values[k], absolute, target)
+            elif known:
                 _look_up(number, levels[before[count - 1] :], target)
             else:
                 _index(number, unknown, count, region.size, before, index)
@@ -304,14 +339,19 @@ def add_kmers(
         known = _all_known(codes, at, part.run, n, region)
         number, unknown = np.empty(n, numbers.dtype), _unknown(n, known)
         index = np.empty(0 if known else n, np.uint32)
-        begun = 0  # letters of the k-mers for which `levels` was begun
+        most, begun = _tabulated(region, n, known), 0  # begun : the letters of the k-mers for which `levels` was begun
         for i in range(region.first, region.last):
             count = _advance(codes, at, part.run, region, i, number, unknown)
             start = starts[i - region.first]
             if not begun:
-                levels[: before[count]] = 0.0
-                begun = count
-            if known:
+                begun = min(count, most)
+                levels[: before[begun]] = 0.0
+            if count > most:
+                _add_up_prefixes(number, region.size ** (count - most), c, 1.0, levels[before[most - 1] :])
+                for k in range(most, count):
+                    table, divisor = out[start + before[k] :], region.size ** (count - k - 1)
+                    _add_up_prefixes(number, divisor, c, values[k], table)
+            elif known:
                 _add_up(number, c, levels[before[count - 1] :])
             else:
                 _index(number, unknown, count, region.size, before, index)

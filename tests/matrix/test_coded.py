@@ -228,6 +228,7 @@ class Source:
         Categories((3, 2000, 7, 1, 20_000, 2)),
         Strings("dna", 9, 4, ((2, 8, 3),)),
         Strings("protein", 4, 3),
+        Strings("dna", 8, 8),
     ],
     ids=str,
 )
@@ -255,6 +256,12 @@ def test_codes_beyond_their_limits_count_as_missing():
         X, w = to_csr(given_map, table), np.random.default_rng(1).normal(size=given_map.p)
         np.testing.assert_allclose(rows.margins(w), X @ w, atol=1e-11)
         np.testing.assert_allclose(rows.transposed_times(w[:1].repeat(n)), X.T @ w[:1].repeat(n), atol=1e-11)
+
+
+def test_parts_are_large_enough_for_their_tables():
+    assert Categories((3, 4)).part_rows == Strings("dna", 60, 5, ((1, 9, 7),)).part_rows == 2**16
+    assert Strings("dna", 60, 5, ((1, 9, 8),)).part_rows == 2**18
+    assert Strings("protein", 60, 4).part_rows == 4 * 20**4
 
 
 def test_bytes_per_row():
