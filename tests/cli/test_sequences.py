@@ -114,7 +114,8 @@ def test_from_sequences_to_scores(tmp_path):
     for kind, ranks in (("strings", None), ("fa.gz", 2)):
         run("predict", made, tmp_path / f"new.{kind}", "--output", tmp_path / "s.csv", "--quiet", ranks=ranks)
         scores[kind] = [float(line.split(",")[-1]) for line in (tmp_path / "s.csv").read_text().split("\n")[1:-1]]
-    assert scores["strings"] == scores["fa.gz"] and len(scores["fa.gz"]) == 300
+    assert len(scores["fa.gz"]) == 300
+    np.testing.assert_allclose(scores["strings"], scores["fa.gz"], rtol=1e-12)  # the order of sums may differ
     run("report", tmp_path / "m.h5", "--test", tmp_path / "new.fa.gz", "--output", tmp_path / "r.html")
     found = model.load(tmp_path / "m.h5")
     largest = found.feature_names[int(np.argmax(np.abs(found.w)))]

@@ -247,6 +247,7 @@ def test_the_plan_knows_the_memory_of_codes(tmp_path):
     manifest = write_data(tmp_path, None, y, codes=groups)
     needed = plan.needs(manifest, Settings(1.0), Cost(0, 0))
     rows = load(manifest, ALONE).features
+    rows.margins(np.zeros(manifest.p))  # computes the factors of the spectrum
     assert needed.data == rows.nbytes + plan.ROW_BYTES * 5000 == (7 + 8 + plan.ROW_BYTES) * 5000
     assert needed.buffers == 2 * 7 * stored_codes.PART_ROWS == row_memory.buffer_bytes(manifest, 1)
 
