@@ -232,7 +232,8 @@ def _scored(
 
 def _wanted(model: Model) -> tuple[Any, ...]:
     """Return what models must have in common to share one reading of the rows."""
-    return model.p, model.info["zero_based"], model.info["label_map"], model.table, model.normalization.by_row
+    info = model.info
+    return model.p, info["zero_based"], info["label_map"], model.table, model.normalization.by_row, model.coded
 
 
 def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: float) -> list[HeadMeasure]:

@@ -190,6 +190,7 @@ def _about_intervals(data: ReportData) -> str:
 def _training(data: ReportData, drawings: list[Drawing]) -> Html:
     info = data.info
     settings, trained_on = info.get("settings") or {}, info.get("data") or {}
+    stored = "nonzeros and codes" if data.evaluation.model.coded else "nonzeros"
     rows = [
         ["measure", _text(info.get("measure"))],
         ["lambda", _number(info.get("lambda"), "g")],
@@ -208,7 +209,10 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
             f"{_count(trained_on.get('n'))}: {_count(trained_on.get('n_pos'))} positive, "
             f"{_count(trained_on.get('n_neg'))} negative",
         ],
-        ["columns", f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} nonzeros"],
+        [
+            "columns",
+            f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}",
+        ],
         *(
             [f"{SHOWN.get(name, name)} on them", _measure(value)]
             for name, value in (info.get("training") or {}).items()
