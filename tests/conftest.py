@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import zlib
@@ -47,9 +48,14 @@ def wide_terminal() -> Iterator[None]:
 def own_session_folder() -> Iterator[None]:
     """A folder of its own for what Open MPI keeps while a program runs.
 
-    It removes the parents of its folder as it ends, perhaps just when another worker's program makes its own there.
+    Every program makes a common folder in it and removes it as it ends, unless there is something in it. One that is
+    just starting would fail, so something is in it.
     """
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="mpi-") as directory:
+        for program in ("ompi", "prte"):
+            (Path(directory) / f"{program}.{socket.gethostname().split('.')[0]}.{os.geteuid()}" / "in use").mkdir(
+                parents=True
+            )
         for name in ("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"):
             patch.setenv(name, directory)
         yield

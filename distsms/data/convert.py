@@ -158,6 +158,11 @@ def convert(
         dataset.check_writable(compression)
         if like is not None:
             given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
+    for path, *seen in zip(inputs, *comm.allgather(sizes), strict=True):
+        if len(set(seen)) > 1:  # then the ranks would divide the file differently
+            raise InputError(
+                f"{path}: is being written: its size is not the same on all ranks. Try again", everywhere=True
+            )
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     reader = open_reader(inputs, options, comm)
     if reader.sequences is not None and (n_features is not None or normalize not in (None, "none")):

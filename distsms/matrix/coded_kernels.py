@@ -22,7 +22,7 @@ Array = NDArray[Any]
 STRIP = 2**14
 """Rows of a strip: their scores take an eighth of a usual second-level cache."""
 _TOGETHER = 2**13
-"""Four blocks of at most so many codes each are looked up at a time, which reads and writes the scores once."""
+"""Four blocks of at most so many codes each are looked up at a time, so that scores are read and written only once."""
 
 
 @njit()
@@ -33,22 +33,59 @@ def term(value: Any, absolute: bool) -> Any:
 @njit()
 def complete(codes: Array, size: Any) -> bool:
     """Return whether all codes are below `size`."""
-    largest = np.uint32(0)
-    for code in codes:
-        largest = max(largest, np.uint32(code))
-    return len(codes) == 0 or largest < size
+    return len(codes) == 0 or codes.max() < size
 
 
 @njit()
-def _four(codes: Array, run: int, b: int, at: int, n: int, offsets: Array) -> bool:
-    """Return whether the blocks b..b + 3 are small and none of their codes in a strip is missing."""
-    if b + 4 >= len(offsets):
+def _four(codes: Array, b: int, offsets: Array) -> bool:
+    """Return whether the blocks b..b + 3 exist and are small, and tables can have a place for each code of the type."""
+    if codes.itemsize > 2 or b + 4 >= len(offsets):
         return False
-    for k in range(b, b + 4):
-        size, start = offsets[k + 1] - offsets[k], at + k * run
-        if size > _TOGETHER or not complete(codes[start : start + n], size):
-            return False
-    return True
+    return np.max(offsets[b + 1 : b + 5] - offsets[b : b + 4]) <= _TOGETHER
+
+
+@njit()
+def _tables(codes: Array) -> Array:
+    """Return tables of zeros for four blocks, with a place for each code of the type; pages not used take no memory."""
+    return np.zeros((4, 1 << 8 * min(codes.itemsize, 2)))
+
+
+@njit()
+def _look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
+    n = len(out)
+    c0, c1, c2, c3 = codes[:n], codes[run : run + n], codes[2 * run : 2 * run + n], codes[3 * run : 3 * run + n]
+    t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
+    for r in range(n):
+        out[r] += (t0[c0[r]] + t1[c1[r]]) + (t2[c2[r]] + t3[c3[r]])
+
+
+@njit()
+def _add_up_four(codes: Array, run: int, c: Array, tables: Array) -> None:
+    n = len(c)
+    c0, c1, c2, c3 = codes[:n], codes[run : run + n], codes[2 * run : 2 * run + n], codes[3 * run : 3 * run + n]
+    t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
+    for r in range(n):
+        x = c[r]  # not read again after each sum, which could be in the same array for all that the compiler knows
+        t0[c0[r]] += x
+        t1[c1[r]] += x
+        t2[c2[r]] += x
+        t3[c3[r]] += x
+
+
+@njit()
+def _look_up(codes: Array, w: Array, factor: float, absolute: bool, out: Array) -> None:
+    size = len(w)
+    for r in range(len(out)):
+        if codes[r] < size:
+            out[r] += term(factor * w[codes[r]], absolute)
+
+
+@njit()
+def _add_up(codes: Array, c: Array, factor: float, out: Array) -> None:
+    size = len(out)
+    for r in range(len(c)):
+        if codes[r] < size:
+            out[codes[r]] += factor * c[r]
 
 
 @njit()
@@ -57,72 +94,61 @@ def dot_categories(
 ) -> None:
     """Set out[i] to the sum of factors[b] w[offsets[b] + code] over the blocks b, for the rows of a part.
 
-    offsets : (B + 1,); factors : (B,); w : (p,), whose absolute values are used with `absolute`; out : (n_local,).
+    offsets : (B + 1,); factors : (B,); w : (p,); out : (rows,). With `absolute`, the absolute values are summed.
     """
-    run = part.run
-    for first in range(part.first, part.last, STRIP):
-        n, b, at = min(STRIP, part.last - first), 0, part.start + first - part.first
+    tables, filled = _tables(codes), np.zeros(4, np.int64)
+    for first in range(0, part.last, STRIP):
+        n, b, at = min(STRIP, part.last - first), 0, part.start + first
         s = out[first : first + n]
         s[:] = 0.0
         while b < len(factors):
-            start = at + b * run
-            c0, w0, v0 = codes[start : start + n], w[offsets[b] : offsets[b + 1]], factors[b]
-            if _four(codes, run, b, at, n, offsets):
-                c1, w1, v1 = codes[start + run : start + run + n], w[offsets[b + 1] : offsets[b + 2]], factors[b + 1]
-                start += 2 * run
-                c2, w2, v2 = codes[start : start + n], w[offsets[b + 2] : offsets[b + 3]], factors[b + 2]
-                c3, w3, v3 = codes[start + run : start + run + n], w[offsets[b + 3] : offsets[b + 4]], factors[b + 3]
-                for r in range(n):
-                    s[r] += (term(v0 * w0[c0[r]], absolute) + term(v1 * w1[c1[r]], absolute)) + (
-                        term(v2 * w2[c2[r]], absolute) + term(v3 * w3[c3[r]], absolute)
-                    )
+            block = codes[at + b * part.run :]
+            if _four(codes, b, offsets):
+                for k in range(4):
+                    table, piece = tables[k], w[offsets[b + k] : offsets[b + k + 1]]
+                    for j in range(len(piece)):
+                        table[j] = term(factors[b + k] * piece[j], absolute)
+                    table[len(piece) : filled[k]] = 0.0
+                    filled[k] = len(piece)
+                _look_up_four(block, part.run, tables, s)
                 b += 4
-                continue
-            size = len(w0)
-            for r in range(n):
-                if c0[r] < size:
-                    s[r] += term(v0 * w0[c0[r]], absolute)
-            b += 1
+            else:
+                _look_up(block, w[offsets[b] : offsets[b + 1]], factors[b], absolute, s)
+                b += 1
 
 
 @njit()
 def add_categories(codes: Array, part: Part, offsets: Array, factors: Array, coefficients: Array, out: Array) -> None:
-    """Add factors[b] c[i] to out[offsets[b] + code] for all rows i of a part and all blocks b. c : (n_local,)."""
-    run = part.run
-    for first in range(part.first, part.last, STRIP):
-        n, b, at = min(STRIP, part.last - first), 0, part.start + first - part.first
+    """Add factors[b] c[i] to out[offsets[b] + code] for all rows i of a part and all blocks b. c : (rows,)."""
+    tables = _tables(codes)
+    for first in range(0, part.last, STRIP):
+        n, b, at = min(STRIP, part.last - first), 0, part.start + first
         c = coefficients[first : first + n]
         while b < len(factors):
-            start = at + b * run
-            c0, t0, v0 = codes[start : start + n], out[offsets[b] : offsets[b + 1]], factors[b]
-            if _four(codes, run, b, at, n, offsets):
-                c1, t1, v1 = codes[start + run : start + run + n], out[offsets[b + 1] : offsets[b + 2]], factors[b + 1]
-                start += 2 * run
-                c2, t2, v2 = codes[start : start + n], out[offsets[b + 2] : offsets[b + 3]], factors[b + 2]
-                c3, t3, v3 = codes[start + run : start + run + n], out[offsets[b + 3] : offsets[b + 4]], factors[b + 3]
-                for r in range(n):
-                    t0[c0[r]] += v0 * c[r]
-                    t1[c1[r]] += v1 * c[r]
-                    t2[c2[r]] += v2 * c[r]
-                    t3[c3[r]] += v3 * c[r]
+            block = codes[at + b * part.run :]
+            if _four(codes, b, offsets):
+                for k in range(4):
+                    tables[k, : offsets[b + k + 1] - offsets[b + k]] = 0.0
+                _add_up_four(block, part.run, c, tables)
+                for k in range(4):
+                    table, piece = tables[k], out[offsets[b + k] : offsets[b + k + 1]]
+                    for j in range(len(piece)):
+                        piece[j] += factors[b + k] * table[j]
                 b += 4
-                continue
-            size = len(t0)
-            for r in range(n):
-                if c0[r] < size:
-                    t0[c0[r]] += v0 * c[r]
-            b += 1
+            else:
+                _add_up(block, c, factors[b], out[offsets[b] : offsets[b + 1]])
+                b += 1
 
 
 @njit()
 def squares_of_categories(codes: Array, part: Part, offsets: Array, factors: Array, out: Array) -> None:
     """Set out[i] to the sum of factors[b]^2 over the blocks whose code is not missing, for the rows of a part."""
-    for first in range(part.first, part.last, STRIP):
+    for first in range(0, part.last, STRIP):
         n = min(STRIP, part.last - first)
         s = out[first : first + n]
         s[:] = 0.0
         for b in range(len(factors)):
-            start, size = part.start + first - part.first + b * part.run, offsets[b + 1] - offsets[b]
+            start, size = part.start + first + b * part.run, offsets[b + 1] - offsets[b]
             c, square = codes[start : start + n], factors[b] ** 2
             for r in range(n):
                 s[r] += square if c[r] < size else 0.0

@@ -143,7 +143,7 @@ class KmerProducts(Products):
 
     def scale(self, part: Part, codes: Codes, out: Floats) -> None:
         for (region, _, values, share, _, _), sizes in zip(self._parts[self._plain :], out, strict=True):
-            spectrum_kernels.lengths_of_spectra(codes, part, region, values, sizes)
+            spectrum_kernels.lengths_of_spectra(codes, part, region, values, _counts(region), sizes)
             sizes[:] = np.where(sizes > 0, share * inverse(sizes), 0.0)
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
@@ -159,14 +159,15 @@ class KmerProducts(Products):
         """In a spectrum, k-mers that a row has several times are counted as often: as many terms have to be added."""
         largest, counts, squares = found
         most, ones, nothing = factors.max(initial=0.0), np.ones(len(factors)), np.empty(0)
-        for which, ((region, starts, values, _, numbers, strip), own) in enumerate(self._each(scales)):
+        for which, ((region, starts, values, share, numbers, strip), own) in enumerate(self._each(scales)):
             place, every = (codes, part, strip, numbers, region, starts), np.ones(len(values))
             kmer_kernels.add_kmers(*place, every, nothing, ones, counts)
             if which >= self._plain:
-                here = slice(starts[0], None)
-                spectrum_kernels.describe_spectra(
-                    codes, part, region, values, own * factors, largest[here], squares[here]
+                columns = slice(starts[0], starts[0] + len(_counts(region)))
+                spectrum_kernels.add_squares_of_spectra(
+                    codes, part, region, values, own * factors, _counts(region), squares[columns]
                 )
+                _raise(largest, counts, columns, share * most)  # no entry is larger than its row is long
                 continue
             kmer_kernels.add_kmers(*place, values**2, nothing, factors**2, squares)
             for i, start in enumerate(starts.tolist()):
@@ -189,6 +190,12 @@ def _kmer_part(region: Region, starts: NDArray[np.int64], values: Floats, share:
     kmers = region.size**region.degree
     numbers = np.empty(0, np.uint16 if kmers <= 2**16 else np.uint32)
     return _KmerPart(region, starts, values, share, numbers, max(kernel.STRIP, 4 * kmers))
+
+
+def _counts(region: Region) -> NDArray[Any]:
+    """Return a count of 0 for each k-mer of a region, of the smallest type that holds its length."""
+    n_kmers = sum(region.size**k for k in range(1, region.degree + 1))
+    return np.zeros(n_kmers, np.uint16 if region.last - region.first < 2**16 else np.uint32)
 
 
 def _raise(largest: Floats, counts: Floats, columns: slice, value: float) -> None:

@@ -24,12 +24,12 @@ def squares_of_positions(codes: Array, part: Part, region: Region, totals: Array
 
     known is how many letters from the position on are known, in the region and up to its degree. totals : (degree + 1,)
     """
-    known = np.empty(min(STRIP, part.last - part.first), np.int64)
-    for first in range(part.first, part.last, STRIP):
+    known = np.empty(min(STRIP, part.last), np.int64)
+    for first in range(0, part.last, STRIP):
         n = min(STRIP, part.last - first)
         known[:] = 0
         for i in range(region.last - 1, region.first - 1, -1):
-            start = part.start + first - part.first + i * part.run
+            start = part.start + first + i * part.run
             for r in range(n):
                 known[r] = min(known[r] + 1, region.degree) if codes[start + r] < region.size else 0
                 out[first + r] += totals[known[r]]
@@ -39,75 +39,72 @@ def squares_of_positions(codes: Array, part: Part, region: Region, totals: Array
 def _tile(codes: Array, part: Part, first: int, n: int, region: Region, letters: Array) -> None:
     """Copy the region's letters of n rows, the first of which is `first`, to letters (n, last - first)."""
     for i in range(region.last - region.first):
-        start = part.start + first - part.first + (region.first + i) * part.run
+        start = part.start + first + (region.first + i) * part.run
         for r in range(n):
             letters[r, i] = codes[start + r]
 
 
 @njit()
-def _count(letters: Array, region: Region, before: Array, counts: Array, totals: Array) -> None:
-    """Count each k-mer of a row in `counts`, and set totals[k - 1] to the sum of the squares of the counts for k."""
-    totals[:] = 0
+def _number(letters: Array, region: Region, before: Array, places: Array) -> int:
+    """List the places, in a table of all k-mers, of the k-mers of a row; return how many. The order is by position.
+
+    letters : (last - first,); places : (at least (last - first) * degree, 2), for the place and k - 1.
+    """
+    found = 0
     for i in range(len(letters)):
         number = 0
         for k in range(min(region.degree, len(letters) - i)):
             if letters[i + k] >= region.size:
                 break
             number = number * region.size + letters[i + k]
-            count = counts[before[k] + number]
-            totals[k] += 2 * count + 1
-            counts[before[k] + number] = count + 1
+            places[found, 0], places[found, 1] = before[k] + number, k
+            found += 1
+    return found
 
 
 @njit()
-def lengths_of_spectra(codes: Array, part: Part, region: Region, values: Array, out: Array) -> None:
-    """Set out[i] to the length of the vector of values[k - 1] times the count of each k-mer, for the rows of a part."""
-    before, totals = first_levels(region), np.empty(region.degree, np.int64)
-    counts = np.zeros(before[-1], np.int64)
-    letters = np.empty((_TILE, region.last - region.first), np.uint8)
-    for first in range(part.first, part.last, _TILE):
-        n = min(_TILE, part.last - first)
-        _tile(codes, part, first, n, region, letters)
-        for r in range(n):
-            _count(letters[r], region, before, counts, totals)
-            square = 0.0
-            for k in range(region.degree):
-                square += values[k] ** 2 * totals[k]
-            out[first + r] = np.sqrt(square)
-            for i in range(letters.shape[1]):
-                number = 0
-                for k in range(min(region.degree, letters.shape[1] - i)):
-                    if letters[r, i + k] >= region.size:
-                        break
-                    number = number * region.size + letters[r, i + k]
-                    counts[before[k] + number] = 0
+def lengths_of_spectra(codes: Array, part: Part, region: Region, values: Array, counts: Array, out: Array) -> None:
+    """Set out[i] to the length of the vector of values[k - 1] times the count of each k-mer, for the rows of a part.
 
-
-@njit()
-def describe_spectra(
-    codes: Array, part: Part, region: Region, values: Array, factors: Array, largest: Array, squares: Array
-) -> None:
-    """Update max x_ij and sum x_ij^2 of a spectrum's columns, (size,) each, with the rows of a part.
-
-    x_ij is values[k - 1] factors[i] times the count. factors : (n_local,).
+    counts : (k-mers of all degrees,) zeros, of a type that holds the length of the region; they are zeros afterwards.
     """
     before, totals = first_levels(region), np.empty(region.degree, np.int64)
-    counts = np.zeros(before[-1], np.int64)
     letters = np.empty((_TILE, region.last - region.first), np.uint8)
-    for first in range(part.first, part.last, _TILE):
+    places = np.empty((letters.shape[1] * region.degree, 2), np.int32)
+    for first in range(0, part.last, _TILE):
         n = min(_TILE, part.last - first)
         _tile(codes, part, first, n, region, letters)
         for r in range(n):
-            _count(letters[r], region, before, counts, totals)
-            for i in range(letters.shape[1]):
-                number = 0
-                for k in range(min(region.degree, letters.shape[1] - i)):
-                    if letters[r, i + k] >= region.size:
-                        break
-                    number = number * region.size + letters[r, i + k]
-                    j = before[k] + number
-                    if counts[j]:
-                        value = values[k] * factors[first + r] * counts[j]
-                        largest[j] = max(largest[j], value)
-                        squares[j] += value * value
-                        counts[j] = 0
+            found = _number(letters[r], region, before, places)
+            totals[:] = 0
+            for q in range(found):  # the square of a count is the sum of the odd numbers up to it
+                j = places[q, 0]
+                totals[places[q, 1]] += 2 * np.int64(counts[j]) + 1
+                counts[j] += 1
+            for q in range(found):
+                counts[places[q, 0]] = 0
+            out[first + r] = np.sqrt(np.sum(values**2 * totals))
+
+
+@njit()
+def add_squares_of_spectra(
+    codes: Array, part: Part, region: Region, values: Array, factors: Array, counts: Array, squares: Array
+) -> None:
+    """Add the sum of x_ij^2 over the rows of a part to a spectrum's columns.
+
+    x_ij is values[k - 1] factors[i] times the count of the k-mer. factors : (rows,). counts : as before.
+    """
+    before, weights = first_levels(region), values**2
+    letters = np.empty((_TILE, region.last - region.first), np.uint8)
+    places = np.empty((letters.shape[1] * region.degree, 2), np.int32)
+    for first in range(0, part.last, _TILE):
+        n = min(_TILE, part.last - first)
+        _tile(codes, part, first, n, region, letters)
+        for r in range(n):
+            found, square = _number(letters[r], region, before, places), factors[first + r] ** 2
+            for q in range(found):
+                j = places[q, 0]
+                squares[j] += square * weights[places[q, 1]] * (2 * np.int64(counts[j]) + 1)
+                counts[j] += 1
+            for q in range(found):
+                counts[places[q, 0]] = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +15,7 @@ from distsms.data.labels import interpret, to_signs
 from distsms.data.shards.dataset import load, verify
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
-from tests.support.files import ALONE
+from tests.support.files import ALONE, on_root
 
 
 @pytest.mark.serial
@@ -161,17 +163,26 @@ def test_an_index_far_above_the_others_is_named(comm, shared_dir, capfd, odd):
     """Whichever rank has it, whatever comment or value mentions the same number."""
     lines = [f"{(-1) ** row} {1 + row % 40}:99999 # 99999:1" for row in range(3000)]
     lines[2221] = odd
-    (shared_dir / "a.svm").write_text("1 1:1\n")
-    (shared_dir / "b.svm").write_text("\n".join(lines))
+    on_root(comm, lambda: (shared_dir / "a.svm").write_text("1 1:1\n"))
+    on_root(comm, lambda: (shared_dir / "b.svm").write_text("\n".join(lines)))
     manifest = convert([shared_dir / "a.svm", shared_dir / "b.svm"], shared_dir / "made", comm)
     err = comm.bcast(capfd.readouterr().err)
     assert manifest.p == 99999
     assert f"{shared_dir}/b.svm:2222: has the index 99999, which is far above the others: only 1 of 3001 rows" in err
 
 
+def test_a_file_that_is_being_written_is_refused(comm, shared_dir, monkeypatch):
+    """The ranks would divide the file differently if they did not see the same size."""
+    on_root(comm, lambda: (shared_dir / "a.svm").write_text("1 1:1\n-1 1:2\n"))
+    monkeypatch.setattr("distsms.data.convert._size", lambda path: 13 + comm.rank)
+    with pytest.raises(InputError, match="is being written") if comm.size > 1 else contextlib.nullcontext():
+        convert([shared_dir / "a.svm"], shared_dir / "d", comm)
+
+
 @pytest.mark.parametrize("zero_based", [False, True])
 def test_a_high_index_that_is_not_odd_is_only_mentioned(comm, shared_dir, capfd, monkeypatch, zero_based):
-    (shared_dir / "a.svm").write_text("".join(f"{(-1) ** row} {3000 + row}:1\n" for row in range(100)))
+    text = "".join(f"{(-1) ** row} {3000 + row}:1\n" for row in range(100))
+    on_root(comm, lambda: (shared_dir / "a.svm").write_text(text))
     said = []
     convert([shared_dir / "a.svm"], shared_dir / "plain", comm, say=said.append, zero_based=zero_based)
     assert said == []
