@@ -8,7 +8,7 @@ import tempfile
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -59,6 +59,7 @@ def draw(n=90, x="none", names=("strings",), seed=0):
 
 
 @pytest.mark.serial
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 99),
     n=st.sampled_from([1, 7, 90]),
