@@ -112,10 +112,10 @@ class CodedRows(LocalRows):
         self._scaled()
         return super()._on_threads(run)
 
-    def columns(self) -> ColumnStatistics:
+    def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         """Describe each column; see `Features.columns`. The counts and the largest entries may be upper bounds."""
         self._scaled()
-        return super().columns()
+        return super().columns(weights)
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         here = slice(part.first, part.last)

@@ -105,7 +105,7 @@ class SideBySide:
         bounds = [group.largest_terms(w[columns]) for group, columns in zip(self.groups, self._columns, strict=True)]
         return (1 + len(self.groups) / 2) * sum(bounds)
 
-    def columns(self) -> ColumnStatistics:
+    def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         """Describe each column; see `Features.columns`."""
-        found = [group.columns() for group in self.groups]
+        found = [group.columns(weights) for group in self.groups]
         return ColumnStatistics(*map(np.concatenate, zip(*found, strict=True)))

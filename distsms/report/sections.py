@@ -21,7 +21,7 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.curves import Curve, Histogram
 from distsms.metrics.ranking import TopK
 from distsms.optim.result import Status
-from distsms.report import html, plots
+from distsms.report import html, kmers, plots
 from distsms.report.html import Html, element
 from distsms.report.plots import Drawing
 from distsms.report.selection_sections import (
@@ -264,6 +264,11 @@ def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
     return html.section("Largest weights", element("p", meaning), html.table(caption, ["column", "weight", ""], rows))
 
 
+def _kmers(data: ReportData, drawings: list[Drawing]) -> str:
+    model = data.evaluation.model
+    return kmers.section(model.w, model.coded.sequences, drawings)
+
+
 def _usage(data: ReportData, drawings: list[Drawing]) -> str:
     usage = data.info.get("usage")  # of the busiest rank, or a list of all ranks'
     if not usage:
@@ -301,6 +306,7 @@ SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _convergence,
     _path,
     _baseline,
+    _kmers,
     _weights,
     _usage,
     _provenance,
