@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import RootSearch, find_position
+from distsms.parallel.order_statistics import BucketSearch, find_position
 from distsms.parallel.order_statistics_kernels import POSITIVE
 from distsms.utils.typing import Floats, Labels
 
@@ -135,5 +135,5 @@ def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communi
     if not (total > 0 and mass > 0):
         return float("nan")
     reached = min(mass, total * (1 - ROUNDING))
-    search = RootSearch(np.full(len(scores), POSITIVE, np.uint8), reached, weights)
+    search = BucketSearch(np.full(len(scores), POSITIVE, np.uint8), reached, weights)
     return -find_position(search, -np.asarray(scores, np.float64), 0.0, comm)  # the lowest of the negative scores
