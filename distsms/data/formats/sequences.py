@@ -99,6 +99,7 @@ class SequenceReader:
             "--keep": options.keep,
             "--group": options.group,
             "--time": options.time,
+            "--weight": options.weight,
         }
         others |= {"--zero-based": options.zero_based, "--thousands": options.thousands}
         others["--categorical and the like"] = options.columns != ColumnOptions()
