@@ -30,7 +30,7 @@ def add_sequence_options(parser: argparse._ActionsContainer) -> None:
         action="store_true",
         default=None,
         help="The files are FASTA (default for .fa, .fasta, .fna and .faa). The label of a sequence follows label= in"
-        " its header, or is the last word of the header.",
+        " its header, or is the second of two words.",
     )
     parser.add_argument(
         "--labels", metavar="FILE", help="The labels of sequences in FASTA, in lines NAME LABEL; every rank holds them."

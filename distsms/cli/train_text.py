@@ -23,7 +23,7 @@ from distsms.training.fit import TrainingObserver
 from distsms.training.plan import Layout, Plan
 from distsms.training.task import TrainingTask
 from distsms.training.verdict import AreaOnTest
-from distsms.utils.formatting import format_objective
+from distsms.utils.formatting import format_bytes, format_objective
 from distsms.utils.typing import Floats
 
 
@@ -40,6 +40,10 @@ def describe_task(
     smoothing = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     smoothing = smoothing if settings.traits.smooth else "the exact risk"
     kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
+    if history and (history, planes) != (settings.history, settings.planes):
+        kept += (
+            f" (not {settings.history} and {settings.planes}: --vector-memory {format_bytes(settings.vector_bytes)})"
+        )
     up_to = "up to " if planes > settings.planes else ""
     constant = f", a constant feature of {bias:g}" if bias else ""
     kind = manifest.normalization.kind

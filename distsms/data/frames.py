@@ -215,11 +215,24 @@ def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
         options["columns"] = ColumnOptions(**asked)
     of_sequences = {field.name for field in fields(SequenceOptions)}
     if asked := {name: options.pop(name) for name in of_sequences if name in options}:
+        for name in {"window"} & set(asked):
+            asked[name] = _span(name, asked[name])
+        if "spectra" in asked:
+            asked["spectra"] = tuple(_span("spectra", region) for region in asked["spectra"])
         options["sequences"] = SequenceOptions(**asked)
     known = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
     if wrong := set(options) - known:
         raise InputError(f"train: there is no option {min(wrong)!r}")
     return options
+
+
+def _span(name: str, given: Any) -> tuple[int, int]:
+    """Return two positions that are given as a pair or as text FROM:TO."""
+    try:
+        first, last = map(int, given.split(":") if isinstance(given, str) else given)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"train: {name}={given!r}: expected a pair of positions, such as (139, 279)") from error
+    return first, last
 
 
 def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, Any]], str]:

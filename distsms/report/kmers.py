@@ -118,7 +118,7 @@ def section(w: Floats, sequences: Sequences | None, drawings: list[Drawing]) -> 
         element(
             "p",
             "The importance of a letter at a position is what it adds to the mean score of random sequences. Where all "
-            "training sequences have the same letter, no letter has any. "
+            "training sequences have the same letter, no letter has any. Spectra have no positions and are left out. "
             f"The score of a word of {degree} letters is what it adds together with all shorter words in it.",
         ),
         *map(drawing_to_html, figures),

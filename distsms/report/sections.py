@@ -213,6 +213,7 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
             "columns",
             f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}",
         ],
+        *([["features", data.evaluation.model.coded.describe()]] if data.evaluation.model.coded else []),
         *(
             [f"{SHOWN.get(name, name)} on them", _measure(value)]
             for name, value in (info.get("training") or {}).items()

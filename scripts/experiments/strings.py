@@ -6,8 +6,7 @@
 
 accuracy   Weighted degree features of several degrees, and those of the paper: degree 8 with spectra of both sides of
            the splice site. Models for ROCArea and PRBEP by the default solver, and by AGM and BMRM at the second degree
-           of the list. Features of degree 7 or more have millions of columns; their runs keep fewer vectors (--history
-           10 --planes 30). J, the proved gap, evaluations, seconds of training (without loading), peak memory, and both
+           of the list. J, the proved gap, evaluations, seconds of training (without loading), peak memory, and both
            measures of the test rows.
 repeat     Write a larger file of sequences: rows of TRAIN in turn, of which only the window is kept, with each letter
            replaced by a random one with the probability --mutate. These rows are no new observations: they serve to
@@ -38,8 +37,6 @@ from scripts.records import Record
 LEFT, RIGHT = (1, 59), (62, 141)
 """The regions of the paper's two spectra, in the window."""
 PAPER_DEGREE = 8
-MANY = 2_000_000
-"""Above this number of columns, runs keep fewer vectors."""
 BLOCK = 2**17
 """Rows that `repeat` makes at a time."""
 
@@ -97,7 +94,7 @@ def accuracy(args: argparse.Namespace, work: Path) -> list[Record]:
 def _train(args: argparse.Namespace, work: Path, solver: str, measure: str) -> Record:
     """Train and evaluate a model; return what the table shows."""
     model = work / "model.h5"
-    goal: tuple[object, ...] = (
+    goal = (
         "--lambda",
         args.lam,
         "--epsilon",
@@ -107,8 +104,6 @@ def _train(args: argparse.Namespace, work: Path, solver: str, measure: str) -> R
         "--max-evaluations",
         2000,
     )
-    if json.loads(output_of("info", work / "train", "--json"))["p"] > MANY:
-        goal += ("--history", 10, "--planes", 30)
     output_of("train", work / "train", "--measure", measure, *goal, "--output", model, "--quiet", codes=(0, 3, 4, 5))
     info = json.loads(output_of("info", model, "--json"))
     test = json.loads(output_of("evaluate", model, work / "test", "--json"))

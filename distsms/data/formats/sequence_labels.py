@@ -25,11 +25,11 @@ def name_in(header: bytes) -> str:
 
 
 def label_in(header: bytes) -> bytes | None:
-    """Return what follows `label=` in a header, or else its last word after the name; None if there is neither."""
+    """Return what follows `label=` in a header, or its second word if it has two; else None."""
     if named := _NAMED.search(header):
         return named[1]
     words = header.split()
-    return words[-1] if len(words) > 1 else None
+    return words[1] if len(words) == 2 else None
 
 
 def to_array(written: Sequence[bytes], place: Callable[[int], str]) -> NDArray[Any]:

@@ -4,8 +4,8 @@ Lines: fields are separated by spaces or tabs. Blank lines, and what follows a #
 wanted, a line may be a sequence alone.
 
 FASTA: a record is a line `>NAME ...` and the letters of the sequence on any number of lines. The name is the row's id.
-Its label is that of the name in a file of labels, if there is one; else what follows `label=` in the header; else the
-last word of the header.
+Its label is that of the name in a file of labels, if there is such a file; else what follows `label=` in the header, or
+the second word of a header of two words.
 
 The first sequence says how many letters every sequence has. Ranks cut plain files at any byte; a line or record belongs
 to the share in which it begins. `distsms.data.formats.sequence_rules` says which letters there are.
@@ -164,8 +164,8 @@ class SequenceReader:
             if self._label_of is not None and names is not None:
                 raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
             raise InputError(
-                f"{place(row)}: the header has no label; expected >NAME label=LABEL, or a label as the last word after "
-                "the name. Labels in a file of their own are read by `distsms shard --labels FILE`"
+                f"{place(row)}: the header has no label; expected >NAME LABEL, or label=LABEL after the name. Labels "
+                "in a file of their own are read by `distsms shard --labels FILE`"
             )
         return sequence_labels.to_array(found, place)  # type: ignore[arg-type]
 
@@ -187,7 +187,8 @@ class SequenceReader:
             shown = printable(text[at : at + 1].decode("latin-1"))
             problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
             if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
-                problem += " (for protein give --alphabet protein)"
+                known = self.options.encoding is not None
+                problem += ", which the model is for" if known else " (for protein give --alphabet protein)"
         else:
             problem = problems[fault]
         raise InputError(f"{self._place(origin, text, at)}: {problem}")

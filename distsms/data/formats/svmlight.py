@@ -250,6 +250,8 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
         problem = "the index is negative; expected indices from 1 (from 0 with --zero-based)"
     elif b":" not in field:
         problem = "the colon is missing; expected index:value"
+        if len(field) > 5 and field.isalpha():
+            problem += " (for sequences of letters give --strings)"
     else:
         problem = "expected index:value, with a whole number as index"
     _fail(text, position, problem, origin)

@@ -45,10 +45,10 @@ def as_lines(words, labels):
 
 
 def as_fasta(words, labels, width=4):
-    """Return FASTA with the label after label= or as the last word, in lines of `width` letters."""
+    """Return FASTA with the label after label= or as the second word, in lines of `width` letters."""
     records = []
     for row, (word, label) in enumerate(zip(words, labels, strict=True)):
-        header = f">s{row} chr{row % 3} label={label} end" if row % 2 else f">s{row}  chr1\t{label}"
+        header = f">s{row} chr{row % 3} label={label} end" if row % 2 else f">s{row}  \t{label}"
         lines = [word[at : at + width] for at in range(0, len(word), width)]
         records.append("\n".join([header, *lines, *[""] * (row % 3)]) + "\n")
     return "".join(records)
@@ -145,6 +145,7 @@ FAULTS = {
         (">a 1\nACGT\n>b 1\n>c 1\nACGT\n", ":3: the sequence has 0 letters"),
         (">a 1\nACGT\n>b 1\nACG\nTT", ":3: the sequence has 5 letters"),
         (">a 1\nACGT\n>b\nACGT", ":3: the header has no label"),
+        (">a 1\nACGT\n>b strand -1\nACGT", ":3: the header has no label"),
         (">a 1\nACGT\n>b 1e999\nACGT", ":3: the label 1e999 is too large"),
     ],
 }
