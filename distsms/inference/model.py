@@ -278,7 +278,7 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: damaged model: w must be a vector of finite float64, and so must scale")
     if normalize not in KINDS or (normalize in BY_COLUMN and scale is None) or (table and table.p > w.size):
         raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
-    if coded.p > w.size:
+    if coded.p > w.size or (coded.sequences is not None and coded.p != w.size):
         raise InputError(f"{path}: damaged model: its coded columns do not fit w")
     return Model(w, info, table, scale, coded)
 

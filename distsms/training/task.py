@@ -118,7 +118,8 @@ class TrainingTask:
             )
         if (begin.normalization.kind == "l2") != (how.kind == "l2"):
             raise InputError(f"{name}: is for rows normalized as {begin.normalization.kind}, the data are {how.kind}")
-        w = how.unfold(np.pad(begin.w, (0, p - begin.p)))
+        before = begin.p - coded.p  # new columns come before the coded ones
+        w = how.unfold(np.insert(begin.w, before, np.zeros(p - begin.p)))
         return np.append(w, begin.bias / self.bias) if self.bias else w
 
 

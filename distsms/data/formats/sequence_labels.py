@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -19,9 +20,19 @@ _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NAMED = re.compile(rb"(?:^|\s)label=(\S+)")
 
 
-def name_in(header: bytes) -> str:
-    """Return the name of a sequence, the first word of its header."""
-    return next(iter(header.split(None, 1)), b"").decode("utf-8", "replace")
+def name_in(header: bytes, place: Callable[[], str]) -> str:
+    """Return the name of a sequence, the first word of its header; `place()` is for messages."""
+    return _text(next(iter(header.split(None, 1)), b""), place)
+
+
+def _text(word: bytes, place: Callable[[], str]) -> str:
+    try:
+        return word.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{place()}: {printable(word.decode('latin-1'))!r} is not UTF-8; convert the file first, from Latin-1 for "
+            "instance by: iconv -f LATIN1 -t UTF-8 OLD > NEW"
+        ) from error
 
 
 def label_in(header: bytes) -> bytes | None:
@@ -41,7 +52,7 @@ def to_array(written: Sequence[bytes], place: Callable[[int], str]) -> NDArray[A
     for row, text in enumerate(written):
         if text in values:
             continue
-        values[text] = float(text) if _NUMBER.fullmatch(text) else text.decode("utf-8", "replace")
+        values[text] = float(text) if _NUMBER.fullmatch(text) else _text(text, partial(place, row))
         if isinstance(values[text], float) and not math.isfinite(values[text]):  # type: ignore[arg-type]
             raise InputError(f"{place(row)}: the label {printable(text.decode())} is too large for a double (1.8e308)")
     place_of = {text: place for place, text in enumerate(values)}
@@ -60,11 +71,16 @@ def read_file(path: str) -> dict[str, bytes]:
         at = 0
         for line in text.split(b"\n"):
             words = line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split()
-            name = words[0].decode("utf-8", "replace") if words else ""
+            where = partial(_line, TextPosition(path, offset), text, at)
+            name = _text(words[0], where) if words else ""
             if words and (len(words) != 2 or name in labels):
                 problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
-                raise InputError(f"{path}:{line_number(TextPosition(path, offset), text, at)}: {problem}")
+                raise InputError(f"{where()}: {problem}")
             if words:
                 labels[name] = words[1]
             at += len(line) + 1
     return labels
+
+
+def _line(origin: TextPosition, text: bytes, at: int) -> str:
+    return f"{origin.path}:{line_number(origin, text, at)}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,7 +26,7 @@ from distsms.data.formats import sequence_labels, text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.rows import RowBlock
-from distsms.data.formats.sequence_rules import SequenceOptions, code_table, encoding
+from distsms.data.formats.sequence_rules import LONGEST, SequenceOptions, code_table, encoding
 from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number
 from distsms.data.labels import to_signs
 from distsms.errors import InputError
@@ -35,6 +36,8 @@ from distsms.utils.untrusted_text import printable
 BLOCK_BYTES, FIRST_BYTES = 2**22, 2**16
 """Bytes of text that are parsed at a time, and that are read at a time where only the first or last record is wanted.
 """
+LONGEST_RECORD = 2 * LONGEST + 2**22
+"""The bytes of a record, with its header and the ends of its lines, that are read at most, besides a block."""
 _HEADER = "expected a header, a line that begins with >, before the first letter"
 
 
@@ -144,10 +147,15 @@ class SequenceReader:
             self._refuse(fault, text, at, found, origin)
         places = fields[:n].tolist()
         words = [text[start:stop] for start, stop in places]
-        names = [sequence_labels.name_in(header) for header in words] if self.fasta else None
-        labels = np.zeros(n)
+
+        def place(row: int) -> str:
+            return self._place(origin, text, places[row][0])
+
+        names, labels = None, np.zeros(n)
+        if self.fasta:
+            names = [sequence_labels.name_in(header, partial(place, row)) for row, header in enumerate(words)]
         if self.options.labelled:
-            labels = self._labels(words, names, lambda row: self._place(origin, text, places[row][0]))
+            labels = self._labels(words, names, place)
         nothing = np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0)
         return RowBlock(labels, *nothing, 0, names, codes=codes[:n])
 
@@ -184,7 +192,7 @@ class SequenceReader:
             problem = f"the sequence has {found} letters, but {first} {self.sequences.length}; all must have as many"
         elif fault == kernel.BAD_LETTER:
             column, alphabet = at - text.rfind(b"\n", 0, at), self.sequences.alphabet
-            shown = printable(text[at : at + 1].decode("latin-1"))
+            shown = printable(text[at : at + 4].decode("utf-8", "replace")[:1])
             problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
             if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
                 known = self.options.encoding is not None
@@ -198,33 +206,38 @@ def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int,
     """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range.
 
     What comes before the first header belongs to the range that begins at byte 0. Memory: a block, and one record,
-    which may have `text_files.LONGEST_LINE` bytes.
+    which may have `LONGEST_RECORD` bytes.
     """
-    pending, at, inside = b"", 0, byte_range.start == 0
+    pending, at, inside = list[bytes](), 0, byte_range.start == 0  # the beginning of a record, in pieces
     for offset, text in text_files.read_blocks(byte_range, block_bytes):
+        first = 0 if text.startswith(b">") else text.find(b"\n>") + 1
         if not inside:  # up to the first header, the text belongs to the record before it
-            cut = 0 if text.startswith(b">") else text.find(b"\n>") + 1
-            if not cut and not text.startswith(b">"):
+            if not first and not text.startswith(b">"):
                 continue
-            offset, text, inside = offset + cut, text[cut:], True
-        at, pending = (at, pending + text) if pending else (offset, text)
-        if cut := pending.rfind(b"\n>") + 1:
-            yield at, pending[:cut]
-            at, pending = at + cut, pending[cut:]
+            offset, text, inside = offset + first, text[first:], True
+        last = text.rfind(b"\n>") + 1  # where the last record of the block begins
+        at = at if pending else offset
+        if last or (pending and text.startswith(b">")):
+            yield at, b"".join([*pending, text[:last]])
+            at, pending, text = offset + last, [], text[last:]
+        pending.append(text)
         _check_size(byte_range.path, pending)
     if pending and byte_range.end is not None:
         rest = ByteRange(byte_range.path, byte_range.end, text_files.inspect(byte_range.path)[0])
         for _, text in text_files.read_blocks(rest, FIRST_BYTES) if rest.size > 0 else ():
             cut = 0 if text.startswith(b">") else text.find(b"\n>") + 1
             ended = cut > 0 or text.startswith(b">")
-            pending += text[:cut] if ended else text
+            pending.append(text[:cut] if ended else text)
             _check_size(byte_range.path, pending)
             if ended:
                 break
     if pending:
-        yield at, pending
+        yield at, b"".join(pending)
 
 
-def _check_size(path: str, record: bytes) -> None:
-    if len(record) > text_files.LONGEST_LINE:
-        raise InputError(f"{path}: a record has more than {text_files.LONGEST_LINE} bytes; is this FASTA?")
+def _check_size(path: str, record: list[bytes]) -> None:
+    if len(record) > 1 and sum(map(len, record)) > LONGEST_RECORD:
+        raise InputError(
+            f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut windows "
+            "out of longer sequences, one for each row"
+        )

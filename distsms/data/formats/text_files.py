@@ -122,7 +122,10 @@ def naming_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
+        damaged = (
+            f"the compressed data are damaged ({error}); copy the file again"  # bz2 raises OSError without a number
+        )
+        raise InputError(f"{path}: {error.strerror or damaged}") from error
     except EOFError as error:
         raise InputError(f"{path}: the compressed data end too early; copy or download the file again") from error
     except Exception as error:

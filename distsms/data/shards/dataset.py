@@ -157,11 +157,7 @@ def load(
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
-        if manifest.coded and width != manifest.p:
-            raise InputError(
-                f"{manifest.directory}: has coded columns, {manifest.p} columns in all, and cannot be read with {width}"
-            )
-        if not ignore_new_features:
+        if manifest.coded or not ignore_new_features:
             check_columns(manifest, width)
         wanted = manifest.normalization if normalization is None else normalization
         k, m = share or (comm.rank, comm.size)
@@ -287,6 +283,10 @@ def check_writable(compression: str) -> None:
 
 def check_columns(manifest: Manifest, width: int) -> None:
     """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
+    if manifest.coded and width != manifest.p:
+        raise InputError(
+            f"{manifest.directory}: has coded columns, {manifest.p} columns in all, and cannot be read with {width}"
+        )
     for shard in manifest.shards:
         if shard.columns > width:
             raise InputError(

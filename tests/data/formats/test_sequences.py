@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.data.convert import convert
-from distsms.data.formats import sequences, text_files
+from distsms.data.formats import sequences
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.registry import format_of, open_reader
 from distsms.data.formats.rows import concatenate
@@ -136,6 +136,8 @@ FAULTS = {
         ("1 ACGT\nACGT\n", ":2: expected LABEL SEQUENCE, and found one word"),
         ("1 ACGT x\n", ":1: expected LABEL SEQUENCE, and found more"),
         ("1e999 ACGT\n", ":1: the label 1e999 is too large"),
+        ("1 ACGT\n0 \xc4CGT\n", ":2: character 3 of the line, 'Ä'"),
+        (b"kl\xe4r ACGT\n", ":1: 'klär' is not UTF-8"),
         ("# nothing\n\n", ": there is no sequence"),
         ("", ": there is no sequence"),
     ],
@@ -155,17 +157,19 @@ FAULTS = {
 @pytest.mark.parametrize("block", [1, 2**20])
 def test_faults_are_refused_with_file_and_line(tmp_path, monkeypatch, name, text, message, block):
     monkeypatch.setattr(sequences, "BLOCK_BYTES", block)
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError) as error:
         read(tmp_path / name, sequences=SequenceOptions(degree=1))
     assert f"{tmp_path / name}{message}" in str(error.value)
 
 
 def test_a_record_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "LONGEST_LINE", 100)
+    monkeypatch.setattr(sequences, "LONGEST_RECORD", 100)
+    monkeypatch.setattr(sequences, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(sequences, "FIRST_BYTES", 10)
     (tmp_path / "a.fa").write_text(">a 1\nACGT\n>b 1\n" + "A\n" * 100)
     for n_shares in (1, 9):
-        with pytest.raises(InputError, match=r"a.fa: a record has more than 100 bytes"):
+        with pytest.raises(InputError, match=r"a.fa: a sequence takes more than 100 bytes; .* Cut windows"):
             read(tmp_path / "a.fa", n_shares)
 
 
