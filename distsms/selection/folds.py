@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.duplicates import hash_rows
-from distsms.data.groupby import Groups
 from distsms.data.row_metadata import Hashes
 from distsms.data.shards.dataset import open_shards
 from distsms.data.shards.manifest import Manifest
@@ -33,6 +32,7 @@ from distsms.data.splits import periods
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.groups import Groups
 from distsms.utils.hashing import row_keys
 
 CAVEATS = {
