@@ -58,9 +58,10 @@ class Groups:
 
         Sums of whole numbers below 2^53 are exact.
         """
-        local = np.bincount(self.of_row, values, len(self.local_keys))
+        local = np.bincount(self.of_row, values, len(self.local_keys)).astype(float)  # bincount of nothing has integers
         received = self._comm.alltoall_rows(local, self._sent)[0]
-        return np.bincount(self._of_received, received, len(self.keys))
+        total: NDArray[np.float64] = np.bincount(self._of_received, received, len(self.keys)).astype(float)
+        return total
 
     def to_local(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the value of each of the `local_keys`, (local,), from the `values` (groups,) of the groups owned.
