@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from distsms.errors import InputError
 
-NAMES = "rocarea, pauc@BETA, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recall@K"
+NAMES = "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recall@K"
 
 WEIGHTINGS = ("pairs", "each")
 """What groups count in ROCArea within groups, which is called gauc@pairs or gauc@each: as much as they have pairs, or

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data import duplicates
-from distsms.data.row_metadata import Hashes, RowMetadata, format_time
+from distsms.data.row_metadata import RowMetadata, format_time
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.utils import hashing
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
 AT_ONCE = 2**21
 """The number of rows of a rank that are counted in one round. Each takes some 100 bytes during the round."""

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.duplicates import hash_rows
-from distsms.data.row_metadata import Hashes
 from distsms.data.shards.dataset import open_shards
 from distsms.data.shards.manifest import Manifest
 from distsms.data.splits import periods
@@ -34,6 +33,7 @@ from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.utils.hashing import row_keys
+from distsms.utils.typing import Hashes
 
 CAVEATS = {
     "groups": "the intervals treat rows as independent; if the rows of a group are similar, they are too narrow",

@@ -40,7 +40,7 @@ from distsms.matrix.local import (
 )
 from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 
 PART_ROWS = 2**16
 """The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
@@ -54,6 +54,7 @@ __all__ = [
     "open_shards",
     "prepare",
     "publish",
+    "read_groups",
     "read_ids",
     "read_manifest",
     "stage_shard",
@@ -78,6 +79,7 @@ class DataBlock:
     bytes_read: int  # bytes of arrays that this rank read from files
     label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
     weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
+    groups: Hashes | None = None  # local, (n_local,); None on every rank or on none
 
     def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
         """Return the scores, labels and weights of this rank's rows that count, those of weight 0 left out.
@@ -89,6 +91,11 @@ class DataBlock:
             return scores, self.labels, None
         counted = self.counted
         return scores[counted], self.labels[counted], self.weights[counted] if self.weighted else None
+
+    @property
+    def counted_groups(self) -> Hashes | None:
+        """The groups of this rank's rows that count, as `counted_scores` returns their scores; None without groups."""
+        return self.groups if self.weights is None or self.groups is None else self.groups[self.counted]
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -104,6 +111,7 @@ def load(
     normalization: Normalization | None = None,
     share: tuple[int, int] | None = None,
     budget: MemoryBudget | None = None,
+    with_groups: bool = False,
 ) -> DataBlock:
     """Read this rank's share of the rows, and nothing else. **Collective.**
 
@@ -127,6 +135,8 @@ def load(
     budget : MemoryBudget, optional
         The memory that this rank may use for its rows. Rows that do not fit are streamed, with the same results. With a
         budget, no columns may be left out. With None, all rows are held in memory.
+    with_groups : bool
+        Whether to read the groups of the rows, too, which takes 8 bytes for each row.
 
     Returns
     -------
@@ -156,6 +166,7 @@ def load(
         k, m = share or (comm.rank, comm.size)
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
+        groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
     # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
     longest, shortest, weighted = comm.maximum(np.array([*read.rows.length_extremes(), other_weights(read.weights)]))
     features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
@@ -167,7 +178,7 @@ def load(
         if isinstance(read.rows, Stream):
             bytes_read += read.rows.bytes_read
     sizes = read.first_row, manifest.n, width, bytes_read
-    return DataBlock(features, read.labels, read.weights, *sizes, weighted=bool(weighted))
+    return DataBlock(features, read.labels, read.weights, *sizes, weighted=bool(weighted), groups=groups)
 
 
 def other_weights(weights: Floats | None) -> bool:
@@ -222,6 +233,17 @@ class _Boundary(NamedTuple):
     row: int
     nnz: int
     bytes_read: int  # bytes that were read to find the boundary
+
+
+def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
+    """Return the groups of the global rows first..last - 1. Local.
+
+    Raises InputError if the rows have no groups.
+    """
+    if manifest.group is None:
+        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+    found = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
+    return np.concatenate([np.empty(0, np.uint64), *found])
 
 
 def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
