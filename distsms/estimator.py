@@ -227,10 +227,14 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If the file is no model, or its rows are normalized by l2.
+            If the file is no model, its rows are normalized by l2, or it has coded columns.
         """
         read = model.load(path)
         refuse_row_normalization(read)
+        if read.coded:
+            raise InputError(
+                f"{path}: the model takes {read.coded.describe()}, and no arrays; score them by distsms.predict"
+            )
         known = read.info
         made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))
         made.classes_ = np.array(read.classes)

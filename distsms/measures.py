@@ -239,6 +239,9 @@ HEAD = (
 )
 """The measures of the head of a ranking that are shown of every model."""
 
+COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05")
+"""Those by which `baseline` and `compare` compare."""
+
 
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""

@@ -14,7 +14,7 @@ import pytest
 import distsms
 from distsms import api
 from distsms.data import in_memory
-from distsms.data.shards import streaming
+from distsms.data.shards import row_memory
 from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.matrix import local as matrix_local
@@ -148,7 +148,7 @@ def test_the_fingerprint_of_rows_does_not_depend_on_who_holds_them(comm):
 
 def test_a_limit_of_memory_streams(comm, shared_dir, monkeypatch):
     """Rows that do not fit are read on each pass, and the model is the same; too little is refused."""
-    for module in (matrix_local, streaming):  # parts so small that there are many
+    for module in (matrix_local, row_memory):  # parts so small that there are many
         monkeypatch.setattr(module, "PART_ENTRIES", 5000)
     path, X, y = on_disk(comm, shared_dir, 20000, 60)
     settings = {"lam": LAM, "solver": "agm", "max_evaluations": 20}

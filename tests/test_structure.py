@@ -33,6 +33,7 @@ def importers(library):
             "h5py",
             {
                 "data/formats/anndata.py",
+                "data/shards/codes.py",
                 "data/shards/reader.py",
                 "data/shards/storage.py",
                 "data/shards/writer.py",

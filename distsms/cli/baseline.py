@@ -259,7 +259,7 @@ def _require_memory(manifest: Manifest, here: int) -> None:
     from distsms.utils import memory
     from distsms.utils.formatting import format_bytes
 
-    each, available = plan.INTERPRETER + BYTES * manifest.nnz + plan.ROW_BYTES * manifest.n, memory.available()
+    each, available = plan.INTERPRETER + BYTES * manifest.explicit + plan.ROW_BYTES * manifest.n, memory.available()
     if here * each > available:
         raise InputError(
             f"{here} rank(s) of this node would need {format_bytes(here * each)}, but only "

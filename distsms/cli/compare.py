@@ -278,7 +278,7 @@ def _fingerprint(path: str | None) -> str | None:
 
 def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:
     return (
-        f"# {data}\n\n{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive; "
-        f"gap to prove {common.describe_target()}, at most {common.time_limit:g} s and {common.max_evaluations} "
+        f"# {data}\n\n{manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}, {manifest.n_pos} positive"
+        f"; gap to prove {common.describe_target()}, at most {common.time_limit:g} s and {common.max_evaluations} "
         f"evaluations a run (limits of the last call), {ranks} rank(s). Seconds are of solving alone."
     )

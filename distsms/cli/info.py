@@ -132,7 +132,8 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
-    del found["shards"], found["normalization"]
+    del found["shards"], found["normalization"], found["coded"]
+    found |= {"coded": manifest.coded.record() if as_json else manifest.coded.describe()} if manifest.coded else {}
     found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
     if not as_json:
         found |= describe(manifest)
@@ -153,6 +154,7 @@ def _model(path: str) -> dict[str, Any]:
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
     table = {} if found.table is None else {"table": found.table.describe()}
+    table |= {"coded": found.coded.describe()} if found.coded else {}
     return {"model": path, **size, **table, **found.info}
 
 

@@ -226,18 +226,21 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
     whole : bool
         Whether to describe the rows that are held. If not, the lines describe only the rows that are read on each pass.
     """
+    from distsms.matrix.coded import CodedRows
+    from distsms.matrix.side_by_side import SideBySide
     from distsms.utils.formatting import format_bytes
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
         least, most = min(values), max(values)
         return f"{show(least)} to {show(most)}" if least < most else show(most)
 
-    source = block.features.source
-    mine = len(block.labels), block.features.nnz, block.features.nbytes, source.bytes_per_pass if source else 0
-    rows, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
+    rows = block.features
+    mine = len(block.labels), rows.nnz, rows.nbytes, rows.bytes_per_pass
+    count, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
     each = ", each" if comm.size > 1 else ""
     buffers = " with buffers" if any(streamed) else ""
-    held = f"{between(rows)} rows, {between(nnz)} nonzeros, in {between(held_bytes, format_bytes)}{buffers}"
+    what = {CodedRows: "codes", SideBySide: "nonzeros and codes"}.get(type(rows), "nonzeros")
+    held = f"{between(count)} rows, {between(nnz)} {what}, in {between(held_bytes, format_bytes)}{buffers}"
     lines = [f"ranks     {comm.size}{each} with {held}"] if whole else []
     if any(streamed):
         lines.append(

@@ -399,7 +399,7 @@ def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> 
     """Return lines on what is about to be solved."""
     grid = ", ".join(f"{lam:g}" for lam in problem.lambdas)
     rows = f" and {args.folds} folds by {problem.folds_by}, {problem.at_once} at once" if args.folds else ""
-    sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros, {manifest.n_pos} positive"
+    sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}, {manifest.n_pos} positive"
     return [
         f"data      {args.data}: {sizes}",
         f"problem   {args.measure}; gap to prove: {problem.settings.describe_target()}; lambda {grid}",

@@ -220,6 +220,7 @@ def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluati
 def describe_files(manifest: Manifest) -> str:
     """Return how many files a data set has, their size, and the type of the values in them."""
     values = manifest.dtype if any(shard.values for shard in manifest.shards) else "none, all are 1"
+    values = "none, but codes" if manifest.layout == "coded" else values
     compression = "" if manifest.compression == "none" else f" ({manifest.compression})"
     n_bytes = format_bytes(sum(shard.bytes for shard in manifest.shards))
     return f"{len(manifest.shards)} shard(s), {n_bytes}{compression}, values: {values}"

@@ -1,4 +1,4 @@
-"""Turn svmlight text, CSV, Parquet, NumPy, SciPy or AnnData files into a data set of HDF5 shards."""
+"""Turn svmlight text, sequences, CSV, Parquet, NumPy, SciPy or AnnData files into a data set of HDF5 shards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from distsms.cli.columns import add_column_options, add_list, column_options, format_columns
+from distsms.cli.sequences import add_sequence_options, sequence_options
 from distsms.cli.types import BY, add_compress, add_old_names, add_output_folder, count, shares, whole
 from distsms.errors import EXIT_OK, InputError
 
@@ -22,14 +23,19 @@ MOSTLY = 0.8  # from this share of positive rows on, the wrong label may have be
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
 The format follows from the end of the name: .csv and .tsv (also followed by .gz, .bz2, .xz or .zst), .parquet and .pq,
-.npy, .npz (of NumPy, or a CSR matrix of SciPy) and .h5ad. Every other file is read as svmlight text. CSV and Parquet
-need pyarrow (pip install 'distsms[tables]').
+.npy, .npz (of NumPy, or a CSR matrix of SciPy), .h5ad, .fa and .fasta, and .strings (lines LABEL SEQUENCE). Every other
+file is read as svmlight text, unless an option for sequences is given. CSV and Parquet need pyarrow (pip install
+'distsms[tables]').
 
 In tables, --label names the column of labels. Before the rows are written, a list shows how every other column is
 treated. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
 becomes a number and features for month, weekday and hour. Ids and text are left out unless --hash names them. A missing
 number is replaced by the mean of its column; each column with missing values also gets a feature that says where they
 are missing. These rules are kept with the data set and in the model, so that later tables are read in the same way.
+
+Sequences of DNA, RNA or protein are kept as letters, and every pass over the rows makes the features from them. A row
+has a part with the weighted degree features (--degree) and one for each --spectrum. Each part alone has length 1; all
+count the same, and the whole row has length 1. All sequences have as many letters as the first.
 
 The labels +1/-1, 1/0, 1/2, true/false, yes/no, y/n and positive/negative are understood; +1, 1, true, yes, y and
 positive are positive. For other labels --positive says which one is positive, and all others are negative. Text counts
@@ -46,6 +52,8 @@ examples:
   distsms shard payments.csv data/payments --label fraud --weight amount
   distsms shard cells.h5ad data/cells --label cell_type --positive 'B cell' --id _index
   distsms shard X.npy data/train --label y.npy
+  distsms shard sites.fa data/sites --labels labels.txt --window 139:279 --degree 8
+  distsms shard sites.txt data/sites --strings --degree 6 --spectrum 1:60 --spectrum 80:141
 """
 
 
@@ -96,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_list(parser, "--keep", "Use these columns, which --group, --time or --weight names, as features, too.")
     add_column_options(parser)
+    add_sequence_options(parser)
     parser.add_argument(
         "--normalize",
         choices=("none", "standard", "maxabs", "l2"),
@@ -222,6 +231,7 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False, warni
         keep=tuple(args.keep),
         weight=args.weight,
         weight_file=args.weight_file,
+        sequences=sequence_options(args),
     )
     progress.close()
     say = speaker(verbose)
@@ -282,13 +292,15 @@ def _print_summary(manifest: Manifest, say: Speaker) -> None:
 
     names = {sign: _label_names(manifest, sign) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
-    say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
+    say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")
     say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
     if manifest.table is not None:
         say(f"  columns   {manifest.table.describe()}")
         others = [about["column"] for about in (manifest.group, manifest.time, manifest.weight) if about]
         if unused := ", ".join(name for name in others if name in manifest.table.dropped):
             say(f"  apart     {unused}: no feature, unless you give --keep")
+    if manifest.coded:
+        say(f"  codes     {manifest.coded.describe()}")
     if manifest.normalization.kind != "none":
         which = "" if manifest.columns is None else ", but for features of 0 and 1"
         say(f"  training  normalized ({manifest.normalization.kind}){which}; the files hold the rows as they were")

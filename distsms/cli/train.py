@@ -367,7 +367,7 @@ def choose_lambda_for(
     say: Callable[[str], None],
 ) -> LambdaChoice:
     """Choose the lambda of a task by cross-validation on a sample, and print it with the reason. **Collective.**"""
-    from distsms.data.shards.streaming import MemoryBudget
+    from distsms.data.shards.row_memory import MemoryBudget
     from distsms.selection.auto_lambda import choose_lambda
 
     manifest = task.manifest

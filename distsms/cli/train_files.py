@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli import shard
+from distsms.cli import sequences, shard
 from distsms.errors import EXIT_REQUEUE, InputError
 from distsms.utils.files import atomic_write, naming_failures
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
 COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands"]
-OF_SHARD = [*COLUMNS, "normalize", "split", "split_by", "seed", "zero_based"]
+OF_SHARD = [*COLUMNS, *sequences.NAMES, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)
 REQUEST = "made-from.json"

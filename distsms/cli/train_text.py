@@ -45,7 +45,7 @@ def describe_task(
     kind = manifest.normalization.kind
     names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
     labels = {sign: f" ({name})" if brief and name else "" for sign, name in names.items()}
-    shards = f", {manifest.nnz} nonzeros, {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}"
+    shards = f", {manifest.describe_entries()}, {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}"
     lines = [
         f"data      {name}: {manifest.n} {'training ' * brief}rows, {manifest.p} columns{'' if brief else shards}",
         f"          {manifest.n_pos} positive{labels['+1']}, {manifest.n_neg} negative{labels['-1']} rows"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +14,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data import duplicates, staging
+from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
-from distsms.data.formats.column_options import ColumnOptions, ColumnReport
+from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
 from distsms.data.formats.rows import RowBlock, combined
 from distsms.data.highest_column import HighestColumn
-from distsms.data.labels import MAX_LABELS, interpret, to_signs
+from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
+from distsms.data.like import options_like
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import MANIFEST
 from distsms.data.shards.publish import writing
@@ -117,7 +118,7 @@ def convert(
     weight_file : path, optional
         A file with the weight of each row on a line of its own, in the order of the rows.
     **read_options
-        label, id, drop, group, time, weight, keep, columns, decimal, thousands: see `ReadOptions`.
+        label, id, drop, group, time, weight, keep, columns, decimal, thousands, sequences: see `ReadOptions`.
 
     Returns
     -------
@@ -151,7 +152,9 @@ def convert(
             _size(weight_file)  # refuses a missing file before the rows are read
         dataset.check_writable(compression)
         if like is not None:
-            given, options, output = _options_like(dataset.read_manifest(like), options, output, normalize)
+            known = dataset.read_manifest(like)
+            options = options_like(known, options, normalize)
+            given, output = known.normalization, output._replace(n_features=n_features or known.p)
     for path, *seen in zip(inputs, *comm.allgather(sizes), strict=True):
         if len(set(seen)) > 1:  # then the ranks would divide the file differently
             raise InputError(
@@ -159,6 +162,14 @@ def convert(
             )
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     reader = open_reader(inputs, options, comm)
+    if reader.sequences is not None and like is not None and options.encoding is None:
+        raise InputError(f"--like {like}: that data set has no sequences, as {inputs[0]} has", True)
+    if reader.sequences is not None and (n_features is not None or normalize not in (None, "none")):
+        raise InputError(
+            "--columns and --normalize are not for sequences: their columns follow from the degrees, and their rows "
+            "have length 1",
+            True,
+        )
     if reader.reports is not None and comm.is_root:
         show_columns(reader.reports)
     with contextlib.ExitStack() as locks:
@@ -182,27 +193,6 @@ def _check_free(directory: Path) -> None:
         )
 
 
-def _options_like(
-    manifest: dataset.Manifest, options: ReadOptions, output: OutputOptions, normalize: str | None
-) -> tuple[normalization.Normalization, ReadOptions, OutputOptions]:
-    """Return the normalization and the options for a data set like another one. Local."""
-    dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
-    asked = replace(options.columns, dates=dates) != ColumnOptions() or options.decimal != "." or options.thousands
-    if options.positive is not None or options.drop or normalize is not None or asked:
-        raise InputError(
-            "with --like, the settings of --positive, --drop, --normalize and of the options for columns come from "
-            "the other data set; leave these options out"
-        )
-    options = replace(
-        options,
-        table=manifest.table,
-        label_map=manifest.label_map,
-        zero_based=options.zero_based or manifest.zero_based,
-    )
-    output = output._replace(n_features=output.n_features or manifest.p)
-    return manifest.normalization, options, output
-
-
 def _convert(
     reader: Reader,
     source: list[dict[str, Any]],
@@ -215,7 +205,7 @@ def _convert(
     """Read, write and publish the shares. Collective. `given` is the normalization, if it is known."""
     n_bytes = sum(file["bytes"] for file in source)
     staged, highest = _stage_all(reader, n_bytes, directory, comm, output, options.meter)
-    found = {float(label) for block in staged for label in block.values[: MAX_LABELS + 1]}
+    found = {label for block in staged for label in block.values[: MAX_LABELS + 1].tolist()}
     labels_of, columns_of, counts = zip(
         *comm.allgather((found, highest.columns, sum(block.shard.rows for block in staged))), strict=True
     )
@@ -228,7 +218,9 @@ def _convert(
         with comm.fail_together():
             staged = staging.weigh(staged, output.weight_file, sum(counts[: comm.rank]), sum(counts))
     with comm.fail_together():
-        label_map = reader.label_map or interpret(set().union(*labels_of), options.positive).as_map()
+        label_map = (
+            reader.label_map or interpret(in_one_type([*set().union(*labels_of)]).tolist(), options.positive).as_map()
+        )
     folders, parts = _folders(directory, output.split), [staged]
     if output.split is not None:
         part_of = staging.part_of(staged, sum(counts[: comm.rank]), output.split, comm)
@@ -270,6 +262,7 @@ def _convert(
                     split=None if output.split is None else output.split.record(k, sum(counts)),
                     statistics=statistics[k],
                     columns=reader.reports,
+                    coded=_coded(reader),
                 )
     with comm.fail_together():
         return dataset.read_manifest(folders[0])
@@ -290,7 +283,8 @@ def _stage_all(
             for rows in combined(reader.read(shares[k]), SHARD_BYTES):
                 highest.add(rows, shares[k])
                 _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
-                staged.append(staging.stage(rows, directory, number, output.dtype, output.compression, reader.has_ids))
+                how = output.dtype, output.compression, reader.has_ids, _coded(reader)
+                staged.append(staging.stage(rows, directory, number, *how))
                 number += len(shares)
                 del rows  # before the next ones are read
     return staged, highest
@@ -315,6 +309,12 @@ def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) ->
     n_shards = n_shards or max(n_ranks, -(-n_bytes // SHARD_TEXT_BYTES))
     # A compressed file is in one share as a whole, and may leave other shares empty.
     return [share for share in reader.plan(min(n_shards, n_bytes + 1)) if share] or [[]]
+
+
+def _coded(reader: Reader) -> CodedColumns:
+    """Return the coded columns that a reader gives."""
+    read = reader.sequences
+    return NOT_CODED if read is None else CodedColumns((read.code_map,), read)
 
 
 def _signs(staged: staging.Staged, reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:

@@ -7,7 +7,7 @@ treated as equal on average: for 1e8 rows, these are 3e-4 pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,22 @@ def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
     return found
 
 
+def hash_codes(codes: Sequence[NDArray[Any]], rows: Hashes | None = None) -> Hashes:
+    """Return a hash of the codes of each row, (n,) uint64. Local; O(number of codes).
+
+    Parameters
+    ----------
+    codes : sequence of arrays, (n, codes of a row) each
+        The codes of each group of coded columns, at least one.
+    rows : (n,) uint64, optional
+        The hashes of the rows' other columns.
+    """
+    found = np.zeros(len(codes[0]), np.uint64) if rows is None else rows.copy()
+    for group in codes:
+        _hash_codes(np.ascontiguousarray(group), found)
+    return found
+
+
 def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint64]:
     return np.ascontiguousarray(values.astype(dtype, copy=False), np.float64).view(np.uint64)
 
@@ -55,6 +71,16 @@ def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
             if bits[k] << np.uint64(1):  # neither 0 nor -0
                 total += _mix(_mix(np.uint64(columns[k]) * GOLDEN + GOLDEN) ^ bits[k])
         found[row] = _mix(total)
+
+
+@njit()
+def _hash_codes(codes, found):  # type: ignore[no-untyped-def]
+    """Continue the hash of each row with its codes (n, codes of a row), of which the order matters."""
+    for row in range(len(found)):
+        total = found[row]
+        for code in codes[row]:
+            total = _mix((total ^ np.uint64(code)) * GOLDEN + GOLDEN)
+        found[row] = total
 
 
 def warning(found: Mapping[str, int] | None, n: int, by: str | None = None) -> str:

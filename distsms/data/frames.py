@@ -14,6 +14,7 @@ from distsms.data.convert import convert
 from distsms.data.file_names import expand
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import BITS, ColumnOptions, ColumnReport
+from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
@@ -212,11 +213,11 @@ def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
     asked = {name: options.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in options}
     if asked:
         options["columns"] = ColumnOptions(**asked)
-    if (
-        wrong := set(options)
-        - {field.name for field in fields(ReadOptions)}
-        - {"normalize", "n_shards", "dtype", "weight_file"}
-    ):
+    of_sequences = {field.name for field in fields(SequenceOptions)}
+    if asked := {name: options.pop(name) for name in of_sequences if name in options}:
+        options["sequences"] = SequenceOptions(**asked)
+    known = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
+    if wrong := set(options) - known:
         raise InputError(f"train: there is no option {min(wrong)!r}")
     return options
 

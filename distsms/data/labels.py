@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -108,6 +108,13 @@ def convert_like(label: Label, others: Iterable[Label]) -> Label:
         return float(label)
     except ValueError:
         return label
+
+
+def in_one_type(labels: Sequence[Label]) -> NDArray[Any]:
+    """Return labels (n,) as float64 if all are numbers, else as strings, in which numbers are written as `12`."""
+    if all(isinstance(label, float) for label in labels):
+        return np.array(labels, np.float64)
+    return np.array([convert_like(label, [""]) for label in labels], dtype=str)
 
 
 def original_labels(label_map: Mapping[str, Any], sign: str) -> list[Label]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data import duplicates, row_metadata
+from distsms.data.coded_columns import CodedColumns
 from distsms.data.formats.base import Meter
 from distsms.data.formats.rows import RowBlock, RowRange
 from distsms.data.groupby import group_statistics
@@ -27,21 +28,30 @@ class Staged(NamedTuple):
     """A shard on the disk that still lacks its labels +1 and -1, since their meaning is known only at the end."""
 
     shard: dataset.StagedShard
-    values: NDArray[np.float64]  # the different labels, as the reader gave them
+    values: NDArray[Any]  # the different labels, as the reader gave them: numbers or strings
     codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
     hashes: Hashes  # (rows,): see `duplicates.hash_rows`
     metadata: RowMetadata
 
 
-def stage(rows: RowBlock, directory: Path, number: int, dtype: str, compression: str, named: bool) -> Staged:
-    """Write rows to a shard with this number, with their names if they have some. Local."""
+def stage(
+    rows: RowBlock, directory: Path, number: int, dtype: str, compression: str, named: bool, coded: CodedColumns
+) -> Staged:
+    """Write rows to a shard with this number. Local.
+
+    named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
+    """
+    values, label_codes = np.unique(rows.labels, return_inverse=True)
+    label_codes = label_codes.astype(np.min_scalar_type(len(values)))
+    how = dtype, (rows.ids or []) if named else None, compression, rows.metadata
+    if coded:
+        codes = np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes
+        shard = dataset.stage_shard(directory, number, None, *how, [codes], coded)
+        return Staged(shard, values, label_codes, duplicates.hash_codes([codes]), rows.metadata)
     shape = (len(rows.labels), rows.n_columns)
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
-    values, codes = np.unique(rows.labels, return_inverse=True)
-    ids = (rows.ids or []) if named else None
-    shard = dataset.stage_shard(directory, number, X, dtype, ids, compression, rows.metadata)
-    hashes = duplicates.hash_rows(X, dtype)
-    return Staged(shard, values, codes.astype(np.min_scalar_type(len(values))), hashes, rows.metadata)
+    shard = dataset.stage_shard(directory, number, X, *how)
+    return Staged(shard, values, label_codes, duplicates.hash_rows(X, dtype), rows.metadata)
 
 
 def weigh(staged: Sequence[Staged], path: str | os.PathLike[str], first: int, whole: int) -> list[Staged]:
@@ -74,14 +84,14 @@ def divide(
     parts: list[list[Staged]] = [[] for _ in folders]
     meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
     for block, part in zip(staged, part_of, strict=True):
-        X, ids = dataset.staged_rows(block.shard)
+        X, ids, codes = dataset.staged_rows(block.shard)
         for k, folder in enumerate(folders):
             rows = np.flatnonzero(part == k)
             if len(rows):
                 names, metadata = None if ids is None else [ids[row] for row in rows], block.metadata.take(rows)
-                shard = dataset.stage_shard(
-                    folder, block.shard.number, X[rows], block.shard.dtype, names, block.shard.compression, metadata
-                )
+                how = block.shard.dtype, names, block.shard.compression, metadata
+                own, taken = None if X is None else X[rows], [group[rows] for group in codes]
+                shard = dataset.stage_shard(folder, block.shard.number, own, *how, taken, block.shard.coded)
                 parts[k].append(Staged(shard, block.values, block.codes[rows], block.hashes[rows], metadata))
         block.shard.path.unlink()
         meter.add(block.shard.rows)

@@ -169,7 +169,7 @@ def evaluate(
         of_share = confidence.prbep_estimate(share, labels, comm, weights)
         prbep = confidence.prbep_interval(of_share, draws, options.level)
         tied = tied_scores(own, labels, scaled, comm)
-        heads.append(_values(of_head, tied, comm))
+        heads.append(operating_points.head_values(of_head, tied, comm))
         head_draws.append(head_intervals.head_replicates(of_head, tied, own, *drawing, scaled))
         known = Known(tied, area.value, heads[-1])
         found = compute_measures(
@@ -259,7 +259,8 @@ def _scored(
 
 def _wanted(model: Model) -> tuple[Any, ...]:
     """Return what models must have in common to share one reading of the rows."""
-    return model.p, model.info["zero_based"], model.info["label_map"], model.table, model.normalization.by_row
+    info = model.info
+    return model.p, info["zero_based"], info["label_map"], model.table, model.normalization.by_row, model.coded
 
 
 def _grouped_measures(infos: Sequence[dict[str, Any]], asked: str | None) -> list[Measure]:
@@ -275,10 +276,6 @@ def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: 
     names = [*HEAD, *(str(info.get("measure")) for info in infos)]
     named = [measure for name in names if (measure := HeadMeasure.parse(name))]
     return list({measure.name: measure for measure in [*named, *(condition.measure(n) for condition in at)]}.values())
-
-
-def _values(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:
-    return {measure.name: operating_points.head_value(measure, tied, comm) for measure in measures}
 
 
 class Known(NamedTuple):
@@ -336,6 +333,7 @@ def compute_measures(
     if k is None and differ(weights, comm):
         extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
     tied = tied_scores(scores, labels, effective(weights, comm), comm) if known is None else known.tied
+    own = _head_measures([model.info], at, n_pos + n_neg)
     points = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in at}
     return {
         "n": n_pos + n_neg,
@@ -348,7 +346,7 @@ def compute_measures(
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
-        **(known.head if known else _values(_head_measures([model.info], at, n_pos + n_neg), tied, comm)),
+        **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
         **(
             {"at": {name: _at(score, level, scores, labels, comm, weights) for name, score in points.items()}}

@@ -72,10 +72,15 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, v
 
     For `verbatim` see `csv`.
 
-    Raises InputError if the file cannot be written; and for models of rows normalized by l2, unless `to` is "onnx". The
-    exported model scores rows as they are before normalization: w includes the factors of the columns, and the bias the
-    means that are subtracted.
+    Raises InputError if the file cannot be written; for models of rows normalized by l2, unless `to` is "onnx"; and for
+    models with coded columns, unless `to` is "csv". The exported model scores rows as they are before normalization: w
+    includes the factors of the columns, and the bias the means that are subtracted.
     """
+    if model.coded and to != "csv":
+        raise InputError(
+            f"the model takes {model.coded.describe()}, which {to} cannot turn into columns: score them by distsms "
+            "predict, or export the weights with --to csv"
+        )
     if to != "onnx":
         refuse_row_normalization(model)
     content = csv(model, verbatim) if to == "csv" else FORMATS[to](model)

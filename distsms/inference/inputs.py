@@ -13,11 +13,14 @@ from scipy import sparse
 from distsms.data import labels
 from distsms.data.formats import table_schema
 from distsms.data.formats.base import Reader, ReadOptions
-from distsms.data.formats.registry import format_of, open_reader
+from distsms.data.formats.registry import format_of, has_sequences, open_reader
 from distsms.data.formats.rows import RowBlock
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference.model import Model, from_training, is_model
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.coded import CodedRows, code_rows
+from distsms.matrix.local import SparseRows
 from distsms.parallel.communicator import Communicator
 
 NO_ROWS = "there is no row to evaluate a model on"
@@ -73,7 +76,12 @@ def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS
         check_data_set(dataset.read_manifest(path), model, options)
     else:
         reader = reader_for(model, path, Communicator(), options)
-        if reader.table is None and (reader.n_columns or 0) > model.p and not options.ignore_new:
+        if (
+            reader.table is None
+            and reader.sequences is None
+            and (reader.n_columns or 0) > model.p
+            and not options.ignore_new
+        ):
             raise _too_wide(path, reader.n_columns or 0, model, options)
         if not any(len(rows.labels) for rows in reader.read(reader.plan(1)[0])):
             raise InputError(f"{path}: {NO_ROWS}")
@@ -93,6 +101,17 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
     """Return a reader that reads a file with the columns and labels of the model's training data. **Collective.**"""
     info, text = model.info, format_of(path) == "text"
     with comm.fail_together():
+        if has_sequences(path) and not model.coded:
+            raise InputError(f"{path}: has sequences, but the model was not trained on sequences")
+        if model.coded and model.coded.sequences is None:
+            raise InputError(
+                f"{path}: the model was trained on codes that were written from Python; give it a data set with such "
+                "codes (write_data)"
+            )
+        if model.coded and not text and not has_sequences(path):
+            raise InputError(
+                f"{path}: the model takes {model.coded.describe()}: FASTA, or text with lines LABEL SEQUENCE"
+            )
         if text and Path(path).is_file() and is_model(path):
             raise InputError(
                 f"{path}: is a model, but rows are expected here; to compare models, give the rows with --test DATA"
@@ -109,6 +128,7 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
         weight=options.weight,
         group=options.group,
         table=model.table,
+        encoding=model.coded.sequences,
         label_map=info["label_map"],
         labelled=options.labelled,
         ignore_new=options.ignore_new,
@@ -122,12 +142,17 @@ def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -
     return options.id or (table and table.id) or "id"
 
 
-def to_matrix(rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions) -> sparse.csr_matrix:
-    """Return rows with the model's columns. Raises InputError if they have more columns."""
+def to_features(rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions) -> LocalRows:
+    """Return rows with the model's columns, normalized. Raises InputError if they have more columns."""
+    if rows.codes is not None:
+        (code_map,) = model.coded.maps
+        return CodedRows(code_map, code_rows(rows.codes, code_map), [0, len(rows.codes)])
     if rows.n_columns > model.p and not options.ignore_new:
         raise _too_wide(path, rows.n_columns, model, options)
     shape = (len(rows.labels), max(rows.n_columns, model.p))
-    return sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, : model.p]
+    X = SparseRows.of(sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, : model.p])
+    X.normalize(model.normalization.by_row)
+    return X
 
 
 def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: InputOptions) -> InputError:
@@ -148,12 +173,23 @@ def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptio
             f"{manifest.directory}: is a data set, whose labels, ids, weights and groups were chosen when it was made; "
             "leave out --label, --id, --weight and --group"
         )
+    _check_coded(manifest, model)
     if options.labelled:
         _check_labels(manifest.label_map, model, manifest.directory)
     if manifest.table is not None and model.table is not None:
         table_schema.check_same_features(model.table, manifest.table, manifest.directory, options.ignore_new)
     if not options.ignore_new:
         dataset.check_columns(manifest, model.p)
+
+
+def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
+    """Raise InputError if the coded columns of a data set are not those of a model."""
+    theirs, ours = manifest.coded, model.coded
+    if theirs == ours or (theirs.maps == ours.maps and not (theirs.sequences and ours.sequences)):
+        return
+    found, known = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
+    hint = "; convert the sequences with --like and the training data" if ours.sequences else ""
+    raise InputError(f"{manifest.directory}: has {found}, but the model was trained on {known}{hint}")
 
 
 def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:

@@ -4,6 +4,7 @@ w            float64 (p,)      coefficients: the score of a row is <w, x> + bias
                                scaled to unit length
 scale        float64 (p,)      the factors of the columns in training, if they were normalized; w includes them
 table        uint8 (bytes,)    JSON: columns and categories from which the features are made, if the data were a table
+coded        uint8 (bytes,)    JSON: what the codes of coded columns mean, and how sequences become codes
 attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...)
 """
 
@@ -13,6 +14,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.coded_columns import NOT_CODED, CodedColumns, ColumnNames
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
@@ -27,8 +30,10 @@ from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
 
-FORMAT, VERSION = "distsms-model", 2
-"""Models of tables have this version, since older programs do not know their encoding; others have version 1."""
+FORMAT, VERSION, TABLE_VERSION = "distsms-model", 3, 2
+"""The version of models with coded columns, and of those of tables, since older programs do not know their encoding;
+other models have version 1.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,15 @@ class Model:
         Columns and categories of the table that the training rows came from.
     scale : ndarray of shape (p,), optional
         The factors by which training multiplied the columns, if it normalized them. w already includes them.
+    coded : CodedColumns
+        The coded columns of the training data, which come last; with it, new sequences are read.
     """
 
     w: NDArray[np.float64]
     info: dict[str, Any]
     table: Table | None = None  # of the training data
     scale: NDArray[np.float64] | None = None  # (p,), of `normalization`
+    coded: CodedColumns = NOT_CODED
 
     def __repr__(self) -> str:
         """Return a line with the measure, lambda, the number of columns, and how good the model is."""
@@ -74,11 +82,17 @@ class Model:
         return len(self.w)
 
     @property
-    def feature_names(self) -> list[str] | None:
-        """The names of all p columns if the training data were a table, else None."""
+    def feature_names(self) -> Sequence[str] | None:
+        """The names of all p columns if the training data were a table or had coded columns, else None."""
+        if self.coded:
+            return ColumnNames(self.p, self._coded_name)
         if self.table is None:
             return None
         return self.table.feature_names + [f"column {k}" for k in range(self.table.p, self.p)]
+
+    def _coded_name(self, column: int) -> str:
+        others = self.p - self.coded.p
+        return f"column {column}" if column < others else self.coded.column_name(column - others)
 
     @property
     def bias(self) -> float:
@@ -124,7 +138,8 @@ def from_training(w: NDArray[np.float64], info: dict[str, Any], data: Manifest |
     if data is None:
         return Model(w, info)
     normalization = data.normalization
-    return Model(normalization.fold(w), info | {"normalize": normalization.kind}, data.table, normalization.scale)
+    info = info | {"normalize": normalization.kind}
+    return Model(normalization.fold(w), info, data.table, normalization.scale, data.coded)
 
 
 def intercept(bias: float, threshold: float) -> float:
@@ -158,7 +173,10 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
             file["scale"] = model.scale
         if model.table is not None:
             file["table"] = np.frombuffer(json.dumps(model.table.as_json()).encode(), np.uint8)
-        file.attrs["format"], file.attrs["version"] = FORMAT, 1 if model.table is None else VERSION
+        if model.coded:
+            file["coded"] = np.frombuffer(json.dumps(model.coded.record()).encode(), np.uint8)
+        file.attrs["format"] = FORMAT
+        file.attrs["version"] = VERSION if model.coded else 1 if model.table is None else TABLE_VERSION
         file.attrs["info"] = json.dumps(model.info)
         file.attrs["complete"] = True
 
@@ -240,6 +258,8 @@ def load(path: str | os.PathLike[str]) -> Model:
             w, info = np.asarray(hdf5.dataset(file, "w")[()]), json.loads(hdf5.attribute(file, "info", text=True))
             scale = np.asarray(hdf5.dataset(file, "scale")[()]) if "scale" in file else None
             table = Table.from_json(json.loads(hdf5.dataset(file, "table")[()].tobytes())) if "table" in file else None
+            codes = json.loads(hdf5.dataset(file, "coded")[()].tobytes()) if "coded" in file else {}
+            coded = CodedColumns.of(codes)
     except RecursionError as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
     labels = info.get("label_map") if isinstance(info, dict) else None
@@ -258,7 +278,9 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: damaged model: w must be a vector of finite float64, and so must scale")
     if normalize not in KINDS or (normalize in BY_COLUMN and scale is None) or (table and table.p > w.size):
         raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
-    return Model(w, info, table, scale)
+    if coded.p > w.size:
+        raise InputError(f"{path}: damaged model: its coded columns do not fit w")
+    return Model(w, info, table, scale, coded)
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:

@@ -18,7 +18,8 @@ from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.inference.inputs import AS_TRAINED, InputOptions
 from distsms.inference.model import Model
-from distsms.matrix.local import Features, SparseRows
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Hashes, Labels
 
@@ -145,7 +146,7 @@ def checked(found: ScoredRows, path: str | os.PathLike[str], comm: Communicator,
     return found._replace(first_row=first, weights=weights, weighted=any(other), groups=groups)
 
 
-def score_rows(models: Sequence[Model], rows: Features) -> list[Floats]:
+def score_rows(models: Sequence[Model], rows: LocalRows | SideBySide) -> list[Floats]:
     """Return each model's scores <w, x> + bias of local rows, (n_local,). Local."""
     scores = rows.margins([model.w for model in models])
     scores += np.array([[model.bias] for model in models])
@@ -176,7 +177,8 @@ class _Pass(NamedTuple):
         with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
             inputs.check_data_set(manifest, self.models[0], options)
-        numbers, n_parts = self._numbers(ENTRY_BYTES * (manifest.n + manifest.nnz), comm)
+        n, entries = manifest.n, manifest.entries(manifest.n, manifest.nnz)
+        numbers, n_parts = self._numbers(ENTRY_BYTES * (n + entries) + manifest.coded.row_bytes * n, comm)
         for k in numbers:
             block = dataset.load(
                 manifest, comm, p, options.ignore_new, self.models[0].normalization.by_row, (k, n_parts)
@@ -202,8 +204,7 @@ class _Pass(NamedTuple):
             found, names = list[ScoredRows](), list[str]()
             with comm.fail_together():
                 for rows in reader.read(shares[k]):
-                    X = SparseRows.of(inputs.to_matrix(rows, self.models[0], self.path, self.options))
-                    X.normalize(self.models[0].normalization.by_row)
+                    X = inputs.to_features(rows, self.models[0], self.path, self.options)
                     signs = rows.labels.astype(np.int8)
                     found.append(
                         ScoredRows(

@@ -260,16 +260,7 @@ def _bucket(x: float, d: int, below: float, above: float) -> int:
 
 
 @njit(inline="always")
-def _place(
-    b: float,
-    width: float,
-    d: int,
-    value: Floats,
-    first: NDArray[np.uint32],
-    base: float,
-    below: float,
-    above: float,
-) -> Any:
+def _place(b, width, d, value, first, base, below, above):  # type: ignore[no-untyped-def]
     """Return how many different q have b - q >= width > 0, as an unsigned integer.
 
     No branch is taken if the bucket holds at most one value: mispredicted branches would cost more than all the rest.
@@ -298,18 +289,7 @@ def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) 
 
 
 @njit(error_model="numpy")  # the function divides only where nu > 0, so Numba need not test for division by zero
-def _add_points(
-    scores: Floats,
-    rows: NDArray[Any],
-    weights: Floats | None,
-    sign: float,
-    offset: float,
-    nu: float,
-    d: int,
-    table: Table,
-    factor: float,
-    out: Floats,
-) -> tuple[float, float, float, float]:
+def _add_points(scores, rows, weights, sign, offset, nu, d, table, factor, out):  # type: ignore[no-untyped-def]
     """Add points to the table and to the sums; see `SortedClass.add_points`.
 
     Returns four sums: over the pairs with beta = 1, their number and the sum of t; over the pairs with 0 < beta < 1,
@@ -402,15 +382,7 @@ def _walk(nu: float, d: int, table: Table) -> None:
 
 
 @njit()
-def _write_gamma(
-    value: Floats,
-    gamma: Floats,
-    q: Floats,
-    rows: NDArray[Any],
-    factor: float,
-    weights: Floats | None,
-    out: Floats,
-) -> None:
+def _write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no-untyped-def]
     """See `SortedClass.write_gamma`."""
     i = 0
     for j in range(len(q)):

@@ -1,7 +1,8 @@
 """The interface of a rank's feature matrix, as the objective uses it.
 
 Each rank holds n_local rows x_i of the global matrix X, with p columns. `distsms.matrix.local` has the implementations
-that store entries, and `distsms.matrix.augmented` those that wrap other features.
+that store entries, `distsms.matrix.coded` the one that stores codes, `distsms.matrix.side_by_side` the one that puts
+several next to each other, and `distsms.matrix.augmented` those that wrap other features.
 """
 
 from __future__ import annotations

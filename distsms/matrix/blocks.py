@@ -127,6 +127,15 @@ class LocalRows(ABC):
         """The number of stored entries."""
 
     @property
+    def bytes_per_pass(self) -> int:
+        """Bytes that a pass over the rows reads from files: 0 if they are in memory."""
+        return 0 if self.source is None else self.source.bytes_per_pass
+
+    @abstractmethod
+    def take(self: Rows, rows: NDArray[np.bool_]) -> Rows:
+        """Return a copy of the rows that `rows` (n_local,) marks, normalized in the same way. Local, one pass."""
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that these rows occupy."""
         held = [*self._entries, self.column_factors, self.row_factors, self._weighted]
@@ -172,7 +181,7 @@ class LocalRows(ABC):
 
     def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
         """Compute X W; see `Features.margins`. W may also be a sequence of k arrays (p,)."""
-        vectors, out, rows = self._prepared(W, out, self.shape[1], self.shape[0])
+        vectors, out, rows = prepared(W, out, self.shape[1], self.shape[0])
         vectors = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> None:
@@ -188,7 +197,7 @@ class LocalRows(ABC):
 
     def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
         """Compute this rank's contribution to X' C; see `Features.transposed_times`."""
-        vectors, out, first = self._prepared(C, out, self.shape[0], self.shape[1])
+        vectors, out, first = prepared(C, out, self.shape[0], self.shape[1])
         vectors = self._times(vectors, self.row_factors)
         if self._sums.shape[1] != len(vectors):
             self._sums = np.empty((len(self._sums), len(vectors), self.shape[1]))
@@ -216,7 +225,7 @@ class LocalRows(ABC):
         Each product and each sum of a row is rounded, and so is the product with the row's factor. The factors
         themselves count as exact.
         """
-        vectors, _, _ = self._prepared(w, None, self.shape[1], 0)
+        vectors, _, _ = prepared(w, None, self.shape[1], 0)
         (vector,) = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> float:
@@ -286,22 +295,20 @@ class LocalRows(ABC):
             self._weighted = np.empty(shape)
         return [np.multiply(vector, factors, out=row) for vector, row in zip(vectors, self._weighted, strict=True)]
 
-    @staticmethod
-    def _prepared(
-        given: Vectors, out: Floats | None, length: int, result: int
-    ) -> tuple[list[Floats], Floats, list[Floats]]:
-        """Return the k vectors as the kernels want them, the result array, and its k rows.
 
-        The kernels check nothing, so the shapes and types are checked here.
-        """
-        single = isinstance(given, np.ndarray) and given.ndim == 1
-        vectors = [np.ascontiguousarray(vector, np.float64) for vector in ([given] if single else given)]
-        shape = (result,) if single else (len(vectors), result)
-        out = np.empty(shape) if out is None else out
-        if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:
-            raise ValueError(f"a vector has the shape {wrong[0]}, but ({length},) is needed")
-        if out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
-            raise ValueError(
-                f"out must be a C-contiguous float64 array of shape {shape}; it is {out.dtype} of shape {out.shape}"
-            )
-        return vectors, out, [out] if single else list(out)
+def prepared(given: Vectors, out: Floats | None, length: int, result: int) -> tuple[list[Floats], Floats, list[Floats]]:
+    """Return k vectors of a length as the kernels want them, the array for k results of a length, and its k rows.
+
+    The kernels check nothing, so the shapes and types are checked here.
+    """
+    single = isinstance(given, np.ndarray) and given.ndim == 1
+    vectors = [np.ascontiguousarray(vector, np.float64) for vector in ([given] if single else given)]
+    shape = (result,) if single else (len(vectors), result)
+    out = np.empty(shape) if out is None else out
+    if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:
+        raise ValueError(f"a vector has the shape {wrong[0]}, but ({length},) is needed")
+    if out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
+        raise ValueError(
+            f"out must be a C-contiguous float64 array of shape {shape}; it is {out.dtype} of shape {out.shape}"
+        )
+    return vectors, out, [out] if single else list(out)

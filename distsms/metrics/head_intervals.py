@@ -42,9 +42,10 @@ COARSE, FINE, REACH = 0.5, 0.05, 8.0
 QUANTITIES = {"tpr@fpr": "fpr", "pauc": "fpr", "recall@precision": "precision", "precision@recall": "recall"}
 """What the condition of a measure's point limits, by the family of the measure; for others, it is the rows on top."""
 
-FEWEST_REACHED = 10
-"""A recall at a precision has no interval if fewer positive rows reach it. The simulations did not show the intervals
-to be reliable then.
+FEWEST_REACHED, FEWEST_TRUE = 20, 10
+"""A recall at a precision has no interval if fewer than `FEWEST_REACHED` positive rows reach this precision, and a
+precision at a recall has none if fewer are beyond this recall. Precision and recall at a threshold have none with fewer
+true positives than `FEWEST_TRUE`. The simulations did not show the intervals to be reliable then.
 """
 
 
@@ -226,8 +227,15 @@ def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, leve
     if math.isnan(found.value):
         why = "there are too few rows, or a class is missing"
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial", why, of=found.of)
-    if measure.family == "recall@precision" and found.value * found.counts[0] < FEWEST_REACHED * (1 - SLACK):
-        why = f"fewer than {FEWEST_REACHED} positive rows reach this precision"
+    true = found.value * found.counts[0]  # positive rows above the threshold
+    beyond = true * (1 - measure.level) / measure.level
+    counted = {
+        "recall@precision": (true, "reach this precision"),
+        "precision@recall": (beyond, "are beyond this recall"),
+    }
+    rows, text = counted.get(measure.family, (math.inf, ""))
+    if rows < FEWEST_REACHED * (1 - SLACK):
+        why = f"fewer than {FEWEST_REACHED} positive rows {text}"
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial and bootstrap", why, of=found.of)
     if measure.family == "lift@share":
         of_recall = prbep_interval(found, drawn * measure.level, level)
@@ -247,7 +255,7 @@ def point_intervals(
     weighted mean over rows (`row_weights.weighted_mean`), and this function is collective.
 
     They are binomial (Clopper & Pearson 1934) and take the threshold as given. In the simulations, they also hold for
-    thresholds that were chosen on the same rows, except for a precision and recall with fewer than `FEWEST_REACHED`
+    thresholds that were chosen on the same rows, except for a precision and recall with fewer than `FEWEST_TRUE`
     true positives: then there is no interval.
     """
     table, found = point.table, {}
@@ -265,8 +273,8 @@ def point_intervals(
     ):
         value = part / whole if whole else math.nan
         why = "" if whole else "there is no such row"
-        if not why and name != "fpr" and reached < FEWEST_REACHED:
-            why = f"fewer than {FEWEST_REACHED} positive rows reach the threshold"
+        if not why and name != "fpr" and reached < FEWEST_TRUE:
+            why = f"fewer than {FEWEST_TRUE} positive rows reach the threshold"
         estimate = MeanEstimate(value, (part * (1 - value),), (whole, 0))
         if name in of_rows:
             values, rows = of_rows[name]

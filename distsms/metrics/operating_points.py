@@ -10,6 +10,7 @@ changes nothing. A measure is NaN if a class that it needs is missing, or if a s
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) 
     threshold = best if math.isfinite(best) else math.inf
     at = tied.values == threshold
     true, false = comm.sum(np.array([tp[at].sum(), fp[at].sum()])).tolist()
-    return OperatingPoint(threshold, Contingency(true, false, tied.n_pos - true, tied.n_neg - false))
+    return OperatingPoint(threshold, Contingency(true, false, max(tied.n_pos - true, 0), max(tied.n_neg - false, 0)))
 
 
 def tpr_at_fpr(tied: TiedScores, rate: float, comm: Communicator) -> float:
@@ -200,6 +201,11 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     share = tied.n_pos / n
     factor = share * math.sinh(alpha / 2) / (math.cosh(alpha / 2) - math.cosh(alpha / 2 - alpha * share))
     return enhancement * factor + 1 / -math.expm1(alpha * (1 - share))
+
+
+def head_values(measures: Iterable[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:
+    """Compute measures of the head from sorted scores, by name. **Collective**, a few numbers each."""
+    return {measure.name: head_value(measure, tied, comm) for measure in measures}
 
 
 def head_value(measure: HeadMeasure, tied: TiedScores, comm: Communicator) -> float:

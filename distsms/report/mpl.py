@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.textpath import TextPath
+from matplotlib.transforms import Affine2D
 
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 
@@ -20,6 +24,38 @@ def blank(inches: tuple[float, float], rows: int = 1) -> tuple[Figure, Any]:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=inches, layout="constrained")
         return figure, figure.subplots(rows, 1, squeeze=False, sharex=True)[:, 0]
+
+
+def draw_logo(axes: Any, positions: Any, heights: Any, letters: str, colors: tuple[str, ...]) -> None:
+    """Draw a sequence logo: at each position, letters that are as high as their heights, the highest ones outside.
+
+    Parameters
+    ----------
+    axes : matplotlib Axes
+        Where to draw.
+    positions : (n,)
+        The places on the x-axis.
+    heights : (n, len(letters))
+        The heights; letters with a height below 0 hang down from the axis.
+    letters : str
+        The letters.
+    colors : tuple of str
+        The colours of the letters, which are used in turn.
+    """
+    outlines = [TextPath((0, 0), letter, size=1) for letter in letters]
+    boxes = [outline.get_extents() for outline in outlines]
+    for x, column in zip(positions, heights, strict=True):
+        for sign in (1, -1):
+            at = 0.0
+            for k in sorted(np.flatnonzero(sign * column > 0), key=lambda k: abs(column[k])):
+                box, height = boxes[k], abs(column[k])
+                shape = Affine2D().translate(-box.x0, -box.y0).scale(0.9 / box.width, height / box.height)
+                shape.translate(x - 0.45, at if sign > 0 else -at - height)
+                axes.add_patch(PathPatch(shape.transform_path(outlines[k]), color=colors[k % len(colors)], linewidth=0))
+                at += height
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.set(xlim=(positions[0] - 0.7, positions[-1] + 0.7))
+    axes.autoscale_view(scalex=False)
 
 
 def as_svg(figure: Figure) -> str:

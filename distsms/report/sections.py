@@ -21,7 +21,7 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.curves import Curve, Histogram
 from distsms.metrics.ranking import TopK
 from distsms.optim.result import Status
-from distsms.report import html, plots
+from distsms.report import html, kmers, plots
 from distsms.report.html import Html, element
 from distsms.report.plots import Drawing
 from distsms.report.selection_sections import (
@@ -120,7 +120,7 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
             plots.precision_recall(data.curve, measured),
         ]
         drawings += curves
-        first = html.side_by_side(*map(drawing_to_html, curves))
+        first = html.side_by_side(*map(drawing_to_html, curves), element("div", _head(data)))
     else:
         first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
     histogram = plots.scores(data.histogram, measured["threshold"])
@@ -142,7 +142,6 @@ def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
         element("p", _about_intervals(data)),
         first,
         html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)),
-        _head(data),
         _highest_scores(data),
     )
 
@@ -196,6 +195,7 @@ def _about_intervals(data: ReportData) -> str:
 def _training(data: ReportData, drawings: list[Drawing]) -> Html:
     info = data.info
     settings, trained_on = info.get("settings") or {}, info.get("data") or {}
+    stored = "nonzeros and codes" if data.evaluation.model.coded else "nonzeros"
     rows = [
         ["measure", _text(info.get("measure"))],
         ["lambda", _number(info.get("lambda"), "g")],
@@ -214,7 +214,10 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
             f"{_count(trained_on.get('n'))}: {_count(trained_on.get('n_pos'))} positive, "
             f"{_count(trained_on.get('n_neg'))} negative",
         ],
-        ["columns", f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} nonzeros"],
+        [
+            "columns",
+            f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}",
+        ],
         *(
             [f"{SHOWN.get(name, name)} on them", _measure(value)]
             for name, value in (info.get("training") or {}).items()
@@ -266,6 +269,11 @@ def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
     return html.section("Largest weights", element("p", meaning), html.table(caption, ["column", "weight", ""], rows))
 
 
+def _kmers(data: ReportData, drawings: list[Drawing]) -> str:
+    model = data.evaluation.model
+    return kmers.section(model.w, model.coded.sequences, drawings)
+
+
 def _usage(data: ReportData, drawings: list[Drawing]) -> str:
     usage = data.info.get("usage")  # of the busiest rank, or a list of all ranks'
     if not usage:
@@ -303,6 +311,7 @@ SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _convergence,
     _path,
     _baseline,
+    _kmers,
     _weights,
     _usage,
     _provenance,

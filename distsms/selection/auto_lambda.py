@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
 from distsms.matrix.augmented import WithBias
 from distsms.measures import Measure, display_name

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.duplicates import hash_rows
 from distsms.data.shards.dataset import open_shards
 from distsms.data.shards.manifest import Manifest
 from distsms.data.splits import periods
@@ -120,7 +119,7 @@ def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArra
             found.append(shard.read_times(piece))
         else:
             rows = max(1, PART_ENTRIES * piece.shard.rows // max(piece.shard.nnz, 1))
-            found += [hash_rows(shard.read_rows(part)) for part in piece.parts(rows)]
+            found += [shard.hash_rows(part) for part in piece.parts(rows)]
     return np.concatenate([np.empty(0, np.float64 if by == "time" else np.uint64), *found])
 
 

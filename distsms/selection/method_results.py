@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.measures import RANKING, HeadMeasure
+from distsms.measures import COMPARED, RANKING, HeadMeasure
 from distsms.metrics import bootstrap, confidence, head_intervals, ranking
 from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
 from distsms.metrics.headline import chooser_value
@@ -164,10 +164,6 @@ def evaluate_methods(
     return results
 
 
-HEAD_MEASURES = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05")
-"""The measures of the head of the ranking by which a baseline compares the methods, each tuned for the measure."""
-
-
 def evaluate_head(
     store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
 ) -> dict[str, list[MethodResult]]:
@@ -176,7 +172,7 @@ def evaluate_head(
     The parameters are those of `evaluate_methods`. A measure up to a false positive rate is left out if this is less
     than one negative row of a fold.
     """
-    names = dict.fromkeys([*HEAD_MEASURES, *[name for name in [select] if name and HeadMeasure.parse(name)]])
+    names = dict.fromkeys([*COMPARED, *[name for name in [select] if name and HeadMeasure.parse(name)]])
     judged = rows.fold[rows.y < 0]
     fewest = int(np.bincount(judged, minlength=int(rows.fold.max()) + 1)[1:].min())
     wanted = [

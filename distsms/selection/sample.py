@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,10 @@ from scipy import sparse
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import PART_ROWS, DataBlock
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.streaming import MemoryBudget
-from distsms.matrix.local import as_features
+from distsms.data.shards.row_memory import MemoryBudget
+from distsms.matrix.coded import CodedRows, code_rows
+from distsms.matrix.local import DenseRows, SparseRows, as_features
+from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.utils.hashing import row_keys
 
@@ -90,7 +93,8 @@ def load_sample(
 
     Notes
     -----
-    All bytes of the shards are read once. Memory: 12 bytes for each entry of the sample, and a part of a shard.
+    All bytes of the shards are read once. Memory: 12 bytes for each entry of the sample, twice its codes, and a part of
+    a shard.
     """
     if min(shares) >= 1:
         block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
@@ -98,7 +102,7 @@ def load_sample(
     first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
     X, labels, weights, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[Any]](), list[NDArray[np.int64]]()
     groups = list[NDArray[np.uint64]]()
-    dense = manifest.layout == "dense"
+    codes: list[list[Any]] = [[] for _ in manifest.coded.maps]
     with comm.fail_together():
         for shard, piece in dataset.open_shards(manifest, first, last):
             for part in piece.parts(PART_ROWS):
@@ -110,6 +114,8 @@ def load_sample(
                 if not taken.any():
                     continue
                 X.append(shard.read_rows(part)[taken])
+                for code_group, found in zip(codes, shard.read_code_rows(part) if codes else (), strict=True):
+                    code_group.append(found[taken])
                 labels.append(own[taken])
                 rows.append(numbers[taken])
                 groups += [] if keys is None else [keys[taken]]
@@ -117,9 +123,7 @@ def load_sample(
                     weight = np.empty(len(own))
                     shard.read_weights(part, weight)
                     weights.append(weight[taken])
-    nothing = np.empty((0, manifest.p), manifest.dtype)
-    stacked = np.vstack([nothing, *X]) if dense else sparse.vstack([sparse.csr_matrix(nothing), *X], "csr")
-    features = comm.root_first(lambda: as_features(stacked))
+    features = comm.root_first(lambda: _features(manifest, X, codes))
     with comm.fail_together():
         features.normalize(manifest.normalization)
     y = np.concatenate([np.empty(0, np.int8), *labels])
@@ -129,3 +133,20 @@ def load_sample(
     of_rows = np.concatenate([np.empty(0, np.uint64), *groups]) if whole_groups else None
     block = DataBlock(features, y, amounts, *size, weighted=any(weighted), groups=of_rows)
     return Sample(block, np.concatenate([np.empty(0, np.int64), *rows]))
+
+
+def _features(
+    manifest: Manifest, X: list[Any], codes: Sequence[list[NDArray[Any]]]
+) -> SparseRows | DenseRows | CodedRows | SideBySide:
+    """Return rows as features, from pieces of X and of the codes of each group, (rows, codes of a row) each."""
+    groups: list[Any] = []
+    if manifest.layout != "coded":
+        nothing = np.empty((0, manifest.p_entries), manifest.dtype)
+        dense = manifest.layout == "dense"
+        groups.append(
+            as_features(np.vstack([nothing, *X]) if dense else sparse.vstack([sparse.csr_matrix(nothing), *X], "csr"))
+        )
+    for code_map, pieces in zip(manifest.coded.maps, codes, strict=True):
+        rows = np.concatenate([np.empty((0, code_map.n_codes), code_map.dtype), *pieces])
+        groups.append(CodedRows(code_map, code_rows(rows, code_map), [0, len(rows)]))
+    return groups[0] if len(groups) == 1 else SideBySide(groups)

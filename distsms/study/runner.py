@@ -21,7 +21,11 @@ from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.inference import inputs, scoring
 from distsms.losses.registry import Loss
+from distsms.measures import COMPARED, HeadMeasure
+from distsms.metrics.operating_points import head_values
 from distsms.metrics.ranking import ranking
+from distsms.metrics.row_weights import effective
+from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
@@ -157,8 +161,12 @@ class Runner:
             for place, k in enumerate(batch):
                 scores, labels, weights = scored.counted_scores(place)
                 measures = ranking(scores, labels, comm, weights)
+                found = {"rocarea": measures.rocarea, "prbep": measures.prbep}
+                if k == count - 1:
+                    tied = tied_scores(scores, labels, effective(weights, comm), comm)
+                    found |= head_values(filter(None, map(HeadMeasure.parse, COMPARED)), tied, comm)
                 if comm.is_root:
-                    lines.append({**saved.records[k], "rocarea": measures.rocarea, "prbep": measures.prbep})
+                    lines.append({**saved.records[k], **found})
         return lines
 
     def _write(self, cell: RunSpec, folder: Path, result: Result, tested: list[dict[str, Any]]) -> None:
@@ -166,7 +174,7 @@ class Runner:
         fields = {
             **{"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu},
             **{**result.numbers(), "vacuous": result.vacuous},
-            "test": last and {name: last[name] for name in ("rocarea", "prbep")},
+            "test": last and {name: last[name] for name in ("rocarea", "prbep", *COMPARED)},
             **self.about,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
         }

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.measures import COMPARED, RANKING, display_name
 from distsms.study.grid import CompletedRun
 from distsms.utils.formatting import format_table
 
@@ -35,6 +36,9 @@ ENDINGS = {
     "rounding": "rounding",
     "nonfinite": "J not finite",
 }
+
+TESTED = (*RANKING, *COMPARED)
+"""The measures on the test rows."""
 
 Problem = tuple[str, float]
 
@@ -126,7 +130,7 @@ def rows(runs: Sequence[CompletedRun]) -> list[dict[str, Any]]:
             for name, (evaluations, seconds, why) in reached.items():
                 row |= {f"evaluations to {name}": evaluations, f"seconds to {name}": seconds, f"why not {name}": why}
             test = run.result["test"] or {}
-            row |= {"test ROCArea": test.get("rocarea"), "test PRBEP": test.get("prbep")}
+            row |= {f"test {display_name(name)}": test.get(name) for name in TESTED}
             lines.append(row)
     return lines
 
@@ -199,7 +203,11 @@ def aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def _all_runs(runs: Sequence[CompletedRun]) -> tuple[list[str], list[list[str]]]:
     header = ["measure", "lambda", "solver", "ended", "J", "lower bound", "gap"]
-    header += [*(f"to {name}" for name in SHARES), "to the proof", "test ROCArea [%]", "test PRBEP [%]"]
+    header += [
+        *(f"to {name}" for name in SHARES),
+        "to the proof",
+        *(f"test {display_name(name)} [%]" for name in TESTED),
+    ]
     lines = []
     ordered = [run for group in problems(runs).values() for run in group]
     for run, row in zip(ordered, rows(runs), strict=True):
@@ -213,7 +221,7 @@ def _all_runs(runs: Sequence[CompletedRun]) -> tuple[list[str], list[list[str]]]
         whole = TimeToTarget(row["evaluations"], row["seconds"])
         ending = ENDINGS.get(row["status"], row["status"])
         line.append(str(whole if row["status"] == "proved" else TimeToTarget(None, None, f"{ending}, {whole}")))
-        tests = (row["test ROCArea"], row["test PRBEP"])
+        tests = [row[f"test {display_name(name)}"] for name in TESTED]
         lines.append([*line, *(_number(None if value is None else 100 * value, ".2f") for value in tests)])
     return header, lines
 

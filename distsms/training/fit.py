@@ -115,7 +115,7 @@ def fit(
         stack.callback(vectors.close)
         observer.loaded(block, vectors)
         objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors, block.weights)
-        with reading if plan is not None and block.features.source else contextlib.nullcontext():
+        with reading if plan is not None and block.features.bytes_per_pass else contextlib.nullcontext():
             result = recorder.minimize(objective, start, observer.evaluated)
     calls_positive, evaluations = loss.calls_positive, objective.evaluations
     del objective, loss  # free their arrays before the measures need memory

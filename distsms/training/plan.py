@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.streaming import MemoryBudget, buffer_bytes, entry_bytes
+from distsms.data.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes
 from distsms.errors import InputError
 from distsms.losses.base import Cost
 from distsms.losses.registry import choose_ordering, loss_class
@@ -173,9 +173,9 @@ def needs(
     X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
     """
     kind = manifest.normalization.kind
-    row = (ROW_BYTES + 16 * manifest.weights) * losses + 8 * (1 + solves) * (kind == "l2")
+    row = (ROW_BYTES + 16 * manifest.weights) * losses + 8 * (1 + solves) * (kind == "l2") + manifest.coded.factor_bytes
     rows = row * manifest.n
-    data = entry_bytes(manifest)[0] * manifest.nnz + rows
+    data = held_bytes(manifest, manifest.n, manifest.nnz) + rows
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
     each = INTERPRETER + EXPANDING * (manifest.compression != "none")

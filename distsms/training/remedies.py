@@ -14,7 +14,7 @@ SHOWN = 2
 """How many remedies a message names."""
 FEWER_COLUMNS = (
     "leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with --min-count, and with"
-    " fewer bits of --hash)"
+    " fewer bits of --hash; of sequences, with a smaller --degree)"
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.data.coded_columns import NOT_CODED
 from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
@@ -108,6 +109,10 @@ class TrainingTask:
             return None
         p, begin, name = self.data.p, self.start, self.start_name
         how = self.manifest.normalization if self.manifest else Normalization()
+        coded = self.manifest.coded if self.manifest else NOT_CODED
+        if begin.coded.maps != coded.maps:
+            theirs, ours = (columns.describe() if columns else "no codes" for columns in (begin.coded, coded))
+            raise InputError(f"{name}: was trained on {theirs}, and the data have {ours}")
         if begin.p > p:
             raise InputError(
                 f"{name}: has {begin.p} columns, the data {p}; a start wants a model of the same features or fewer"

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from distsms.data.shards.dataset import load, load_matrix, read_manifest, write_data
 from distsms.data.shards.manifest import COMPRESSIONS, Manifest
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.parallel.communicator import Communicator
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.stream import forget, read

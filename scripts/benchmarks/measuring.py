@@ -119,6 +119,11 @@ class Set(NamedTuple):
     train: Path
     test: Path | None = None
 
+    @property
+    def strings(self) -> bool:
+        """Whether the set is a text of LABEL SEQUENCE lines instead: its name begins with dna. Only `coded` uses it."""
+        return self.name.startswith("dna")
+
     def load(self, comm: Communicator | None = None) -> DataBlock:
         """Load this rank's share of the rows to train on; all rows if there is no communicator. Collective."""
         return load(self.train, comm or Communicator())

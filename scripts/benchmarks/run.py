@@ -5,10 +5,11 @@ quartiles.
     scripts/bench loss products --data adult9=shards/adult9
 
 Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some table rows have a target if the
-NAME of the set begins with adult9, web8, news20 or covertype-nominal. The parts `ranks` and `large` need two idle
+NAME of the set begins with adult9, web8, news20 or covertype-nominal. The part `coded` draws categories, or reads
+LABEL SEQUENCE lines from a set whose NAME begins with dna. The parts `coded`, `ranks` and `large` need two idle
 cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has the same with the quartiles and a description of the
-machine. If a part is run again, its rows are replaced. A triad (a = b + 3 c) is timed before and after each set. If its
-rate varies by more than a fifth, something else used the machine, and a warning says so.
+machine. If a part is run again, its rows are replaced. A triad (a = b + 3 c) is timed before and after each set. If
+its rate varies by more than a fifth, something else used the machine, and a warning says so.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from scripts.records import Record
 PARTS = {
     "loss": "losses compared with NumPy's sort and SciPy's products",
     "products": "X w and X'c compared with SciPy's",
+    "coded": "rows of codes, categories and k-mers, compared with SciPy's products",
     "ranks": "two ranks compared with one",
     "memory": "peak memory of each rank",
     "stream": "rows that need four times the memory allowed by --memory",
@@ -54,6 +56,8 @@ def named_data(argument: str) -> tuple[str, list[Path]]:
 
 def as_shards(name: str, paths: list[Path], folder: Path) -> Set:
     """Return a set as shards; text is converted in the folder, unless that was done before."""
+    if (given := Set(name, *paths)).strings:
+        return given
     found = []
     for path, part in zip(paths, ("train", "test"), strict=False):
         data = path if path.is_dir() else folder / name / part
@@ -76,6 +80,7 @@ def table(found: list[Record]) -> str:
 def run(part: str, sets: list[Set], folder: Path, quick: bool) -> dict[str, Any]:
     """Run a part, and return its rows with the rates of triads before and after each set."""
     triads, rows, rates = [Triad(), Triad()], [], []
+    sets = [data for data in sets if part == "coded" or not data.strings]
     for data in sets[:1] if part == "large" else sets:
         rates.append(triads[0].rate())
         for row in importlib.import_module(f"scripts.benchmarks.{part}").benchmark(data, folder, quick):

@@ -13,7 +13,7 @@ import numpy as np
 
 from distsms.data.shards.dataset import load, read_manifest
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.parallel.communicator import Communicator
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.running import train
@@ -60,10 +60,8 @@ def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
     """Yield the table rows that compare a pass of one rank with merely reading as many bytes of the same files."""
     manifest = read_manifest(data)
     features = load(manifest, Communicator(), budget=MemoryBudget(n_bytes // TIMES)).features
-    source = features.source
-    assert source is not None
     rng = np.random.default_rng(0)
-    (n, p), size = features.shape, source.bytes_per_pass
+    (n, p), size = features.shape, features.bytes_per_pass
     w, c, s, r = rng.normal(size=p), rng.normal(size=n), np.empty(n), np.empty(p)
     functions: dict[str, tuple[bool, Callable[[], object]]] = {
         "X w, cold": (True, lambda: features.margins(w, s)),
@@ -107,7 +105,7 @@ def _passes(name: str, data: Path, n_bytes: int, rounds: int) -> Iterator[Row]:
             "x",
         )
         yield row("stream", name, f"{product}, from the page cache", size / warm / 2**30, "GiB/s")
-    del features, source
+    del features
     gc.collect()
     features = load(manifest, Communicator()).features
     for product, function in {

@@ -99,7 +99,7 @@ def compare(train: Path, test: Path, output: Path, options: Sequence[str], ranks
 def without_empty_rows(text: Path, to: Path) -> Path:
     """Write the rows of a text that have at least one feature to the file `to`, unless it exists; return `to`."""
     if not to.exists():
-        with _opened(text) as lines, open(to.with_name(f".{to.name}"), "wb") as kept:
+        with open_bytes(text) as lines, open(to.with_name(f".{to.name}"), "wb") as kept:
             kept.writelines(line for line in lines if b":" in line.split(b"#")[0])
         to.with_name(f".{to.name}").rename(to)
     return to
@@ -116,14 +116,14 @@ def _run(arguments: Sequence[object], ranks: int, **more: Any) -> subprocess.Com
 def _split(text: Path, folder: Path) -> tuple[Path, Path]:
     """Write the rows of a text to two files in `folder`, those to train on and those that are held out."""
     parts = folder / "train.svm", folder / "test.svm"
-    with _opened(text) as lines, open(parts[0], "wb") as train, open(parts[1], "wb") as test:
+    with open_bytes(text) as lines, open(parts[0], "wb") as train, open(parts[1], "wb") as test:
         rows = (line for line in lines if line.split(b"#")[0].strip())
         for number, line in enumerate(rows, 1):
             (train if number % HELD_OUT else test).write(line)
     return parts
 
 
-def _opened(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> IO[bytes]:
     """Open a text for reading, and decompress it if its first bytes say that it is compressed."""
     start = path.open("rb").read(6)
     for magic, opener in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open)):

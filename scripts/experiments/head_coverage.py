@@ -37,6 +37,7 @@ from scripts.records import Record
 ROWS = {20: 1000, 50: 4000, 200: 4000}
 """Number of rows for each number of positives."""
 REPLICATES = 300
+ROUNDING = 1e-9  # of the truth on the grid
 NAMES = (
     *("tpr@fpr=0.001", "tpr@fpr=0.01", "tpr@fpr=0.05", "recall@precision=0.5", "recall@precision=0.9"),
     *("precision@recall=0.9", "pauc@0.01", "pauc@0.05", "precision@1%", "lift@1%"),
@@ -149,7 +150,7 @@ def of_cell(cell: Cell, numbers: Floats) -> list[Record]:
     for k, line in enumerate(LINES):
         truth, low, high = numbers[:, 3 * k : 3 * k + 3].T
         shown = np.isfinite(low)
-        wrong = shown & ((truth < low) | (truth > high))
+        wrong = shown & ((truth < low - ROUNDING) | (truth > high + ROUNDING))
         record: Record = {"part": "model", "law": LAWS[cell.law].name, "n_pos": cell.n_pos, "line": line}
         record |= {"simulations": len(numbers), "shown": float(shown.mean()), "wrong": float(wrong.mean())}
         found.append(record)

@@ -11,6 +11,7 @@ import pytest
 
 from distsms import api
 from distsms.data.convert import convert
+from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.inference import model
 from distsms.parallel.communicator import Communicator
 from tests.docs import pages
@@ -43,6 +44,20 @@ def payments(path: Path, days: range, seed: int) -> None:
     write_csv(path, list(columns), zip(*columns.values(), strict=True))
 
 
+def sites(folder: Path) -> None:
+    """Write sequences as FASTA with a file of labels, and as lines with the labels."""
+    rng = np.random.default_rng(0)
+    words, labels = rng.choice(list("ACGTN"), (60, 300), p=[0.3, 0.2, 0.2, 0.29, 0.01]), rng.random(60) < 0.3
+    words[labels, 196:199] = list("CAG")
+    written = [("".join(word), "+1" if label else "-1") for word, label in zip(words, labels, strict=True)]
+    records = [f">site{k}\n{word[:150]}\n{word[150:]}\n" for k, (word, _) in enumerate(written)]
+    (folder / "sites.fa").write_text("".join(records))
+    (folder / "labels.txt").write_text("".join(f"site{k} {label}\n" for k, (_, label) in enumerate(written)))
+    (folder / "sites.txt").write_text("".join(f"{label} {word}\n" for word, label in written))
+    alone, how = Communicator(), SequenceOptions(window=(139, 279), degree=3)
+    convert([folder / "sites.txt"], folder / "data/sites", alone, sequences=how)
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory) -> Path:
     """A folder with the files that the manual's commands name and do not make."""
@@ -64,6 +79,7 @@ def prepared(tmp_path_factory) -> Path:
     X = np.random.default_rng(0).normal(size=(60, 3))
     np.save(folder / "X.npy", X)
     np.save(folder / "y.npy", np.where(X[:, 0] > 0.5, 1, -1))
+    sites(folder)
     cells = {"cell_type": np.where(X[:, 0] > 0.5, "B cell", "T cell"), "_index": np.array([f"c{i}" for i in range(60)])}
     write_anndata(folder / "cells.h5ad", X, ["a", "b", "c"], cells)
     for name in ("train", "test"):

@@ -15,7 +15,7 @@ from scipy import sparse
 from distsms import api
 from distsms.data.convert import convert
 from distsms.data.shards import dataset
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
 from distsms.inference import export, model

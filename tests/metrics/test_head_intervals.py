@@ -72,7 +72,7 @@ def test_a_recall_that_few_rows_reach_has_no_interval():
     measure, tied = HeadMeasure.parse("recall@precision=0.9"), tied_scores(scores, labels, None, ALONE)
     estimate = head_estimate(measure, head_value(measure, tied, ALONE), 10, 90)
     found = head_interval(measure, estimate, np.zeros(0), 0.95)
-    assert found.why.startswith("fewer than 10 positive rows") and math.isnan(found.low)
+    assert found.why.startswith("fewer than 20 positive rows") and math.isnan(found.low)
     point = operating_point(Condition("precision", 0.9), tied, ALONE)
     rates = head_intervals.point_intervals(point, 0.95)
     assert rates["recall"].why and rates["precision"].why and not rates["fpr"].why

@@ -26,6 +26,8 @@ import zipfile
 from pathlib import Path
 
 SECONDS_FOR_ONE, MEMORY, MOST_FINDS = 10, 4 * 2**30, 20
+INTERPRETED = ("text", "strings", "fasta")
+"""The targets whose kernels run as Python, so that the fuzzer sees which lines of them it reaches."""
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [
     "text",
@@ -33,6 +35,11 @@ NAMES = [
     "dense",
     "lz4",
     "lz4dense",
+    "coded",
+    "codedmanifest",
+    "strings",
+    "fasta",
+    "labels",
     "manifest",
     "model",
     "checkpoint",
@@ -98,7 +105,7 @@ def run(name: str, words: list[str]) -> tuple[int, str]:
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        "NUMBA_DISABLE_JIT": str(int(name == "text")),
+        "NUMBA_DISABLE_JIT": str(int(name in INTERPRETED)),
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
@@ -118,9 +125,9 @@ def child(name: str, words: list[str]) -> int:
     """Fuzz, or read the named files, in this process; libFuzzer ends it."""
     import atheris
 
-    if name != "text":  # Numba cannot compile code that is instrumented
-        formats = [f"data.formats.{name}_kernels" for name in ("survey", "svmlight")]
-        for kernels in ("data.duplicates", *formats, "matrix.kernels"):
+    if name not in INTERPRETED:  # Numba cannot compile code that is instrumented
+        formats = [f"data.formats.{name}_kernels" for name in ("survey", "svmlight", "sequence")]
+        for kernels in ("data.duplicates", *formats, "matrix.kernels", "matrix.coded"):
             importlib.import_module(f"distsms.{kernels}")
     with atheris.instrument_imports(include=["distsms"], enable_loader_override=False):
         from tests.support import hostile

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from distsms.data.shards.dataset import read_manifest, write_data
+from distsms.metrics.operating_points import partial_auc
 from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
 from distsms.study.grid import RunSpec, RunStore
 from distsms.study.runner import HeldOutRows, Runner, SavedIterates
@@ -50,6 +52,8 @@ def test_a_run_leaves_its_course_and_its_test_measures(cell, step, comm, shared_
     last = metrics.roc_auc_score(y, X @ result.w)
     assert found.test["rocarea"][-1] == found.result["test"]["rocarea"] == pytest.approx(last, abs=1e-12)
     assert found.test["rocarea"][0] == 0.5  # w = 0
+    area = partial_auc(X @ result.w, y, None, 0.05, Communicator())
+    assert found.result["test"]["pauc@0.05"] == pytest.approx(area, abs=1e-12)
     assert [path.name for path in (shared_dir / "cells" / cell.name).iterdir() if path.name.startswith(".")] == []
 
 

@@ -17,13 +17,15 @@ import numpy as np
 from scipy import sparse
 
 from distsms.data.convert import convert
-from distsms.data.formats import rows, svmlight, text_files
+from distsms.data.formats import rows, sequence_rules, svmlight, text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.registry import open_reader
+from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.shards.dataset import load, read_manifest, write_data
 from distsms.errors import InputError
 from distsms.inference import model
+from distsms.matrix.code_maps import Strings
 from distsms.parallel.communicator import Communicator
 from distsms.training import checkpoint
 from tests.support.files import write_anndata, write_csv
@@ -79,13 +81,58 @@ def text(folder: Path) -> Target:
     return Target([plain, gzip.compress(plain), b"0 1:1\n2 1:2", b"\xef\xbb\xbf1 7:1\n"], read)
 
 
+def _sequences(folder: Path, name: str, seeds: list[bytes], fasta: bool) -> Target:
+    """Sequences, which are read as those of a model with four letters are, and as a new input."""
+    path = folder / name
+    known = sequence_rules.encoding(SequenceOptions(window=(2, 4), degree=2), 4, name)
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        for options in (ReadOptions(encoding=known), ReadOptions(sequences=SequenceOptions(fasta=fasta))):
+            reader = open_reader([path], options, ALONE)
+            for share in reader.plan(2):
+                for block in reader.read(share):
+                    sound(block)
+                    assert block.codes is not None and block.codes.shape[0] == len(block.labels)
+                    assert ((block.codes < 4) | (block.codes == 255)).all()
+
+    return Target(seeds, read)
+
+
+def strings(folder: Path) -> Target:
+    """Lines LABEL SEQUENCE, plain or compressed."""
+    plain = b"# made by hand\n+1 ACGT\n-1\tnnTt # x\r\n\n+1 acgu\n"
+    return _sequences(folder, "hostile.strings", [plain, gzip.compress(plain), b"yes ACGT\nno AC\x41T"], False)
+
+
+def fasta(folder: Path) -> Target:
+    """FASTA, plain or compressed."""
+    plain = b"\n>a x label=1 y\nAC\nGT\n\n>b 0\nacgu\r\n>c 0\nNNNN"
+    return _sequences(folder, "hostile.fa", [plain, gzip.compress(plain), b"\xef\xbb\xbf>a 1\nA C G T\n"], True)
+
+
+def labels(folder: Path) -> Target:
+    """A file with the labels of sequences; the sequences are valid."""
+    path, sequences = folder / "hostile.labels", folder / "a.fa"
+    sequences.write_text(">a\nACGT\n>b\nACGT\n")
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        reader = open_reader([sequences], ReadOptions(sequences=SequenceOptions(labels=str(path))), ALONE)
+        assert sum(len(block.labels) for block in reader.read(reader.plan(1)[0])) == 2
+
+    return Target([b"# names\na 1\nb\t0\n", b"b x\na 1e5 # y\n"], read)
+
+
 def _data_set(folder: Path, X: object, compression: str = "none") -> Path:
-    write_data(folder / "hostile", X, matrix()[1], weights=np.ones(9), compression=compression)
+    codes = [] if X is not None else [(Strings("dna", 3, 2, ((1, 3, 2),)), np.arange(27).reshape(9, 3) % 4)]
+    write_data(folder / "hostile", X, matrix()[1], weights=np.ones(9), compression=compression, codes=codes)
     return folder / "hostile"
 
 
 def _shard(folder: Path, X: object, compression: str = "none") -> Target:
     data = _data_set(folder, X, compression)
+    p = read_manifest(data).p
     path, manifest = data / "shard-00000.h5", data / "manifest.json"
     record = json.loads(manifest.read_text())
 
@@ -94,7 +141,11 @@ def _shard(folder: Path, X: object, compression: str = "none") -> Target:
         record["shards"][0]["bytes"] = len(content)
         manifest.write_text(json.dumps(record))
         block = load(data, ALONE)
-        assert block.features.shape == (9, 5) and len(block.labels) == 9
+        assert (
+            block.features.shape == (9, p)
+            and np.isfinite(block.features.margins(np.ones(p))).all()
+            and len(block.labels) == 9
+        )
 
     return Target([path.read_bytes()], read)
 
@@ -109,6 +160,16 @@ def dense(folder: Path) -> Target:
     return _shard(folder, matrix()[0].toarray())
 
 
+def coded(folder: Path) -> Target:
+    """A shard of codes."""
+    return _shard(folder, None)
+
+
+def coded_manifest(folder: Path) -> Target:
+    """The manifest of a data set of codes; its shards are valid."""
+    return _manifest(_data_set(folder, None))
+
+
 def compressed(folder: Path) -> Target:
     """A compressed shard in CSR."""
     return _shard(folder, matrix()[0], "blosc-lz4")
@@ -121,8 +182,10 @@ def compressed_dense(folder: Path) -> Target:
 
 def manifest(folder: Path) -> Target:
     """A manifest; its shards are valid."""
-    data = _data_set(folder, matrix()[0])
+    return _manifest(_data_set(folder, matrix()[0]))
 
+
+def _manifest(data: Path) -> Target:
     def read(content: bytes) -> None:
         (data / "manifest.json").write_bytes(content)
         block = load(data, ALONE)
@@ -259,6 +322,11 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "dense": dense,
     "lz4": compressed,
     "lz4dense": compressed_dense,
+    "coded": coded,
+    "codedmanifest": coded_manifest,
+    "strings": strings,
+    "fasta": fasta,
+    "labels": labels,
     "manifest": manifest,
     "model": model_file,
     "checkpoint": checkpoint_file,

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards import streaming
+from distsms.data.shards import dataset, row_memory
 from distsms.data.shards.dataset import load, write_data
 from distsms.data.shards.manifest import COMPRESSIONS
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
 from distsms.losses.base import Cost
 from distsms.matrix import local
@@ -182,7 +182,7 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     """Arrays of all kinds, while parts are read, checked and normalized; of rows of many lengths."""
     part = 2**15
     monkeypatch.setattr(local, "PART_ENTRIES", part)
-    monkeypatch.setattr(streaming, "PART_ENTRIES", part)
+    monkeypatch.setattr(row_memory, "PART_ENTRIES", part)
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     rng, (n, p) = np.random.default_rng(0), (11, part) if kind == "wide" else (60_000, 40)
     X = rng.normal(size=(n, p))
@@ -196,17 +196,17 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     manifest = replace(manifest, normalization=Normalization(normalize, scale))
     room, peaks = least_room(manifest), []
 
-    def traced(stream, *words):
+    def traced(*words):
         tracemalloc.start()
-        read(stream, *words)
+        read(*words)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
 
-    read = streaming.Stream.load
-    monkeypatch.setattr(streaming.Stream, "load", traced)
+    read = dataset._start
+    monkeypatch.setattr(dataset, "_start", traced)
     for _ in range(2):  # the first one loads kernels, too
         rows = load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(room)).features
-    assert rows.source.nbytes == room <= peaks[1] <= streaming.buffer_bytes(manifest, threads)
+    assert rows.source.nbytes == room <= peaks[1] <= row_memory.buffer_bytes(manifest, threads)
 
 
 @pytest.mark.serial

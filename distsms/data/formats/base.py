@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from distsms.data.formats import column_options, text_files
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.rows import RowBlock
+from distsms.data.formats.sequence_rules import SequenceOptions, Sequences
 from distsms.data.formats.table_schema import THOUSANDS, Table
 from distsms.data.labels import Label
 from distsms.errors import InputError
@@ -77,6 +78,10 @@ class ReadOptions:
     table, label_map : Table, mapping or None
         The columns and labels of the training data, by which other files of the same kind are read. None: the reader
         finds them out.
+    sequences : SequenceOptions or None
+        What is asked for sequences; None if nothing is.
+    encoding : Sequences or None
+        How the sequences of the training data became codes, by which other sequences are read.
     labelled : bool
         Whether labels are wanted. If not, all labels come back as 0.
     ignore_new : bool or None
@@ -100,6 +105,8 @@ class ReadOptions:
     thousands: str = ""
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
+    sequences: SequenceOptions | None = None
+    encoding: Sequences | None = None
     labelled: bool = True
     ignore_new: bool | None = None
     meter: Meter = field(default_factory=Meter, compare=False)
@@ -141,6 +148,11 @@ class Reader(Protocol):
     @property
     def table(self) -> Table | None:
         """The names of the columns and their categories; None where columns have numbers only."""
+        ...
+
+    @property
+    def sequences(self) -> Sequences | None:
+        """How sequences become codes; None where the rows are not sequences."""
         ...
 
     @property

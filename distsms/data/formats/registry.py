@@ -5,10 +5,11 @@
 `.parquet`, `.pq`                         `distsms.data.formats.table`
 `.npy`, `.npz`                            `distsms.data.formats.npy`
 `.h5ad`                                   `distsms.data.formats.anndata`
+`.fa`, `.fasta`, `.strings` (also compr.) `distsms.data.formats.sequences`
 anything else (also compressed)           `distsms.data.formats.svmlight`
 ========================================  ==================================================
 
-Compressed files end in .gz, .bz2, .xz or .zst.
+Compressed files end in .gz, .bz2, .xz or .zst. Files of any other name are sequences if an option says so.
 """
 
 from __future__ import annotations
@@ -27,16 +28,33 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.formatting import terminal_width, wrap
 from distsms.utils.untrusted_text import printable
 
+_TEXT_KINDS = {
+    "table": (".csv", ".tsv"),
+    "fasta": (".fa", ".fasta", ".fna", ".faa"),
+    "strings": (".strings",),
+}
+"""The formats of text that may be compressed, and how their names end."""
+_KINDS = {
+    "arrays": (".npy", ".npz"),
+    "anndata": (".h5ad",),
+    **_TEXT_KINDS,
+    "table": (".csv", ".tsv", ".parquet", ".pq"),
+}
+
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """Return the format that a file's name stands for: "table", "arrays", "anndata" or "text"."""
+    """Return the format that a file's name stands for: "table", "arrays", "anndata", "fasta", "strings" or "text"."""
     name = Path(path).name
     base, ending = os.path.splitext(name)
+    kinds: dict[str, tuple[str, ...]] = _KINDS
     if ending in text_files.COMPRESSED:
-        ending = os.path.splitext(base)[1]
-        return "table" if ending in (".csv", ".tsv") else "text"
-    kinds = {"table": (".csv", ".tsv", ".parquet", ".pq"), "arrays": (".npy", ".npz"), "anndata": (".h5ad",)}
+        ending, kinds = os.path.splitext(base)[1], _TEXT_KINDS
     return next((kind for kind, endings in kinds.items() if ending in endings), "text")
+
+
+def has_sequences(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file's name says that it holds sequences of letters."""
+    return format_of(path) in ("fasta", "strings")
 
 
 def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, comm: Communicator) -> Reader:
@@ -67,16 +85,29 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         text_files.plan(names, 1)  # refuses files that are missing or not regular
         kind, *others = {format_of(path) for path in names}
         endings = {os.path.splitext(path)[1] for path in names}
-        if others or (kind != "text" and len(endings - {*text_files.COMPRESSED}) > 1):
+        if others or (kind in ("table", "arrays") and len(endings - {*text_files.COMPRESSED}) > 1):
             raise InputError(
                 f"{', '.join(names)}: are of several formats; convert the files of each format by themselves"
             )
-        if kind == "table":
+        sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
+        if (options.sequences or options.encoding) is not None and not sequences:
+            why = "the training data were sequences" if options.encoding else "options for sequences were given"
+            raise InputError(
+                f"{names[0]}: {why}, which are read from FASTA or from lines LABEL SEQUENCE, and not from such a file"
+            )
+        if sequences:
+            from distsms.data.formats.sequences import SequenceReader
+        elif kind == "table":
             from distsms.data.formats.table import TableReader
         elif kind == "arrays":
             from distsms.data.formats.npy import ArrayReader
         elif kind == "anndata":
             from distsms.data.formats.anndata import AnnDataReader
+    if sequences:
+        asked = options.sequences.fasta if options.sequences else None
+        with comm.fail_together():
+            fasta = asked if asked is not None else kind == "fasta" or (kind == "text" and _begins_as_fasta(names[0]))
+        return SequenceReader(names, options, comm, fasta)
     if kind == "table":
         return TableReader(names, options, comm)
     if kind == "arrays":
@@ -100,6 +131,12 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
             True,
         )
     return SvmlightReader(names, options)
+
+
+def _begins_as_fasta(path: str) -> bool:
+    """Return whether the first character of a text that is not blank is >."""
+    with text_files.open_text(path) as stream:
+        return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith(b">")
 
 
 def print_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> None:

@@ -40,7 +40,7 @@ class RowRangeReader(ABC):
     """
 
     table: Table | None = None
-    reports = None
+    reports = sequences = None
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""

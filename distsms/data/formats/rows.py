@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data import row_metadata
+from distsms.data.labels import in_one_type
 from distsms.data.row_metadata import RowMetadata
 
 BLOCK_ENTRIES = 2**20
@@ -21,8 +22,10 @@ call negligible, small against the memory.
 class RowBlock(NamedTuple):
     """Consecutive rows in CSR form. Columns count from 0, and no explicit zero is stored."""
 
-    labels: NDArray[np.float64]
-    """(n,), as they are written; of a table, +1 and -1, or 0 if labels are not wanted."""
+    labels: NDArray[Any]
+    """(n,), as they are written: numbers, or for sequences also strings; of a table, +1 and -1; 0 if labels are not
+    wanted.
+    """
     indptr: NDArray[np.int64]
     """(n + 1,), starting at 0."""
     indices: NDArray[Any]
@@ -37,6 +40,8 @@ class RowBlock(NamedTuple):
     """(n,), the names of the rows, or None if they have none."""
     metadata: RowMetadata = RowMetadata()
     """The groups, times and weights of the rows, if they are asked for."""
+    codes: NDArray[Any] | None = None
+    """(n, codes of a row), of sequences; the other arrays then have no entries."""
 
 
 def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
@@ -49,9 +54,12 @@ def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
         return blocks[0]
     named = bool(blocks) and all(block.ids is not None for block in blocks)
     n_columns = max((block.n_columns for block in blocks), default=0)
+    labels = [block.labels for block in blocks]
+    if any(values.dtype.kind == "U" for values in labels):
+        labels = [in_one_type([label for values in labels for label in values.tolist()])]
     starts = itertools.accumulate((len(block.data) for block in blocks), initial=0)
     return RowBlock(
-        np.concatenate([np.empty(0), *(block.labels for block in blocks)]),
+        np.concatenate(labels or [np.empty(0)]),
         np.concatenate(
             [np.zeros(1, np.int64), *(block.indptr[1:] + start for block, start in zip(blocks, starts, strict=False))]
         ),
@@ -60,6 +68,7 @@ def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
         n_columns,
         [name for block in blocks for name in block.ids or ()] if named else None,
         row_metadata.concatenate([block.metadata for block in blocks]),
+        np.concatenate([block.codes for block in blocks]) if blocks and blocks[0].codes is not None else None,
     )
 
 
@@ -83,7 +92,7 @@ def combined(blocks: Iterable[RowBlock], n_bytes: int) -> Iterator[RowBlock]:
 
 def _nbytes(rows: RowBlock) -> int:
     about = rows.metadata
-    arrays = rows.labels, rows.indptr, rows.indices, rows.data, about.groups, about.times, about.weights
+    arrays = rows.labels, rows.indptr, rows.indices, rows.data, rows.codes, about.groups, about.times, about.weights
     return sum(array.nbytes for array in arrays if array is not None) + sum(64 + len(name) for name in rows.ids or ())
 
 

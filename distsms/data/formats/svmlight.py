@@ -45,7 +45,7 @@ QUERY_IDS_LEFT_OUT = "query ids (qid:), left out: all rows are ranked together (
 class SvmlightReader:
     """Reader of svmlight text; see `distsms.data.formats.base.Reader`."""
 
-    table = None
+    table = sequences = None
     n_columns = None
     compressed = has_ids = False
 

@@ -37,6 +37,8 @@ MOST_REFUSED = 5
 class TableReader:
     """Reader of CSV and Parquet files; see `distsms.data.formats.base.Reader`."""
 
+    sequences = None
+
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the names of the columns. **Collective.**
 

@@ -17,31 +17,38 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from distsms.data.shards import storage
+from distsms.data.shards.coded_streaming import CodedStream
 from distsms.data.shards.from_arrays import write_data
 from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.shards.publish import prepare, publish, verify, withdraw
 from distsms.data.shards.reader import OpenShard, ShardRange, open_shard
-from distsms.data.shards.resident import DenseLoader, SparseLoader
-from distsms.data.shards.streaming import DenseStream, MemoryBudget, SparseStream, Stream, entry_bytes
+from distsms.data.shards.resident import CodedLoader, DenseLoader, SparseLoader
+from distsms.data.shards.row_memory import MemoryBudget, held_bytes
+from distsms.data.shards.streaming import DenseStream, SparseStream, Stream
 from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
-from distsms.matrix.local import (
-    Features,
-    normalize_matrix,
-)
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.local import normalize_matrix
 from distsms.matrix.normalization import Normalization
+from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
+from distsms.utils import memory
+from distsms.utils.formatting import format_bytes
 from distsms.utils.typing import Floats, Hashes, Labels
 
+_MATRIX_BYTES = 24
+"""Bytes for each entry of a matrix that is made of codes, in its final form and before."""
 PART_ROWS = 2**16
 """The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
 
@@ -70,7 +77,7 @@ __all__ = [
 class DataBlock:
     """This rank's rows: consecutive rows of the data set, from `first_row` on."""
 
-    features: Features  # local, (n_local, columns)
+    features: LocalRows | SideBySide  # local, (n_local, columns)
     labels: NDArray[np.int8]  # local, (n_local,)
     weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
     first_row: int  # global number of the first local row
@@ -151,15 +158,19 @@ def load(
 
     Notes
     -----
-    The size of a row is its number of stored entries plus 1. Let W be the total size of all rows. The rows of rank r of
-    P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a rank holds at
-    most W / P plus one row, and it may hold no rows. Cost per rank: reading its share of the bytes, and 2 log2(rows of
-    a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the part of a shard
-    that is being read and checked.
+    The size of a row is its number of stored entries and codes plus 1. Let W be the total size of all rows. The rows of
+    rank r of P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a
+    rank holds at most W / P plus one row, and it may hold no rows. Cost per rank: reading its share of the bytes, and 2
+    log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
+    part of a shard that is being read and checked.
     """
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
+        if manifest.coded and width != manifest.p:
+            raise InputError(
+                f"{manifest.directory}: has coded columns, {manifest.p} columns in all, and cannot be read with {width}"
+            )
         if not ignore_new_features:
             check_columns(manifest, width)
         wanted = manifest.normalization if normalization is None else normalization
@@ -167,18 +178,22 @@ def load(
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
         groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
-    # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
-    longest, shortest, weighted = comm.maximum(np.array([*read.rows.length_extremes(), other_weights(read.weights)]))
-    features = comm.root_first(lambda: read.rows.features(int(longest), longest != -shortest))
+    weighted = bool(comm.maximum(np.array([1.0 * other_weights(read.weights)]))[0])
+    made: list[LocalRows] = []
+    for group in read.groups:
+        # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
+        longest, shortest = comm.maximum(np.array(group.length_extremes()))
+        made.append(comm.root_first(partial(group.features, int(longest), bool(longest != -shortest))))
+    features = made[0] if len(made) == 1 else SideBySide(made)
     bytes_read = read.bytes_read
     with comm.fail_together():
-        if budget is not None and isinstance(read.rows, Stream):
-            read.rows.load(features, budget.entries(len(read.labels)))
+        streams = [(group, rows) for group, rows in zip(read.groups, made, strict=True) if isinstance(group, Stream)]
+        if budget is not None and streams:
+            _start(streams, budget.entries(len(read.labels)))
         features.normalize(wanted)
-        if isinstance(read.rows, Stream):
-            bytes_read += read.rows.bytes_read
+        bytes_read += sum(stream.bytes_read for stream, _ in streams)
     sizes = read.first_row, manifest.n, width, bytes_read
-    return DataBlock(features, read.labels, read.weights, *sizes, weighted=bool(weighted), groups=groups)
+    return DataBlock(features, read.labels, read.weights, *sizes, weighted=weighted, groups=groups)
 
 
 def other_weights(weights: Floats | None) -> bool:
@@ -186,10 +201,19 @@ def other_weights(weights: Floats | None) -> bool:
     return weights is not None and bool(((weights != 0) & (weights != 1)).any())
 
 
+def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
+    """Begin to stream groups of columns of the same rows, which share so many bytes of memory. Local."""
+    for stream, rows in streams:
+        stream.prepare(rows)
+    free, sizes = available - sum(stream.nbytes for stream, _ in streams), [rows.nnz for _, rows in streams]
+    for (stream, _), size in zip(streams, sizes, strict=True):
+        stream.load(stream.nbytes + (free * size // max(1, sum(sizes)) if free > 0 else free))
+
+
 def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     """Read all rows that count, normalized as for training, as a matrix for other libraries. Local.
 
-    Memory: 12 bytes for each stored entry.
+    Memory: 12 bytes for each entry, those of coded columns included, which are written out.
 
     Returns
     -------
@@ -203,12 +227,21 @@ def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     Raises
     ------
     InputError
-        As `load` does.
+        As `load` does; and if codes stand for more entries than the memory can hold.
     """
     first, last = (_boundary(manifest, k, 1) for k in (0, 1))
+    if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (there := memory.available()):
+        raise InputError(
+            f"{manifest.directory}: its codes stand for up to {manifest.explicit} nonzeros, which would take "
+            f"{format_bytes(needed)} as a matrix for other programs, but only {format_bytes(there)} are available. "
+            "distsms itself needs no such matrix: `distsms train` and `distsms path` compute from the codes"
+        )
     read = _read_rows(manifest, first, last, manifest.p, None)
-    assert not isinstance(read.rows, Stream)
-    X = read.rows.matrix()
+    found = []
+    for group in read.groups:
+        assert not isinstance(group, Stream)
+        found.append(group.matrix())
+    X = found[0] if len(found) == 1 else sparse.hstack([sparse.csr_matrix(part) for part in found], "csr")
     if manifest.normalization.kind != "none":
         normalize_matrix(X, manifest.normalization)
     if read.weights is None:
@@ -228,7 +261,7 @@ def read_weights(manifest: Manifest) -> Floats | None:
 
 
 class _Boundary(NamedTuple):
-    """A boundary between the rows of two ranks: the numbers of rows and of stored entries before it."""
+    """A boundary between the rows of two ranks: the numbers of rows, and of stored entries and codes, before it."""
 
     row: int
     nnz: int
@@ -288,7 +321,7 @@ def check_columns(manifest: Manifest, width: int) -> None:
 class _Read(NamedTuple):
     """A rank's rows as they come from the files; see `DataBlock`."""
 
-    rows: DenseLoader | SparseLoader | Stream
+    groups: list[DenseLoader | SparseLoader | CodedLoader | Stream]  # of columns: those of X, then the coded ones
     labels: NDArray[np.int8]
     weights: NDArray[np.float64] | None
     first_row: int
@@ -300,15 +333,21 @@ def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int
     for rows_of_shard in ranges:
         manifest.checked_path(rows_of_shard.shard)  # refuses wrong sizes before memory is allocated for them
     n_local = last.row - first.row
-    streamed = budget is not None and entry_bytes(manifest)[0] * (last.nnz - first.nnz) > budget.entries(n_local)
-    rows: DenseLoader | SparseLoader | Stream
+    nnz = last.nnz - first.nnz
+    streamed = budget is not None and held_bytes(manifest, n_local, nnz) > budget.entries(n_local)
+    groups = list[DenseLoader | SparseLoader | CodedLoader | Stream]()
+    own = width - manifest.coded.p  # columns of X
     if manifest.layout == "dense":
         make = DenseStream if streamed else DenseLoader
-        rows = make(n_local, width, manifest.dtype)
-    elif streamed:
-        rows = SparseStream(ranges, n_local, width, manifest.dtype)
-    else:
-        rows = SparseLoader(ranges, n_local, last.nnz - first.nnz, width, manifest.dtype)
+        groups.append(make(n_local, own, manifest.dtype))
+    elif manifest.layout == "csr" and streamed:
+        groups.append(SparseStream(ranges, n_local, own, manifest.dtype))
+    elif manifest.layout == "csr":
+        groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), own, manifest.dtype))
+    coded = [
+        CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
+        for number, code_map in enumerate(manifest.coded.maps)
+    ]
     labels = np.empty(n_local, np.int8)
     weights = np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read
@@ -320,9 +359,13 @@ def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int
                 shard.read_labels(part, labels[local])
                 if weights is not None:
                     shard.read_weights(part, weights[local])
-                rows.add(shard, part, local)
+                for rows in groups:
+                    rows.add(shard, part, local)
+            at = rows_of_shard.offset + rows_of_shard.start - first.row
+            for codes in coded:
+                codes.add(shard, rows_of_shard, slice(at, at + rows_of_shard.stop - rows_of_shard.start))
             bytes_read += shard.bytes_read
-    return _Read(rows, labels, weights, first.row, bytes_read)
+    return _Read([*groups, *coded], labels, weights, first.row, bytes_read)
 
 
 def _ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
@@ -348,9 +391,11 @@ def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
     if before[k] == target:
         return _Boundary(rows[k], nnz[k], 0)
     shard, missing = manifest.shards[k - 1], target - before[k - 1]
-    if manifest.layout == "dense":
-        row = -(-missing // (manifest.p + 1))
-        return _Boundary(rows[k - 1] + row, nnz[k - 1] + row * manifest.p, 0)
+    n_codes = manifest.coded.n_codes
+    if manifest.layout != "csr":
+        of_row = n_codes + (manifest.p_entries if manifest.layout == "dense" else 0)
+        row = -(-missing // (of_row + 1))
+        return _Boundary(rows[k - 1] + row, nnz[k - 1] + row * of_row, 0)
     with open_shard(manifest, shard, rows[k - 1]) as file:
         row, entries = file.search(missing)
-        return _Boundary(rows[k - 1] + row, nnz[k - 1] + entries, file.bytes_read)
+        return _Boundary(rows[k - 1] + row, nnz[k - 1] + entries + row * n_codes, file.bytes_read)

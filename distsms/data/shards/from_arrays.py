@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,14 +12,18 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from distsms.data import duplicates, row_metadata
+from distsms.data.coded_columns import CodedColumns
 from distsms.data.groupby import group_statistics
 from distsms.data.row_metadata import RowMetadata
+from distsms.data.shards.codes import Codes
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.publish import prepare, publish
 from distsms.data.shards.writer import finish_shard, stage_shard
 from distsms.errors import InputError
+from distsms.matrix.code_maps import CodeMap
 from distsms.parallel.communicator import Communicator
 from distsms.utils.files import exclusive
+from distsms.utils.typing import Hashes
 
 
 def write_data(
@@ -36,6 +40,7 @@ def write_data(
     compression: str = "none",
     groups: ArrayLike | None = None,
     times: ArrayLike | None = None,
+    codes: Sequence[tuple[CodeMap, ArrayLike]] = (),
 ) -> Manifest:
     """Write arrays as a data set. Local: for one process.
 
@@ -43,8 +48,8 @@ def write_data(
     ----------
     directory : path
         The directory of the data set; it is created if necessary.
-    X : sparse matrix or array-like, (n, p)
-        The features.
+    X : sparse matrix or array-like, (n, p), or None
+        The features. None if there are codes only.
     y : array-like, (n,)
         The labels, +1 and -1.
     n_shards : int
@@ -62,6 +67,9 @@ def write_data(
     groups, times : array-like, (n,), optional
         Which rows belong together, and when they were recorded: numbers, strings or dates
         (`distsms.data.row_metadata`).
+    codes : sequence of (CodeMap, array-like)
+        Groups of coded columns, which follow those of X: a map of `distsms.matrix.code_maps`, and the codes, (n, codes
+        of a row). The largest number of the map's `dtype` means that a code is missing.
 
     Returns
     -------
@@ -74,12 +82,20 @@ def write_data(
         If the arrays do not fit together, hold no row or invalid values, or if the directory holds a data set and
         `overwrite` is False.
     """
-    X, y = X.tocsr() if sparse.issparse(X) else np.asarray(X), np.asarray(y)
+    y = np.asarray(y)
+    coded, arrays = _codes(directory, codes)
+    if X is None and coded:
+        shape = arrays[0].shape[0], 0
+    else:
+        X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+        shape = X.shape
+        if len(shape) != 2 or min(shape) < 1:
+            raise InputError(f"{directory}: X has shape {shape}; a data set needs rows and columns.")
     weights = None if weights is None else np.asarray(weights, np.float64)
-    if X.ndim != 2 or min(X.shape) < 1:
-        raise InputError(f"{directory}: X has shape {X.shape}; a data set needs rows and columns.")
-    if y.shape != X.shape[:1] or (weights is not None and weights.shape != y.shape):
-        raise InputError(f"{directory}: X has {X.shape[0]} rows; y and weights must have as many entries.")
+    if wrong := [array.shape for array in arrays if len(array) != shape[0]]:
+        raise InputError(f"{directory}: codes have shape {wrong[0]}, but there are {shape[0]} rows.")
+    if y.shape != shape[:1] or (weights is not None and weights.shape != y.shape):
+        raise InputError(f"{directory}: X has {shape[0]} rows; y and weights must have as many entries.")
     if not np.isin(y, (-1, 1)).all():
         found = ", ".join(map(str, np.unique(y)[:5]))
         raise InputError(
@@ -90,11 +106,11 @@ def write_data(
         prepare(directory, overwrite)
         entries = []
         for number in range(n_shards):
-            rows = slice(X.shape[0] * number // n_shards, X.shape[0] * (number + 1) // n_shards)
-            staged = stage_shard(
-                directory, number, X[rows], dtype, compression=compression, metadata=metadata.take(rows)
-            )
-            entries.append(finish_shard(staged, y[rows], X.shape[1], None if weights is None else weights[rows]))
+            rows = slice(len(y) * number // n_shards, len(y) * (number + 1) // n_shards)
+            part, own = None if X is None else X[rows], [array[rows] for array in arrays]
+            staged = stage_shard(directory, number, part, dtype, None, compression, metadata.take(rows), own, coded)
+            weight = None if weights is None else weights[rows]
+            entries.append(finish_shard(staged, y[rows], shape[1] + coded.p, weight))
         return publish(
             directory,
             entries,
@@ -102,13 +118,38 @@ def write_data(
             zero_based=zero_based,
             source=source,
             statistics=group_statistics(
-                duplicates.hash_rows(X, dtype),
+                _hashes(X, dtype, arrays),
                 y,
                 metadata,
                 (*_names(groups, times), None if weights is None else "weights"),
                 Communicator(),
             ),
+            coded=coded,
         )
+
+
+def _hashes(X: Any, dtype: str, codes: list[Codes]) -> Hashes:
+    """Return a hash of each row, (n,)."""
+    of_entries = None if X is None else duplicates.hash_rows(X, dtype)
+    return of_entries if of_entries is not None and not codes else duplicates.hash_codes(codes, of_entries)
+
+
+def _codes(
+    directory: str | os.PathLike[str], codes: Sequence[tuple[CodeMap, ArrayLike]]
+) -> tuple[CodedColumns, list[Codes]]:
+    """Return the coded columns and the codes (n, codes of a row) of each group, in the types of their maps."""
+    arrays = []
+    for number, (code_map, given) in enumerate(codes):
+        array = np.asarray(given)
+        if array.ndim != 2 or array.shape[1] != code_map.n_codes or array.dtype.kind not in "iu":
+            raise InputError(
+                f"{directory}: codes {number} are {array.dtype} of shape {array.shape}; whole numbers of shape "
+                f"(n, {code_map.n_codes}) are wanted."
+            )
+        if array.size and not 0 <= array.min() <= array.max() <= np.iinfo(code_map.dtype).max:
+            raise InputError(f"{directory}: codes {number} are not all from 0 to {np.iinfo(code_map.dtype).max}.")
+        arrays.append(array.astype(code_map.dtype, copy=False))
+    return CodedColumns(tuple(code_map for code_map, _ in codes)), arrays
 
 
 def _metadata(

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
@@ -26,8 +27,10 @@ from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 
 FORMAT = "distsms-shards"
-VERSION = 2
-"""The version of manifests of data from tables, whose encoding older programs would not know; else it is 1."""
+VERSION, TABLE_VERSION = 3, 2
+"""The version of manifests with coded columns, and of those of data from tables; else it is 1. Older programs do not
+know the coded columns and the encoding.
+"""
 SHARD_VERSION = 1
 MANIFEST = "manifest.json"
 COMPRESSIONS = ("none", "blosc-lz4")
@@ -73,10 +76,10 @@ class Manifest:
     directory: Path = field(compare=False)
     n: int
     p: int
-    nnz: int
+    nnz: int  # stored entries and codes
     n_pos: int
     n_neg: int
-    layout: str  # "csr" or "dense"
+    layout: str  # of X: "csr" or "dense"; "coded" if there are coded columns only
     dtype: str  # of the values in the shards: "float32" or "float64"
     weights: bool
     label_map: dict[str, Any]  # the original label, or list of labels, of each class: {"+1": 1.0, "-1": 0.0}
@@ -96,6 +99,27 @@ class Manifest:
     time: dict[str, Any] | None = None
     weight: dict[str, Any] | None = None
     doubles: dict[str, int] | None = None
+    coded: CodedColumns = NOT_CODED  # the columns behind those of X
+
+    @property
+    def p_entries(self) -> int:
+        """The number of columns of X, whose entries are stored: all but the coded ones."""
+        return self.p - self.coded.p
+
+    def entries(self, rows: int, nnz: int) -> int:
+        """Return the number of entries of X in so many rows with so many stored entries and codes."""
+        return nnz - rows * self.coded.n_codes
+
+    @property
+    def explicit(self) -> int:
+        """The most nonzeros that all rows have, if every one of them is written out as in a CSR matrix."""
+        return self.entries(self.n, self.nnz) + self.n * self.coded.entries
+
+    def describe_entries(self) -> str:
+        """Return how much is stored of the rows, such as "17 nonzeros"."""
+        codes = self.n * self.coded.n_codes
+        parts = [f"{self.nnz - codes} nonzeros"] if self.layout != "coded" else []
+        return " and ".join(parts + ([f"{codes} codes"] if codes else []))
 
     @property
     def path(self) -> Path:
@@ -106,17 +130,22 @@ class Manifest:
     def fingerprint(self) -> str:
         """64 hex digits that identify the data, whatever their directory.
 
-        They are a hash of the sizes, the numbers of labels, the checksums of the shards and the normalization.
+        They are a hash of the sizes, the numbers of labels, the checksums of the shards, the normalization and what
+        codes mean.
         """
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
         if how := normalization_record(self.normalization):
             identity.append(how)
+        if self.coded:
+            identity.append(self.coded.record())
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def column_name(self, column: int) -> str:
         """Return the name or number that a column (counted from 0) has in the source of the data, for messages."""
         if self.table is not None:
             return repr(self.table.feature_names[column])
+        if column >= self.p_entries:
+            return repr(self.coded.column_name(column - self.p_entries))
         return f"{column} (counted from 0)" if self.zero_based else f"{column + 1} (counted from 1)"
 
     def checked_path(self, shard: Shard) -> Path:
@@ -219,8 +248,9 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         columns = None if record.get("columns") is None else tuple(map(ColumnReport.from_json, record["columns"]))
         kind, scale = record.get("normalize", "none"), record.get("scale")
         normalization = Normalization(kind, None if scale is None else np.array(scale, np.float64))
+        coded = CodedColumns.of(record)
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(f"{where}: table, columns or scale is damaged: {error!r}") from error
+        raise InputError(f"{where}: table, columns, scale, coded or sequences is damaged: {error!r}") from error
     p, compression = record["p"], record.get("compression", "none")
     if compression not in COMPRESSIONS:
         raise InputError(f"{where}: this distsms does not know the compression {compression!r:.60}; update distsms.")
@@ -236,6 +266,7 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         "ids": bool(record.get("ids", False)),
         "table": table,
         "columns": columns,
+        "coded": coded,
         "normalization": normalization,
         "split": split,
         "compression": compression,
@@ -281,7 +312,13 @@ def _check_whole(manifest: Manifest) -> None:
     require(
         manifest.n >= 1 and manifest.p >= 1, f"n = {manifest.n} rows and p = {manifest.p} columns must be at least 1"
     )
-    require(manifest.layout in ("csr", "dense"), f"layout '{manifest.layout:.60}' is neither 'csr' nor 'dense'")
+    require(
+        manifest.layout in ("csr", "dense", "coded"), f"layout '{manifest.layout:.60}' is not 'csr', 'dense' or 'coded'"
+    )
+    require(
+        manifest.p_entries == 0 if manifest.layout == "coded" else manifest.p_entries >= 1,
+        f"p = {manifest.p} columns do not fit the layout '{manifest.layout}' and {manifest.coded.p} coded columns",
+    )
     require(manifest.dtype in ("float32", "float64"), f"dtype '{manifest.dtype:.60}' is neither float32 nor float64")
     require(set(manifest.label_map) <= {"+1", "-1"}, "label_map may have the keys '+1' and '-1' only")
     for name, part in (("n", "rows"), ("nnz", "nnz"), ("n_pos", "n_pos"), ("n_neg", "n_neg")):
@@ -300,13 +337,16 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
         raise InputError(f"{where}: n_pos + n_neg is not rows = {shard.rows}.")
     if shard.columns > manifest.p:
         raise InputError(f"{where}: uses {shard.columns} columns of p = {manifest.p}.")
+    entries = manifest.entries(shard.rows, shard.nnz)
     if manifest.layout == "dense":
-        possible = shard.values and shard.nnz == shard.rows * manifest.p
+        possible = shard.values and entries == shard.rows * manifest.p_entries
+    elif manifest.layout == "coded":
+        possible = entries == 0
     else:
-        possible = shard.nnz <= shard.rows * shard.columns
+        possible = 0 <= entries <= shard.rows * min(shard.columns, manifest.p_entries)
     # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
     most = shard.bytes * (1 if manifest.compression == "none" else EXPANSION)
-    if not possible or most < shard.rows + 4 * shard.nnz:
+    if not possible or most < shard.rows * (1 + manifest.coded.row_bytes) + 4 * entries:
         raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")
     if not re.fullmatch("[0-9a-f]{64}", shard.sha256):
         raise InputError(f"{where}: sha256 must be 64 hex digits.")

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from distsms._version import __version__
+from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import (
     FORMAT,
     MANIFEST,
     NOT_NORMALIZED,
+    TABLE_VERSION,
     VERSION,
     Manifest,
     Shard,
@@ -75,6 +77,7 @@ def publish(
     split: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Mapping[str, Any]] | None = None,
     columns: Sequence[ColumnReport] | None = None,
+    coded: CodedColumns = NOT_CODED,
 ) -> Manifest:
     """Make finished shards a data set. Local: one rank (the root), after all ranks have finished theirs.
 
@@ -90,6 +93,8 @@ def publish(
         What the manifest says about groups, times and equal rows, from `groupby.group_statistics`.
     columns : sequence of ColumnReport, optional
         How the columns of a table were interpreted.
+    coded : CodedColumns
+        The coded columns.
 
     Returns
     -------
@@ -112,7 +117,8 @@ def publish(
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
     if not record["n"]:
         raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
-    record |= {} if table is None else {"version": VERSION, "table": table.as_json()}
+    record |= {} if table is None else {"version": TABLE_VERSION, "table": table.as_json()}
+    record |= {"version": VERSION, **coded.record()} if coded else {}
     record |= {} if columns is None else {"columns": [dict(vars(report)) for report in columns]}
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}

@@ -7,6 +7,8 @@ Columns count from zero:
                 encoding-version = "0.1.0", shape = [rows, p]; datasets indices (int32, or int64 if need be), indptr
                 (int64) and data (float32 or float64); data is absent if every stored value is 1.
                 With layout "dense": a dataset (rows, p) of float32 or float64
+                With layout "coded": absent
+    codes       a group with the codes of coded columns (`distsms.data.shards.codes`); optional
     y           int8, +1 or -1
     weights     float64, finite, >= 0; optional, in all shards or in none
     groups      uint64, a hash of each row's group (`distsms.data.row_metadata`); optional, in all shards or in none
@@ -24,6 +26,7 @@ import contextlib
 import io
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,12 +35,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.data import duplicates
 from distsms.data.formats.rows import split_range
-from distsms.data.shards import storage
+from distsms.data.shards import codes, storage
 from distsms.data.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.utils import hdf5
+from distsms.utils.typing import Hashes
 
 # A string of fixed length. Strings of variable length are stored in a heap of the file, where a single wrong byte can
 # put HDF5 into an endless loop.
@@ -83,18 +88,24 @@ class OpenShard:
             self.expect("groups", (shard.rows,), "uint64")
         if manifest.time:
             self.expect("times", (shard.rows,), "float64")
-        if manifest.layout == "dense":
-            self.expect("X", (shard.rows, manifest.p), manifest.dtype)
+        for number, code_map in enumerate(manifest.coded.maps):
+            self.expect(f"codes/{number}", (shard.rows * code_map.n_codes,), code_map.dtype.name)
+            codes.part_rows(file[f"codes/{number}"])
+        if manifest.layout == "coded":
             return
+        if manifest.layout == "dense":
+            self.expect("X", (shard.rows, manifest.p_entries), manifest.dtype)
+            return
+        self.n_entries = manifest.entries(shard.rows, shard.nnz)
         self.expect("X/indptr", (shard.rows + 1,), "int64")
-        self.expect("X/indices", (shard.nnz,), "int32", "int64")
+        self.expect("X/indices", (self.n_entries,), "int32", "int64")
         if shard.values:
-            self.expect("X/data", (shard.nnz,), manifest.dtype)
+            self.expect("X/data", (self.n_entries,), manifest.dtype)
         elif "X/data" in file:
             raise InputError(f"{path}: has values, but {manifest.path.name} says that all are 1. Convert again.")
         shape = hdf5.attribute(file["X"], "shape")
-        if not np.array_equal(shape, [shard.rows, manifest.p]):
-            raise InputError(f"{path}: X has shape {shape}, the manifest says [{shard.rows}, {manifest.p}].")
+        if not np.array_equal(shape, [shard.rows, manifest.p_entries]):
+            raise InputError(f"{path}: X has shape {shape}, the manifest says [{shard.rows}, {manifest.p_entries}].")
 
     def expect(self, name: str, shape: tuple[int, ...], *dtypes: str) -> None:
         """Raise InputError unless the dataset has this shape and one of these dtypes, and is stored in this file."""
@@ -147,22 +158,23 @@ class OpenShard:
         )
 
     def search(self, missing: int) -> tuple[int, int]:
-        """Find the first row before which the shard has `missing` (>= 1) or more rows and entries, added up.
+        """Find the first row before which the shard has `missing` (>= 1) or more rows, codes and entries, added up.
 
         Returns the row and the number of entries before it.
         """
-        low, high, entries = 0, self.shard.rows, self.shard.nnz
+        low, high, entries = 0, self.shard.rows, self.n_entries
+        of_row = 1 + self._manifest.coded.n_codes
         value = np.empty(1, np.int64)
         while high - low > 1:
             middle = (low + high) // 2
             self.read("X/indptr", middle, middle + 1, value)
-            if middle + int(value[0]) >= missing:
+            if middle * of_row + int(value[0]) >= missing:
                 high, entries = middle, int(value[0])
             else:
                 low = middle
-        if not 0 <= entries <= self.shard.nnz:
+        if not 0 <= entries <= self.n_entries:
             raise InputError(
-                f"{self.path}: indptr is not between 0 and {self.shard.nnz} at {self.row_name(high)}. Copy the "
+                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(high)}. Copy the "
                 "data set again, or convert again."
             )
         return high, entries
@@ -171,9 +183,9 @@ class OpenShard:
         """Return the (rows + 1,) row pointers of a part, counted from the start of the shard."""
         indptr = np.empty(part.stop - part.start + 1, np.int64)
         self.read("X/indptr", part.start, part.stop + 1, indptr)
-        wrong = np.concatenate(([indptr[0] < 0], indptr[1:] < indptr[:-1], [indptr[-1] > self.shard.nnz]))
+        wrong = np.concatenate(([indptr[0] < 0], indptr[1:] < indptr[:-1], [indptr[-1] > self.n_entries]))
         wrong[0] |= part.start == 0 and indptr[0] != 0
-        wrong[-1] |= part.stop == self.shard.rows and indptr[-1] != self.shard.nnz
+        wrong[-1] |= part.stop == self.shard.rows and indptr[-1] != self.n_entries
         if wrong.any():
             row = part.start + max(int(wrong.argmax()) - 1, 0)
             raise InputError(f"{self.path}: indptr descends or leads out of the file near {self.row_name(row)}.")
@@ -207,8 +219,10 @@ class OpenShard:
         return out
 
     def read_rows(self, part: ShardRange) -> sparse.csr_matrix | NDArray[Any]:
-        """Return the rows of a part as they are in the file, (rows, p), checked."""
-        n, p, dtype = part.stop - part.start, self._manifest.p, self._manifest.dtype
+        """Return the rows of a part as they are in the file, (rows, p), checked; without the coded columns."""
+        n, p, dtype = part.stop - part.start, self._manifest.p_entries, self._manifest.dtype
+        if self._manifest.layout == "coded":
+            return sparse.csr_matrix((n, 0))
         if self._manifest.layout == "dense":
             rows = np.empty((n, p), dtype)
             self.read_dense(part.start, part.stop, rows)
@@ -221,6 +235,65 @@ class OpenShard:
             self.read("X/data", start, stop, data)
             self.check_finite(part, indptr - start, data)
         return sparse.csr_matrix((data, indices, indptr - start), (n, p))
+
+    def coded_parts(self, number: int, part: ShardRange) -> Iterator[codes.StoredPart]:
+        """Yield the places of the codes of a part's rows in group `number`, by the parts of the dataset."""
+        code_map = self._manifest.coded.maps[number]
+        distance = codes.part_rows(self.file[f"codes/{number}"])
+        return codes.stored_parts(part.start, part.stop, self.shard.rows, distance, code_map.n_codes)
+
+    def read_codes(self, number: int, part: ShardRange, out: codes.Codes) -> list[int]:
+        """Read the codes of a part's rows in group `number` into `out`, and check them.
+
+        Parameters
+        ----------
+        number : int
+            The group of coded columns.
+        part : ShardRange
+            The rows.
+        out : (rows * codes of a row,)
+            Gets the codes by the parts of the dataset, block by block in each, as `CodedRows` wants them.
+
+        Returns
+        -------
+        list of int
+            Where the parts end, counted in rows from the first row of `part`.
+        """
+        array, n_codes, ends = self._array(f"codes/{number}"), self._manifest.coded.maps[number].n_codes, list[int]()
+        for stored in self.coded_parts(number, part):
+            here = slice(stored.first - part.start, stored.last - part.start)
+            table = out[here.start * n_codes : here.stop * n_codes].reshape(n_codes, here.stop - here.start)
+            codes.read_part(array, stored, table)
+            self.check_codes(number, part._replace(start=stored.first, stop=stored.last), table)
+            ends.append(here.stop)
+        self.bytes_read += out.nbytes
+        return ends
+
+    def check_codes(self, number: int, part: ShardRange, table: codes.Codes) -> None:
+        """Raise InputError unless the codes of a part, (codes of a row, rows), are below their limits or missing."""
+        code_map = self._manifest.coded.maps[number]
+        wrong = codes.wrong_codes(table, code_map)
+        if wrong.any():
+            _, block = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            demand = f"must be below {code_map.limits()[block]}, or {np.iinfo(table.dtype).max} if it is missing"
+            self._refuse(wrong, table.T, part, f"code {block} of group {number}:", demand)
+
+    def read_code_rows(self, part: ShardRange) -> list[codes.Codes]:
+        """Return the codes of a part's rows, checked: an array (rows, codes of a row) for each group."""
+        found = []
+        for number, code_map in enumerate(self._manifest.coded.maps):
+            flat = np.empty((part.stop - part.start) * code_map.n_codes, code_map.dtype)
+            ends, n_codes = [0, *self.read_codes(number, part, flat)], code_map.n_codes
+            pieces = (flat[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(ends))
+            found.append(np.concatenate([flat[:0].reshape(0, n_codes), *pieces]))
+        return found
+
+    def hash_rows(self, part: ShardRange) -> Hashes:
+        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `duplicates`."""
+        found = None if self._manifest.layout == "coded" else duplicates.hash_rows(self.read_rows(part))
+        if found is not None and not self._manifest.coded:
+            return found
+        return duplicates.hash_codes(self.read_code_rows(part), found)
 
     def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """Raise InputError unless all values of a part are finite.
@@ -245,7 +318,7 @@ class OpenShard:
 
         indptr : (rows + 1,), the row pointers of the part, which begin with 0.
         """
-        limit = self.shard.columns
+        limit = min(self.shard.columns, self._manifest.p_entries)
         if indices.min(initial=0) < 0 or indices.max(initial=-1) >= limit:
             wrong = (indices < 0) | (indices >= limit)
             self._refuse(wrong, indices, part, "column", f"must be from 0 to {limit - 1}", indptr)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data.shards.reader import OpenShard, ShardRange
 from distsms.data.shards.streaming import length_extremes
+from distsms.matrix.code_maps import CodeMap
+from distsms.matrix.coded import CodedRows, to_csr
 from distsms.matrix.local import (
     PART_ENTRIES,
     DenseRows,
@@ -117,3 +121,32 @@ class DenseLoader:
     def matrix(self) -> NDArray[np.float64]:
         """Return the rows as float64."""
         return self.array.astype(float, copy=False)
+
+
+class CodedLoader:
+    """The codes of the local rows, of group `number` of the coded columns."""
+
+    def __init__(self, number: int, code_map: CodeMap, n_local: int) -> None:
+        self.number, self.code_map = number, code_map
+        self.codes, self.cuts = np.empty(n_local * code_map.n_codes, code_map.dtype), [0]
+
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        """Read the codes of the rows of `part`, which become the local rows `local`."""
+        n_codes = self.code_map.n_codes
+        ends = shard.read_codes(self.number, part, self.codes[local.start * n_codes : local.stop * n_codes])
+        self.cuts += [local.start + end for end in ends]
+
+    def length_extremes(self) -> tuple[int, int]:
+        """Return the number of codes of a row, and minus it."""
+        return self.code_map.n_codes, -self.code_map.n_codes
+
+    def features(self, longest: int, differ: bool) -> CodedRows:
+        """Return the rows. The parameters are for sparse rows."""
+        return CodedRows(self.code_map, self.codes, self.cuts)
+
+    def matrix(self) -> sparse.csr_matrix:
+        """Return all rows with their nonzeros as a SciPy matrix."""
+        n_codes = self.code_map.n_codes
+        pieces = (self.codes[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(self.cuts))
+        empty = sparse.csr_matrix((0, self.code_map.p))
+        return sparse.vstack([empty, *(to_csr(self.code_map, piece) for piece in pieces)], "csr")

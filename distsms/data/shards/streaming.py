@@ -23,13 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.reader import OpenShard, ShardRange
-from distsms.data.shards.storage import CHUNK, StoredArray
+from distsms.data.shards.storage import StoredArray
 from distsms.errors import InputError
 from distsms.matrix import kernels as kernel
-from distsms.matrix.blocks import Entries, Part
-from distsms.matrix.local import PART_ENTRIES, DenseRows, Features, SparseRows, length_dtype, unsigned
+from distsms.matrix.blocks import Entries, LocalRows, Part
+from distsms.matrix.local import DenseRows, SparseRows, length_dtype, unsigned
 
 AHEAD = 2
 """The operating system is asked to load this many parts after the one that is being read. With a single request at a
@@ -37,47 +36,9 @@ time, a disk would be idle between requests.
 """
 
 
-class MemoryBudget(NamedTuple):
-    """The memory that a rank may use for its rows.
-
-    `bytes` is the total. `of_row` is what each row needs in addition to its entries, in bytes.
-    """
-
-    bytes: int
-    of_row: int = 0
-
-    def entries(self, n_local: int) -> int:
-        """Return the bytes that are left for the entries of `n_local` rows."""
-        return self.bytes - self.of_row * n_local
-
-
-def entry_bytes(manifest: Manifest) -> tuple[int, int]:
-    """Return the bytes of an entry in memory, and those in the files (0 for dense rows, whose form is the same).
-
-    A sparse entry consists of a column index and a value; there is no value if all values are 1.
-    """
-    value = 4 if manifest.dtype == "float32" else 8
-    if manifest.layout == "dense":
-        return value, 0
-    value *= any(shard.values for shard in manifest.shards)
-    return unsigned(manifest.p - 1)().itemsize + value, (4 if manifest.p < 2**31 else 8) + value
-
-
 def length_extremes(lengths: NDArray[Any]) -> tuple[int, int]:
     """Return the number of entries of the longest row, and minus that of the shortest."""
     return int(lengths.max(initial=0)), -int(lengths.min()) if len(lengths) else -(2**62)
-
-
-def buffer_bytes(manifest: Manifest, threads: int) -> int:
-    """Return the bytes of memory that streaming takes.
-
-    For each thread these are two parts as they are in memory, one part as it is in the files, and a working copy. More
-    is needed if a sparse row is longer than a sixteenth of a part; the manifest does not say whether there is one.
-    """
-    in_memory, stored = entry_bytes(manifest)
-    more = max(PART_ENTRIES // 16, manifest.p * (manifest.layout == "dense"))  # parts consist of whole blocks of rows
-    chunks = 0 if manifest.compression == "none" else 2 * 8 * max(CHUNK, more)  # a compressed and an expanded chunk
-    return threads * ((PART_ENTRIES + more) * (2 * in_memory + stored + 12) + chunks)
 
 
 @dataclass
@@ -131,7 +92,7 @@ class Buffer:
 class Stream(ABC):
     """The rows of a rank, which are read from shards part by part: a `distsms.matrix.blocks.EntrySource`.
 
-    First `add` is called for every range of rows of the shards, in order; then `features`; then `load`.
+    First `add` is called for every range of rows of the shards, in order; then `features`, `prepare` and `load`.
     """
 
     def __init__(self, width: int, dtype: str) -> None:
@@ -155,7 +116,7 @@ class Stream(ABC):
         """Return the numbers of entries of the longest and the shortest row, as `length_extremes` does."""
 
     @abstractmethod
-    def features(self, longest: int, differ: bool) -> Features:
+    def features(self, longest: int, differ: bool) -> LocalRows:
         """Return the rows as features, which use this object as their source of entries.
 
         Parameters
@@ -173,16 +134,19 @@ class Stream(ABC):
         in_memory = [*self._kept.values(), *self._raw, *buffered]
         return sum(array.nbytes for arrays in in_memory for array in arrays if array is not None)
 
-    def load(self, rows: Features, available: int) -> None:
+    def prepare(self, rows: LocalRows) -> None:
+        """Allocate the buffers for these rows, which use this object as their source."""
+        self._runs = [[part for part in run if part.first < part.last] for run in rows.runs]
+        self._rows = rows
+        largest = [max((part.stop - part.start for part in run), default=0) for run in self._runs]
+        self._raw = [self._as_stored(count) for count in largest]
+        self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
+
+    def load(self, available: int) -> None:
         """Read and check all parts, and keep as many in memory as fit with the buffers into `available` bytes. Local.
 
         Raises InputError if the buffers alone do not fit, or if something is wrong with the files or the rows.
         """
-        self._rows = rows
-        self._runs = [[part for part in run if part.first < part.last] for run in rows.runs]
-        largest = [max((part.stop - part.start for part in run), default=0) for run in self._runs]
-        self._raw = [self._as_stored(count) for count in largest]
-        self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
         if available < self.nbytes:
             raise InputError(
                 f"--memory leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
@@ -218,10 +182,14 @@ class Stream(ABC):
                     assert reading is not None
                     entries, k = reading.result(), k + 1
                     reading = begin(k)
-                yield part._replace(start=0, stop=part.stop - part.start), entries
+                yield self._in_buffer(part), entries
         finally:
             if reading is not None and not reading.cancel():
                 reading.exception()  # wait until the reading thread no longer writes to a buffer
+
+    def _in_buffer(self, part: Part) -> Part:
+        """Return a part with its place in arrays that hold it alone."""
+        return part._replace(start=0, stop=part.stop - part.start)
 
     def _read(self, parts: list[Part], buffer: Buffer, raw: Entries) -> Entries:
         """Read the first of `parts` into a buffer; ask the operating system to load the others."""
@@ -246,29 +214,35 @@ class Stream(ABC):
 
     def _fetch(self, part: Part, overlap: Overlap, out: Entries) -> None:
         """Read the entries of an overlap. The first time, check them; later, compare their checksum."""
-        segment, total = overlap.segment, 0
+        segment = overlap.segment
         row = f"{segment.shard.path}: near {segment.shard.row_name(overlap.first - segment.row + segment.first)}"
-        for stored, array in zip(segment.stored, out, strict=True):
-            if stored is None:
-                if array is not None:
-                    array[:] = 1
-                continue
-            try:
-                stored.read(overlap.at, overlap.at + overlap.stop - overlap.start, array)
-            except EOFError as error:
-                raise InputError(f"{row}: the file has become shorter while it was in use. Copy it again.") from error
-            except OSError as error:
-                raise InputError(
-                    f"{row}: cannot be read: {error.strerror}. Copy it again, or convert again."
-                ) from error
-            self.bytes_read += stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
-            total = 3 * total + int(kernel.checksum(array.reshape(-1).view(np.uint32)))
+        try:
+            total = self._read_overlap(overlap, out)
+        except EOFError as error:
+            raise InputError(f"{row}: the file has become shorter while it was in use. Copy it again.") from error
+        except OSError as error:
+            raise InputError(f"{row}: cannot be read: {error.strerror}. Copy it again, or convert again.") from error
+        for stored in segment.stored:
+            if stored is not None:
+                self.bytes_read += stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
         key = part.first, segment.row
         if key not in self._sums:
             self._check(overlap, out)
             self._sums[key] = total
         elif self._sums[key] != total:
             raise InputError(f"{row}: the file has changed while it was in use. Start again, or convert again.")
+
+    def _read_overlap(self, overlap: Overlap, out: Entries) -> int:
+        """Read the entries of an overlap, and return a checksum of them. Raises OSError or EOFError."""
+        total = 0
+        for stored, array in zip(overlap.segment.stored, out, strict=True):
+            if stored is None:
+                if array is not None:
+                    array[:] = 1
+                continue
+            stored.read(overlap.at, overlap.at + overlap.stop - overlap.start, array)
+            total = 3 * total + int(kernel.checksum(array.reshape(-1).view(np.uint32)))
+        return total
 
     def _overlaps(self, part: Part) -> Iterator[Overlap]:
         """Yield the overlaps of a part with the segments."""

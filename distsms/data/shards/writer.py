@@ -10,14 +10,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.row_metadata import RowMetadata
+from distsms.data.shards import codes as coded_rows
 from distsms.data.shards import storage
 from distsms.data.shards.manifest import SHARD_VERSION
 from distsms.data.shards.publish import PARTIAL, file_sha256, shard_name
@@ -32,7 +34,7 @@ from distsms.utils.typing import Floats
 
 @dataclass(frozen=True)
 class StagedShard:
-    """A shard whose X has been written to a file with a `.partial` name, with its numbers for the manifest."""
+    """A shard whose X and codes have been written to a `.partial` file, with its numbers for the manifest."""
 
     path: Path
     number: int  # the number in the file's name, different for all staged shards of the directory
@@ -44,18 +46,26 @@ class StagedShard:
     values: bool
     ids: bool = False
     compression: str = "none"
+    coded: CodedColumns = NOT_CODED
+
+    @property
+    def entries(self) -> int:
+        """The number of entries of X."""
+        return self.nnz - self.rows * self.coded.n_codes
 
 
 def stage_shard(
     directory: str | os.PathLike[str],
     number: int,
-    X: sparse.spmatrix | NDArray[Any],
+    X: sparse.spmatrix | NDArray[Any] | None,
     dtype: str = "float64",
     ids: Sequence[str] | None = None,
     compression: str = "none",
     metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
+    codes: Sequence[coded_rows.Codes] = (),
+    coded: CodedColumns = NOT_CODED,
 ) -> StagedShard:
-    """Write X of a shard to a `.partial` file. Local; writes the rows once.
+    """Write X and the codes of a shard to a `.partial` file. Local; writes the rows once.
 
     Parameters
     ----------
@@ -65,7 +75,7 @@ def stage_shard(
         The number of the file until it is published; no other staged shard may have it.
     X : sparse matrix or array, (rows, p)
         The features. Sparse rows that are not canonical are sorted and their duplicates summed, in a copy. Stored zeros
-        stay.
+        stay. None if there are codes only.
     dtype : str
         "float32" or "float64", of the values in the file.
     ids : sequence of str, (rows,), optional
@@ -74,6 +84,10 @@ def stage_shard(
         The compression of all arrays, one of `manifest.COMPRESSIONS`.
     metadata : RowMetadata
         The groups and times of the rows, if they have some; their weights are for `finish_shard`.
+    codes : sequence of arrays, (rows, codes of a row) each
+        The codes of each group of coded columns.
+    coded : CodedColumns
+        What they stand for.
 
     Raises
     ------
@@ -81,53 +95,69 @@ def stage_shard(
         If a value is not finite in `dtype`, or a column index is negative.
     """
     path = Path(directory) / (shard_name(number) + PARTIAL)
-    layout = "csr" if sparse.issparse(X) else "dense"
-    rows: Any = _canonical(X) if layout == "csr" else np.ascontiguousarray(X)
-    values = _finite(rows.data if layout == "csr" else rows, dtype, path)
+    layout = "coded" if X is None else "csr" if sparse.issparse(X) else "dense"
+    rows: Any = np.empty((len(codes[0]), 0)) if X is None else _canonical(X) if layout == "csr" else np.asarray(X)
+    values = _finite(rows.data if layout == "csr" else np.ascontiguousarray(rows), dtype, path)
     names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
     n_bytes = values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0)
     if compression == "none":  # otherwise the size is not known beforehand
-        more = (array.nbytes for array in (names, metadata.groups, metadata.times) if array is not None)
+        more = (array.nbytes for array in (names, metadata.groups, metadata.times, *codes) if array is not None)
         require_space(path.parent, n_bytes + sum(more))
+    columns, valued = 0, False
     with hdf5.write_file(path) as target:
         target.attrs["format"] = MARK
         target.attrs["version"] = SHARD_VERSION
         for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
             if array is not None:
                 storage.write(target, name, array, compression)
+        if coded:
+            coded_rows.write(target, codes, coded, compression)
         if layout == "dense":
             storage.write(target, "X", values, compression)
             used = np.flatnonzero(values.any(axis=0))
             columns, valued = (int(used[-1]) + 1 if len(used) else 0), True
-        else:
+        elif layout == "csr":
             columns, valued = _write_csr(target.create_group("X"), rows, values, path, compression)
-    sizes = rows.shape[0], values.size, columns
-    return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression)
+    sizes = rows.shape[0], values.size + rows.shape[0] * coded.n_codes, columns
+    return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression, coded)
 
 
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
-    """Yield the entries of a staged CSR shard, a bounded part at a time. Local.
+    """Yield the entries of a staged CSR shard, a bounded part at a time; nothing of codes alone. Local.
 
     weights : (rows,), those of the rows if they have some; then they come with the entries.
     """
+    if staged.layout == "coded":
+        return
     with _arrays(staged) as array:
         columns, values = array("X/indices"), array("X/data") if staged.values else None
         indptr = array("X/indptr").take(0, staged.rows + 1)
-        for start in range(0, staged.nnz, PART_ENTRIES):
-            stop = min(start + PART_ENTRIES, staged.nnz)
+        for start in range(0, staged.entries, PART_ENTRIES):
+            stop = min(start + PART_ENTRIES, staged.entries)
             own = None
             if weights is not None:
                 own = weights[np.searchsorted(indptr, np.arange(start, stop), side="right") - 1]
             yield columns.take(start, stop), np.ones(stop - start) if values is None else values.take(start, stop), own
 
 
-def staged_rows(staged: StagedShard) -> tuple[sparse.csr_matrix, list[str] | None]:
-    """Return all rows of a staged CSR shard, and their names if they have some. Local."""
-    n, nnz, shape = staged.rows, staged.nnz, (staged.rows, max(1, staged.columns))
+class StagedRows(NamedTuple):
+    """The rows of a staged shard."""
+
+    X: sparse.csr_matrix | None  # None if there are codes only
+    ids: list[str] | None
+    codes: list[coded_rows.Codes]  # of each group, (rows, codes of a row)
+
+
+def staged_rows(staged: StagedShard) -> StagedRows:
+    """Return all rows of a staged shard of CSR or codes, and their names if they have some. Local."""
+    n, nnz, shape, X = staged.rows, staged.entries, (staged.rows, max(1, staged.columns)), None
     with _arrays(staged) as array:
-        data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.dtype)
-        rows = sparse.csr_matrix((data, array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)), shape)
-        return rows, [name.decode() for name in array("ids").take(0, n).tolist()] if staged.ids else None
+        if staged.layout == "csr":
+            data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.dtype)
+            X = sparse.csr_matrix((data, array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)), shape)
+        ids = [name.decode() for name in array("ids").take(0, n).tolist()] if staged.ids else None
+        codes = [coded_rows.read_rows(array(f"codes/{k}"), group) for k, group in enumerate(staged.coded.maps)]
+        return StagedRows(X, ids, codes)
 
 
 @contextlib.contextmanager
@@ -147,7 +177,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     y : array-like, (rows,)
         The labels, +1 and -1.
     p : int
-        The number of columns of the data set.
+        The number of columns of the data set, the coded ones included.
     weights : array-like, (rows,), optional
         A weight for each row.
 
@@ -166,15 +196,15 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     Local; reads the file once for its checksum. The file is then complete and on the disk, but keeps its `.partial`
     name until `publish`.
     """
-    labels = _signs(y, staged)
-    if p < staged.columns:
-        raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p}.")
+    labels, p_entries = _signs(y, staged), p - staged.coded.p
+    if p_entries < staged.columns:
+        raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
     require_space(staged.path.parent, 9 * staged.rows)
     with hdf5.write_file(staged.path, new=False) as target:
         if staged.layout == "csr":
-            target["X"].attrs["shape"] = np.array([staged.rows, p], np.int64)
-        elif target["X"].shape[1] != p:
-            raise InputError(f"{staged.path}: has {target['X'].shape[1]} dense columns, but p = {p}.")
+            target["X"].attrs["shape"] = np.array([staged.rows, p_entries], np.int64)
+        elif staged.layout == "dense" and target["X"].shape[1] != p_entries:
+            raise InputError(f"{staged.path}: has {target['X'].shape[1]} dense columns, but p = {p_entries}.")
         storage.write(target, "y", labels, staged.compression)
         if weights is not None:
             storage.write(target, "weights", _weights(weights, staged), staged.compression)
@@ -188,7 +218,11 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
         "n_pos": n_pos,
         "n_neg": staged.rows - n_pos,
     }
-    entry |= {"columns": staged.columns, "bytes": staged.path.stat().st_size, "sha256": file_sha256(staged.path)}
+    entry |= {
+        "columns": p if staged.coded else staged.columns,
+        "bytes": staged.path.stat().st_size,
+        "sha256": file_sha256(staged.path),
+    }
     common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
     common |= {"ids": staged.ids, "compression": staged.compression}
     return entry | {"values": staged.values} | common

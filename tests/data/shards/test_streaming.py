@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards import dataset, storage, streaming
+from distsms.data.shards import dataset, row_memory, storage, streaming
 from distsms.data.shards.dataset import load, read_manifest, write_data
-from distsms.data.shards.streaming import MemoryBudget
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
@@ -127,7 +127,7 @@ def streamed(folder, kind="float64", room=None):
 
 
 def half(manifest):
-    return streaming.entry_bytes(manifest)[0] * manifest.nnz // 2
+    return row_memory.entry_bytes(manifest)[0] * manifest.nnz // 2
 
 
 @pytest.mark.serial
@@ -263,7 +263,8 @@ def test_more_than_32_bits_in_one_shard_of_several(folder, small_parts):
         with dataset.open_shard(manifest, piece.shard, piece.offset) as shard:
             stream.add(shard, piece, slice(piece.offset, piece.offset + 200))
     rows = stream.features(1, False)
-    stream.load(rows, 5000)
+    stream.prepare(rows)
+    stream.load(5000)
     assert stream.bytes_per_pass
     found = [(columns.copy(), values.copy()) for _, (columns, values) in stream.passing(0)]
     columns, values = (np.concatenate(some) for some in zip(*found, strict=True))

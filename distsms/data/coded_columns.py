@@ -1,0 +1,124 @@
+"""Coded columns: groups of columns whose rows are stored as a few codes, behind the columns of X, if there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from distsms.data.formats.sequence_rules import Sequences
+from distsms.matrix.code_maps import CodeMap, Strings, code_map
+
+
+@dataclass(frozen=True)
+class CodedColumns:
+    """The coded columns of a data set or a model.
+
+    Parameters
+    ----------
+    maps : tuple of CodeMap
+        What the codes of each group stand for, in the order of their columns; empty if there are no coded columns.
+    sequences : Sequences, optional
+        How the codes of the only group were made from sequences, if they were.
+    """
+
+    maps: tuple[CodeMap, ...] = ()
+    sequences: Sequences | None = None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> CodedColumns:
+        """Return what the fields `coded` and `sequences` of a record describe. Raises ValueError if it is damaged."""
+        given = record.get("coded", [])
+        if not isinstance(given, list) or not all(isinstance(one_map, dict) for one_map in given):
+            raise ValueError("coded must be a list of objects")
+        maps = tuple(map(code_map, given))
+        read = record.get("sequences")
+        if read is not None and len(maps) != 1:
+            raise ValueError("sequences need one group of codes")
+        return cls(maps, None if read is None else Sequences.of(read, maps[0]))
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields `coded` and `sequences`, ready for JSON; {} if there are no coded columns."""
+        if not self:
+            return {}
+        found: dict[str, Any] = {"coded": [group.record() for group in self.maps]}
+        return found | ({"sequences": self.sequences.record()} if self.sequences else {})
+
+    def __bool__(self) -> bool:
+        return bool(self.maps)
+
+    @property
+    def p(self) -> int:
+        """The number of coded columns."""
+        return sum(group.p for group in self.maps)
+
+    @property
+    def n_codes(self) -> int:
+        """The number of codes that are stored for a row."""
+        return sum(group.n_codes for group in self.maps)
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of the codes of a row."""
+        return sum(group.n_codes * group.dtype.itemsize for group in self.maps)
+
+    @property
+    def factor_bytes(self) -> int:
+        """The bytes of the numbers that are held for a row besides its codes: a factor for each spectrum."""
+        return sum(8 * len(group.spectra) for group in self.maps if isinstance(group, Strings))
+
+    @property
+    def entries(self) -> int:
+        """The most nonzeros that a row has in the coded columns."""
+        return sum(group.entries for group in self.maps)
+
+    def column_name(self, j: int) -> str:
+        """Return the name of coded column j. If there are several groups, it begins with the number of its group."""
+        if self.sequences is not None:
+            return self.sequences.column_name(j)
+        for number, group in enumerate(self.maps):
+            if j < group.p:
+                return f"{number}/{group.column_name(j)}" if len(self.maps) > 1 else group.column_name(j)
+            j -= group.p
+        raise IndexError(j)
+
+    def describe(self) -> str:
+        """Return a line for people."""
+        if self.sequences is not None:
+            return f"sequences of {self.sequences.describe()}"
+        sizes = " and ".join(f"{group.n_codes} codes for {group.p} columns" for group in self.maps)
+        return f"rows of {sizes}"
+
+
+NOT_CODED = CodedColumns()
+"""That there are no coded columns."""
+
+
+class ColumnNames(Sequence[str]):
+    """The names of p columns, made when they are asked for: there may be millions.
+
+    Parameters
+    ----------
+    p : int
+        The number of columns.
+    name : callable
+        Returns the name of a column, counted from 0.
+    """
+
+    def __init__(self, p: int, name: Callable[[int], str]) -> None:
+        self._p, self._name = p, name
+
+    def __len__(self) -> int:
+        return self._p
+
+    @overload
+    def __getitem__(self, j: int) -> str: ...
+    @overload
+    def __getitem__(self, j: slice) -> list[str]: ...
+    def __getitem__(self, j: Any) -> Any:
+        if isinstance(j, slice):
+            return [self._name(column) for column in range(*j.indices(self._p))]
+        return self._name(range(self._p)[j])
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._name, range(self._p))

@@ -1,0 +1,70 @@
+"""The labels of sequences, as they are written in lines, in the headers of FASTA, or in a file of labels."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from distsms.data.formats import text_files
+from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number
+from distsms.data.labels import Label, in_one_type
+from distsms.errors import InputError
+from distsms.utils.untrusted_text import printable
+
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NAMED = re.compile(rb"(?:^|\s)label=(\S+)")
+
+
+def name_in(header: bytes) -> str:
+    """Return the name of a sequence, the first word of its header."""
+    return next(iter(header.split(None, 1)), b"").decode("utf-8", "replace")
+
+
+def label_in(header: bytes) -> bytes | None:
+    """Return what follows `label=` in a header, or else its last word after the name; None if there is neither."""
+    if named := _NAMED.search(header):
+        return named[1]
+    words = header.split()
+    return words[-1] if len(words) > 1 else None
+
+
+def to_array(written: Sequence[bytes], place: Callable[[int], str]) -> NDArray[Any]:
+    """Return labels (n,) as float64 if all are numbers, else as strings; `place(row)` is for messages.
+
+    Raises InputError for a number that is not finite.
+    """
+    values: dict[bytes, Label] = {}
+    for row, text in enumerate(written):
+        if text in values:
+            continue
+        values[text] = float(text) if _NUMBER.fullmatch(text) else text.decode("utf-8", "replace")
+        if isinstance(values[text], float) and not math.isfinite(values[text]):  # type: ignore[arg-type]
+            raise InputError(f"{place(row)}: the label {printable(text.decode())} is too large for a double (1.8e308)")
+    place_of = {text: place for place, text in enumerate(values)}
+    return in_one_type([*values.values()])[[place_of[text] for text in written]]
+
+
+def read_file(path: str) -> dict[str, bytes]:
+    """Return the label of each name in a file with lines `NAME LABEL`. Local.
+
+    Blank lines, and what follows a #, are skipped. Raises InputError with file and line. Memory: some 150 bytes for
+    each name.
+    """
+    labels: dict[str, bytes] = {}
+    size, compression = text_files.inspect(path)
+    for offset, text in text_files.read_blocks(ByteRange(path, 0, None if compression else size)):
+        at = 0
+        for line in text.split(b"\n"):
+            words = line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split()
+            name = words[0].decode("utf-8", "replace") if words else ""
+            if words and (len(words) != 2 or name in labels):
+                problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
+                raise InputError(f"{path}:{line_number(TextPosition(path, offset), text, at)}: {problem}")
+            if words:
+                labels[name] = words[1]
+            at += len(line) + 1
+    return labels

@@ -1,0 +1,229 @@
+"""Read sequences of letters as codes, from lines `LABEL SEQUENCE` or from FASTA. Errors name file:line.
+
+Lines: fields are separated by spaces or tabs. Blank lines, and what follows a #, are skipped. Where no labels are
+wanted, a line may be a sequence alone.
+
+FASTA: a record is a line `>NAME ...` and the letters of the sequence on any number of lines. The name is the row's id.
+Its label is that of the name in a file of labels, if there is one; else what follows `label=` in the header; else the
+last word of the header.
+
+The first sequence says how many letters every sequence has. Ranks cut plain files at any byte; a line or record belongs
+to the share in which it begins. `distsms.data.formats.sequence_rules` says which letters there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data.formats import sequence_kernels as kernel
+from distsms.data.formats import sequence_labels, text_files
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
+from distsms.data.formats.rows import RowBlock
+from distsms.data.formats.sequence_rules import SequenceOptions, code_table, encoding
+from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number
+from distsms.data.labels import to_signs
+from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
+from distsms.utils.untrusted_text import printable
+
+BLOCK_BYTES, FIRST_BYTES = 2**22, 2**16
+"""Bytes of text that are parsed at a time, and that are read at a time where only the first or last record is wanted.
+"""
+_HEADER = "expected a header, a line that begins with >, before the first letter"
+
+
+class SequenceReader:
+    """Reader of sequences; see `distsms.data.formats.base.Reader`. Building it is **collective**.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files.
+    options : ReadOptions
+        How they are read.
+    comm : Communicator
+        The ranks that will read.
+    fasta : bool
+        Whether they are FASTA.
+    """
+
+    table = reports = None
+    compressed = False
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator, fasta: bool) -> None:
+        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
+        self.label_map: Mapping[str, Any] | None = options.label_map
+        self.fasta = self.has_ids = fasta
+        asked = options.sequences or SequenceOptions()
+        with comm.fail_together():
+            self._refuse_options(asked)
+            self._labels_file = asked.labels
+            self._label_of = None if asked.labels is None else sequence_labels.read_file(asked.labels)
+            self.sequences = options.encoding or encoding(asked, self._first_length(), self.paths[0])
+        self.n_columns = self.sequences.code_map.p
+        self._table = code_table(self.sequences.alphabet)
+        comm.root_first(lambda: self._parse(b"", TextPosition()))  # compiles the kernel
+
+    def plan(self, n_shares: int) -> list[list[ByteRange]]:
+        """Cut the input into shares; see `text_files.plan`."""
+        return text_files.plan(self.paths, n_shares)
+
+    def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
+        """Yield the rows of a share, in order. Their labels are numbers or strings, or +1 and -1 with a label map."""
+        for byte_range in share:
+            for offset, text in self._blocks(byte_range, BLOCK_BYTES):
+                rows = self._parse(text, TextPosition(byte_range.path, offset))
+                if self.label_map is not None and self.options.labelled:
+                    y = to_signs(rows.labels, self.label_map, byte_range.path)
+                    rows = rows._replace(labels=y.astype(float))
+                yield rows
+                self.options.meter.add(len(text))
+
+    def _refuse_options(self, asked: SequenceOptions) -> None:
+        """Raise InputError for options that do not fit sequences."""
+        options, name = self.options, self.paths[0]
+        if options.label or options.id:
+            option = "label" if options.label else "id"
+            raise InputError(
+                f"{name}: --{option} names a column, and sequences have none: labels are in the text (or for FASTA in "
+                "--labels FILE), and ids are the names in FASTA"
+            )
+        others: dict[str, object] = {
+            "--drop": options.drop,
+            "--keep": options.keep,
+            "--group": options.group,
+            "--time": options.time,
+            "--weight": options.weight,
+        }
+        others |= {"--zero-based": options.zero_based, "--thousands": options.thousands}
+        others["--categorical and the like"] = options.columns != ColumnOptions()
+        if wrong := [option for option, value in others.items() if value]:
+            raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none")
+        if asked.labels is not None and not self.fasta:
+            raise InputError(f"--labels {asked.labels}: is for FASTA; in other text, each line begins with its label")
+
+    def _blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+        return (read_records if self.fasta else text_files.read_blocks)(byte_range, block_bytes)
+
+    def _first_length(self) -> int:
+        """Return the number of letters of the first sequence. Local; reads the beginning of the input."""
+        for byte_range in self.plan(1)[0]:
+            for _, text in self._blocks(byte_range, FIRST_BYTES):
+                text = text.removeprefix(BYTE_ORDER_MARK)
+                if self.fasta and text.strip():
+                    header, _, letters = text.lstrip().split(b"\n>", 1)[0].partition(b"\n")
+                    if not header.startswith(b">"):
+                        at = len(text) - len(text.lstrip())
+                        raise InputError(f"{self._place(TextPosition(byte_range.path), text, at)}: {_HEADER}")
+                    return len(letters.translate(None, b" \t\r\n"))
+                fields = (line.partition(b"#")[0].split() for line in text.split(b"\n"))
+                if found := next(filter(None, fields), None):
+                    return len(found[min(1, len(found) - 1)])
+        raise InputError(f"{', '.join(self.paths)}: there is no sequence")
+
+    def _parse(self, text: bytes, origin: TextPosition) -> RowBlock:
+        """Return the rows of whole lines or records."""
+        if not text.endswith(b"\n"):
+            text += b"\n"
+        length, (first, last) = self.sequences.length, self.sequences.window
+        begin = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
+        most = len(text) // max(length, 1) + 2
+        codes, fields = np.empty((most, last - first + 1), np.uint8), np.zeros((most, 2), np.int64)
+        given = np.frombuffer(text, np.uint8), begin, self._table, first - 1, last, length
+        if self.fasta:
+            fault, at, found, n = kernel.scan_records(*given, codes, fields)
+        else:
+            fault, at, found, n = kernel.scan_lines(*given, self.options.labelled, codes, fields)
+        if fault:
+            self._refuse(fault, text, at, found, origin)
+        places = fields[:n].tolist()
+        words = [text[start:stop] for start, stop in places]
+        names = [sequence_labels.name_in(header) for header in words] if self.fasta else None
+        labels = np.zeros(n)
+        if self.options.labelled:
+            labels = self._labels(words, names, lambda row: self._place(origin, text, places[row][0]))
+        nothing = np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0)
+        return RowBlock(labels, *nothing, 0, names, codes=codes[:n])
+
+    def _labels(self, words: list[bytes], names: list[str] | None, place: Any) -> NDArray[Any]:
+        """Return the labels of rows, numbers or strings, from their lines or headers; `place(row)` is for messages."""
+        if names is None:
+            found = list[bytes | None](words)
+        elif self._label_of is None:
+            found = [sequence_labels.label_in(header) for header in words]
+        else:
+            found = [self._label_of.get(name) for name in names]
+        if None in found:
+            row = found.index(None)
+            if self._label_of is not None and names is not None:
+                raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
+            raise InputError(
+                f"{place(row)}: the header has no label; expected >NAME label=LABEL, or a label as the last word after "
+                "the name. Labels in a file of their own are read by `distsms shard --labels FILE`"
+            )
+        return sequence_labels.to_array(found, place)  # type: ignore[arg-type]
+
+    def _place(self, origin: TextPosition, text: bytes, at: int) -> str:
+        return f"{origin.path}:{line_number(origin, text, at)}"
+
+    def _refuse(self, fault: int, text: bytes, at: int, found: int, origin: TextPosition) -> NoReturn:
+        """Raise InputError for a fault that a kernel found at a place of the text."""
+        problems = {
+            kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
+            kernel.TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
+            kernel.NO_HEADER: _HEADER,
+        }
+        if fault == kernel.WRONG_LENGTH:
+            first = "the first sequence has" if self.options.encoding is None else "the training data have"
+            problem = f"the sequence has {found} letters, but {first} {self.sequences.length}; all must have as many"
+        elif fault == kernel.BAD_LETTER:
+            column, alphabet = at - text.rfind(b"\n", 0, at), self.sequences.alphabet
+            shown = printable(text[at : at + 1].decode("latin-1"))
+            problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
+            if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
+                problem += " (for protein give --alphabet protein)"
+        else:
+            problem = problems[fault]
+        raise InputError(f"{self._place(origin, text, at)}: {problem}")
+
+
+def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range.
+
+    What comes before the first header belongs to the range that begins at byte 0. Memory: a block, and one record,
+    which may have `text_files.LONGEST_LINE` bytes.
+    """
+    pending, at, inside = b"", 0, byte_range.start == 0
+    for offset, text in text_files.read_blocks(byte_range, block_bytes):
+        if not inside:  # up to the first header, the text belongs to the record before it
+            cut = 0 if text.startswith(b">") else text.find(b"\n>") + 1
+            if not cut and not text.startswith(b">"):
+                continue
+            offset, text, inside = offset + cut, text[cut:], True
+        at, pending = (at, pending + text) if pending else (offset, text)
+        if cut := pending.rfind(b"\n>") + 1:
+            yield at, pending[:cut]
+            at, pending = at + cut, pending[cut:]
+        _check_size(byte_range.path, pending)
+    if pending and byte_range.end is not None:
+        rest = ByteRange(byte_range.path, byte_range.end, text_files.inspect(byte_range.path)[0])
+        for _, text in text_files.read_blocks(rest, FIRST_BYTES) if rest.size > 0 else ():
+            cut = 0 if text.startswith(b">") else text.find(b"\n>") + 1
+            ended = cut > 0 or text.startswith(b">")
+            pending += text[:cut] if ended else text
+            _check_size(byte_range.path, pending)
+            if ended:
+                break
+    if pending:
+        yield at, pending
+
+
+def _check_size(path: str, record: bytes) -> None:
+    if len(record) > text_files.LONGEST_LINE:
+        raise InputError(f"{path}: a record has more than {text_files.LONGEST_LINE} bytes; is this FASTA?")

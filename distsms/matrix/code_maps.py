@@ -1,0 +1,348 @@
+"""Which columns the codes of a row stand for.
+
+A row stores a few small numbers, its *codes*; X has many more columns than that. A code map says which columns they
+are, and which values the row has there. No index of a column is ever stored.
+
+`Categories` is a table of categories, or of bins: code c of block b stands for the column o_b + c, and the row has the
+value v_b (1 unless said) there.
+
+`Strings` stands for k-mers, the words of k letters in a sequence. The codes are the letters. There are two kinds of
+parts, each with rows of length 1:
+
+- The *weighted degree* part has a column for each position i, each k up to the degree K and each k-mer. The value is
+  sqrt(beta_k) / N, where beta_k = 2 (K - k + 1) / (K (K + 1)) and N^2 = sum_k (L - k + 1) beta_k (JMLR, section 5.1;
+  Sonnenburg and Franc, 2010). N is that of a sequence without unknown letters, so a row that has some is shorter.
+- A *spectrum* has a column for each k and each k-mer, with the value sqrt(beta_k) m / N_i, where m says how often the
+  sequence of row i has the k-mer in a region, and N_i makes the row's length 1.
+
+A k-mer with an unknown letter counts nothing. The parts have weights, 1 unless said: a part is multiplied by its weight
+and divided by the root of the sum of the squares of all weights. So the length of a whole row is 1.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.utils.typing import Floats
+
+ALPHABETS = {"dna": "ACGT", "rna": "ACGU", "protein": "ACDEFGHIKLMNPQRSTVWY"}
+HIGHEST_DEGREE = {"dna": 8, "rna": 8, "protein": 4}
+UNKNOWN = 255
+"""The code of an unknown letter."""
+_LONGEST = 2**20
+"""Sequences and rows with more codes than this are refused; so sums of small numbers stay far below 2^63."""
+
+
+class CodeMap(ABC):
+    """What codes mean. Maps are equal if their records are."""
+
+    @property
+    @abstractmethod
+    def n_codes(self) -> int:
+        """The number of codes that a row stores."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """uint8, uint16 or uint32: the type of the codes. Its largest number means that the code is missing."""
+
+    @property
+    @abstractmethod
+    def p(self) -> int:
+        """The number of columns."""
+
+    @property
+    @abstractmethod
+    def entries(self) -> int:
+        """The largest number of nonzeros that a row can have."""
+
+    @property
+    def part_rows(self) -> int:
+        """The number of rows of a part that suits the products: large enough that making tables does not count."""
+        return 2**16
+
+    @abstractmethod
+    def limits(self) -> NDArray[np.int64]:
+        """Return for each code the number that it must stay below unless it is missing, (n_codes,)."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Return a description that can be written as JSON; `code_map` reads it."""
+
+    @abstractmethod
+    def column_name(self, j: int) -> str:
+        """Return a name of column j, 0 <= j < p."""
+
+
+@dataclass(frozen=True)
+class Categories(CodeMap):
+    """Blocks of categories: code c of block b stands for one column, and each block has its own columns.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        The number of columns of each block, at least 1.
+    values : tuple of float, optional
+        The value of the entries of each block; 1 if there are none.
+
+    Raises
+    ------
+    ValueError
+        If the numbers are out of range.
+    """
+
+    sizes: tuple[int, ...]
+    values: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(map(index, self.sizes)))
+        if self.values is not None:
+            object.__setattr__(self, "values", tuple(float(value) for value in self.values))
+        if not 1 <= len(self.sizes) <= _LONGEST or not all(1 <= size < 2**32 for size in self.sizes):
+            raise ValueError(f"a row needs 1 to {_LONGEST} blocks of 1 to 2^32 - 1 categories")
+        if self.values is not None and (
+            len(self.values) != len(self.sizes) or not all(0 < abs(v) < math.inf for v in self.values)
+        ):
+            raise ValueError("each block of categories needs a value that is finite and not 0")
+
+    @property
+    def n_codes(self) -> int:
+        """The number of blocks."""
+        return len(self.sizes)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest type that holds all codes and the missing one."""
+        largest = max(self.sizes)
+        return np.dtype(np.uint8 if largest < 2**8 else np.uint16 if largest < 2**16 else np.uint32)
+
+    @cached_property
+    def p(self) -> int:
+        """The number of columns."""
+        return sum(self.sizes)
+
+    @property
+    def entries(self) -> int:
+        """The number of blocks."""
+        return len(self.sizes)
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """The first column of each block, and p at the end: (n_codes + 1,)."""
+        return np.array([0, *accumulate(self.sizes)], np.int64)
+
+    @cached_property
+    def factors(self) -> Floats:
+        """The value of each block, (n_codes,)."""
+        return np.ones(self.n_codes) if self.values is None else np.array(self.values)
+
+    def limits(self) -> NDArray[np.int64]:
+        """Return the sizes of the blocks."""
+        return np.array(self.sizes, np.int64)
+
+    def record(self) -> dict[str, Any]:
+        """Return a description for JSON."""
+        given = {} if self.values is None else {"values": list(self.values)}
+        return {"map": "categories", "sizes": list(self.sizes), **given}
+
+    def column_name(self, j: int) -> str:
+        """Return BLOCK=CODE, both counted from 0."""
+        b = int(np.searchsorted(self.offsets, j, side="right")) - 1
+        return f"{b}={j - int(self.offsets[b])}"
+
+
+class Spectrum(NamedTuple):
+    """The k-mers, k = 1, ..., degree, that lie wholly at the positions first..last of the window, counted from 1."""
+
+    first: int
+    last: int
+    degree: int
+
+
+@dataclass(frozen=True)
+class Strings(CodeMap):
+    """The k-mers of sequences of one length: weighted degree, spectra of regions, or both.
+
+    The columns of the weighted degree come first: by position, then by k, then by the number of the k-mer, whose first
+    letter counts most. The columns of each spectrum follow, by k and by the number of the k-mer.
+
+    Attributes
+    ----------
+    alphabet : str
+        "dna", "rna" or "protein". A code is the place of the letter in `ALPHABETS[alphabet]`, or `UNKNOWN`.
+    length : int
+        The number of letters L that are kept of each sequence: the window.
+    degree : int
+        The weighted degree K; 0 if there is no such part.
+    spectra : tuple of Spectrum
+        The regions, with positions in the window.
+    weights : tuple of float, optional
+        The weight of each part: the weighted degree, if there is one, and each spectrum. By default 1 for each.
+
+    Raises
+    ------
+    ValueError
+        If the numbers are out of range.
+    """
+
+    alphabet: str
+    length: int
+    degree: int = 0
+    spectra: tuple[Spectrum, ...] = ()
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", index(self.length))
+        object.__setattr__(self, "degree", index(self.degree))
+        object.__setattr__(self, "spectra", tuple(Spectrum(*map(index, spectrum)) for spectrum in self.spectra))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
+        if self.alphabet not in ALPHABETS:
+            raise ValueError(f"unknown alphabet {self.alphabet!r}: {', '.join(ALPHABETS)} are known")
+        highest = HIGHEST_DEGREE[self.alphabet]
+        if not 1 <= self.length <= _LONGEST:
+            raise ValueError(f"sequences need 1 to {_LONGEST} letters, not {self.length}")
+        if not 0 <= self.degree <= highest or not all(1 <= spectrum.degree <= highest for spectrum in self.spectra):
+            raise ValueError(f"k-mers of {self.alphabet} can have a degree of 1 to {highest}")
+        if not all(1 <= spectrum.first <= spectrum.last <= self.length for spectrum in self.spectra):
+            raise ValueError(f"the region of a spectrum must lie within 1:{self.length}")
+        n_parts = (self.degree > 0) + len(self.spectra)
+        if not n_parts:
+            raise ValueError("k-mers need a weighted degree, a spectrum, or both")
+        if self.weights is not None and (
+            len(self.weights) != n_parts or not all(0 < weight < math.inf for weight in self.weights)
+        ):
+            raise ValueError("each part of the k-mers needs a weight that is finite and above 0")
+
+    @property
+    def letters(self) -> str:
+        """The letters in the order of their codes."""
+        return ALPHABETS[self.alphabet]
+
+    @property
+    def n_codes(self) -> int:
+        """The length of the window."""
+        return self.length
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint8."""
+        return np.dtype(np.uint8)
+
+    @cached_property
+    def p(self) -> int:
+        """The number of columns."""
+        return int(self.starts[-1]) + sum(self.block_size(spectrum.degree) for spectrum in self.spectra)
+
+    @cached_property
+    def entries(self) -> int:
+        """The largest number of nonzeros that a row can have."""
+        found = sum(max(self.length - k + 1, 0) for k in range(1, self.degree + 1))
+        for spectrum in self.spectra:
+            span = spectrum.last - spectrum.first + 1
+            found += sum(min(len(self.letters) ** k, max(span - k + 1, 0)) for k in range(1, spectrum.degree + 1))
+        return found
+
+    @property
+    def part_rows(self) -> int:
+        """Four rows for each of the longest k-mers, but at least 2^16."""
+        degree = max([self.degree, *(spectrum.degree for spectrum in self.spectra)])
+        return max(2**16, 4 * len(self.letters) ** degree)
+
+    def block_size(self, degree: int) -> int:
+        """Return the number of k-mers with k = 1, ..., degree."""
+        return sum(len(self.letters) ** k for k in range(1, degree + 1))
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The first column of each position of the weighted degree, and the first after them: (L + 1,)."""
+        sizes = [self.block_size(min(self.degree, self.length - i)) for i in range(self.length)]
+        return np.array([0, *accumulate(sizes)], np.int64)
+
+    @cached_property
+    def spectrum_starts(self) -> tuple[int, ...]:
+        """The first column of each spectrum."""
+        sizes = [self.block_size(spectrum.degree) for spectrum in self.spectra]
+        return tuple(accumulate([int(self.starts[-1]), *sizes[:-1]])) if sizes else ()
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """The length of a row in each part: the weighted degree (0 if there is none), and each spectrum."""
+        weights = self.weights or (1.0,) * ((self.degree > 0) + len(self.spectra))
+        size = math.hypot(*weights)
+        return (*(() if self.degree else (0.0,)), *(weight / size for weight in weights))
+
+    @cached_property
+    def degree_values(self) -> Floats:
+        """The value of an entry of the weighted degree for each k, (K,)."""
+        beta = betas(self.degree)
+        count = np.maximum(self.length - np.arange(self.degree), 0)
+        return self.shares[0] * np.sqrt(beta / (count @ beta)) if self.degree else np.empty(0)
+
+    def limits(self) -> NDArray[np.int64]:
+        """Return the number of letters, for each position."""
+        return np.full(self.length, len(self.letters))
+
+    def record(self) -> dict[str, Any]:
+        """Return a description for JSON."""
+        given = {} if self.weights is None else {"weights": list(self.weights)}
+        spectra = [list(spectrum) for spectrum in self.spectra]
+        return {
+            "map": "strings",
+            "alphabet": self.alphabet,
+            "length": self.length,
+            "degree": self.degree,
+            "spectra": spectra,
+            **given,
+        }
+
+    def column_name(self, j: int) -> str:
+        """Return POSITION:KMER for the weighted degree and FIRST-LAST:KMER for a spectrum; positions count from 1."""
+        if j < self.starts[-1]:
+            i = int(np.searchsorted(self.starts, j, side="right")) - 1
+            return f"{i + 1}:{self._kmer(j - int(self.starts[i]))}"
+        k = max(k for k, start in enumerate(self.spectrum_starts) if start <= j)
+        spectrum = self.spectra[k]
+        return f"{spectrum.first}-{spectrum.last}:{self._kmer(j - self.spectrum_starts[k])}"
+
+    def _kmer(self, number: int) -> str:
+        """Return the k-mer of a column, given its number among those of k = 1, 2, ..."""
+        k, size = 1, len(self.letters)
+        while number >= size**k:
+            number, k = number - size**k, k + 1
+        return "".join(self.letters[number // size**power % size] for power in range(k - 1, -1, -1))
+
+
+def betas(degree: int) -> Floats:
+    """Return the weights beta_k = 2 (K - k + 1) / (K (K + 1)) for k = 1, ..., K; their sum is 1."""
+    return 2 * np.arange(degree, 0, -1.0) / (degree * (degree + 1) or 1)
+
+
+def code_map(record: Mapping[str, Any]) -> CodeMap:
+    """Return the map that a record describes.
+
+    Raises
+    ------
+    ValueError
+        If the record is damaged.
+    """
+    kinds: dict[str, type[CodeMap]] = {"categories": Categories, "strings": Strings}
+    given = dict(record)
+    try:
+        found = kinds[given.pop("map")](**given)
+        whole = found.record()
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"the record of coded columns is damaged: {error}") from error
+    if whole != {"map": whole["map"], **given}:
+        raise ValueError("the record of coded columns is damaged: its numbers are not of the right kind")
+    return found

@@ -1,0 +1,268 @@
+"""Rows that are stored as codes: `CodedRows`, and conversions from and to arrays and matrices of other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.matrix.base import ColumnStatistics
+from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, T, thread_count
+from distsms.matrix.code_maps import Categories, CodeMap, Strings, betas
+from distsms.matrix.coded_products import products_of
+from distsms.utils.typing import Floats
+
+_ROWS = 2**12
+"""Rows that `to_csr` makes explicit at a time."""
+
+
+class CodedRows(LocalRows):
+    """Local rows as codes, whose columns a code map computes.
+
+    Parameters
+    ----------
+    code_map : CodeMap
+        What the codes stand for.
+    codes : (n_local * B,) of the map's type
+        The codes of the parts, one part after the other. The part with the local rows cuts[t]..cuts[t + 1] - 1 lies at
+        cuts[t] * B..cuts[t + 1] * B - 1, block by block: first the first code of each of its rows, then the second.
+        Not copied. A code that is not below its limit counts as missing. Empty if there is a source.
+    cuts : sequence of int
+        The first row of each part, and n_local at the end, ascending from 0.
+    threads : int, optional
+        The number of threads; by default `thread_count()`.
+    source : EntrySource, optional
+        Supplies the codes of one part after the other.
+
+    Raises
+    ------
+    ValueError
+        If the arguments contradict each other.
+
+    Notes
+    -----
+    A part of `runs` lies in one of the parts of `cuts`. `Part.start` is the place of its first row's first code, and
+    `Part.run` the distance from one code of a row to its next. `Part.stop - Part.start` is the number of its codes.
+    """
+
+    def __init__(
+        self,
+        code_map: CodeMap,
+        codes: NDArray[Any],
+        cuts: Sequence[int] | NDArray[Any],
+        threads: int | None = None,
+        source: EntrySource | None = None,
+    ) -> None:
+        cuts = [int(cut) for cut in cuts]
+        if cuts[0] != 0 or any(stop < start for start, stop in pairwise(cuts)):
+            raise ValueError("the cuts between the parts must begin with 0 and ascend")
+        if codes.dtype != code_map.dtype or codes.ndim != 1:
+            raise ValueError(f"the codes must be one array of {code_map.dtype}, not {codes.dtype} of {codes.shape}")
+        n_local = cuts[-1]
+        if source is None and len(codes) != n_local * code_map.n_codes:
+            raise ValueError(f"{n_local} rows of {code_map.n_codes} codes were announced, but there are {len(codes)}")
+        self.code_map, self._products = code_map, products_of(code_map)
+        self._scales = np.empty((self._products.n_scales, 0))  # see `_scaled`
+        threads = threads or thread_count()
+        parts = _parts(cuts, code_map.n_codes, threads)
+        super().__init__((n_local, code_map.p), parts, threads, (np.ascontiguousarray(codes),), source)
+
+    @property
+    def nnz(self) -> int:
+        """The number of stored codes."""
+        return self.shape[0] * self.code_map.n_codes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that these rows occupy."""
+        return super().nbytes + self._scales.nbytes
+
+    def take(self, rows: NDArray[np.bool_]) -> CodedRows:
+        """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
+        found, cuts = [np.empty(0, self.code_map.dtype)], [0]
+        for part, (codes,) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
+            chosen = self._table(part, codes)[:, rows[part.first : part.last]]
+            found.append(chosen.ravel())
+            cuts.append(cuts[-1] + chosen.shape[1])
+        return self._normalized(CodedRows(self.code_map, np.concatenate(found), cuts), rows)
+
+    def _table(self, part: Part, codes: NDArray[Any]) -> NDArray[Any]:
+        """Return the codes of a part as a view (B, rows)."""
+        shape, size = (self.code_map.n_codes, part.last - part.first), codes.itemsize
+        return np.lib.stride_tricks.as_strided(codes[part.start :], shape, (part.run * size, size), writeable=False)
+
+    def _scaled(self) -> None:
+        """Compute the numbers that the map wants for each row, unless that was done. One pass over the rows."""
+        if self._scales.shape[1] == self.shape[0] or not len(self._scales):
+            return
+        scales = np.empty((self._products.n_scales, self.shape[0]))
+
+        def run(thread: int) -> None:
+            for part, (codes,) in self._passing(thread):
+                self._products.scale(_alone(part), codes, scales[:, part.first : part.last])
+
+        super()._on_threads(run)
+        self._scales = scales
+
+    def _on_threads(self, run: Callable[[int], T]) -> Iterable[T]:
+        self._scaled()
+        return super()._on_threads(run)
+
+    def columns(self, weights: Floats | None = None) -> ColumnStatistics:
+        """Describe each column; see `Features.columns`. The counts and the largest entries may be upper bounds."""
+        self._scaled()
+        return super().columns(weights)
+
+    def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
+        here = slice(part.first, part.last)
+        self._products.dot(_alone(part), entries[0], self._scales[:, here], w, False, out[here])
+
+    def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
+        here = slice(part.first, part.last)
+        self._products.add(_alone(part), entries[0], self._scales[:, here], c[here], out)
+
+    def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
+        here, found = slice(part.first, part.last), np.empty(part.last - part.first)
+        self._products.dot(_alone(part), entries[0], self._scales[:, here], w, True, found)
+        if len(self.row_factors):
+            found *= self.row_factors[here]
+        return (self._products.roundings + 2.0) * float(found.max(initial=0.0))
+
+    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
+        here = slice(part.first, part.last)
+        factors = self.row_factors[here] if len(self.row_factors) else np.ones(part.last - part.first)
+        self._products.describe(_alone(part), entries[0], self._scales[:, here], factors, found)
+
+    def _length(self, part: Part, entries: Entries, out: Floats) -> None:
+        here = slice(part.first, part.last)
+        self._products.length(_alone(part), entries[0], self._scales[:, here], out[here])
+
+
+def _alone(part: Part) -> Part:
+    """Return a part whose rows are counted from 0."""
+    return part._replace(first=0, last=part.last - part.first)
+
+
+def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
+    """Divide the rows equally among the threads, and cut each thread's rows where the codes are cut.
+
+    Each thread gets the same number of parts; some may be empty.
+    """
+    n_local, shares = cuts[-1], []
+    for thread in range(threads):
+        low, high = n_local * thread // threads, n_local * (thread + 1) // threads
+        parts = []
+        for start, stop in pairwise(cuts):
+            first, last = max(start, low), min(stop, high)
+            if first < last:
+                at = start * n_codes + first - start
+                parts.append(Part(first, last, at, at + (last - first) * n_codes, stop - start))
+        shares.append(parts)
+    count = max(1, *map(len, shares))
+    ends = [n_local * (thread + 1) // threads for thread in range(threads)]
+    return [
+        part
+        for parts, end in zip(shares, ends, strict=True)
+        for part in parts + [Part(end, end)] * (count - len(parts))
+    ]
+
+
+def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -> NDArray[Any]:
+    """Return the codes of some rows as `CodedRows` wants them.
+
+    Parameters
+    ----------
+    rows : (n, B) of the map's type
+        The codes, one row after the other.
+    code_map : CodeMap
+        What they stand for.
+    cuts : sequence of int, optional
+        The first row of each part, and n at the end; by default all rows are one part.
+
+    Raises
+    ------
+    ValueError
+        If the shape or the type is wrong, or a code is too large and not missing. The message names its row.
+    """
+    rows = np.asarray(rows)
+    if rows.ndim != 2 or rows.shape[1] != code_map.n_codes or rows.dtype != code_map.dtype:
+        raise ValueError(
+            f"the codes must be an array (n, {code_map.n_codes}) of {code_map.dtype}, not {rows.dtype} {rows.shape}"
+        )
+    wrong = (rows >= code_map.limits()) & (rows != np.iinfo(rows.dtype).max)
+    if wrong.any():
+        i, b = np.argwhere(wrong)[0].tolist()
+        raise ValueError(f"row {i}: code {b} is {rows[i, b]}, but must be below {code_map.limits()[b]}, or missing")
+    cuts = [0, len(rows)] if cuts is None else cuts
+    return np.concatenate([np.empty(0, rows.dtype), *(rows[a:b].T.ravel() for a, b in pairwise(cuts))])
+
+
+def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
+    """Return coded rows as a SciPy matrix of float64. It may be many times as large as the codes.
+
+    Parameters
+    ----------
+    code_map : CodeMap
+        What the codes stand for.
+    rows : (n, B)
+        The codes, one row after the other. A code that is not below its limit counts as missing.
+    """
+    blocks = [_block(code_map, rows[first : first + _ROWS]) for first in range(0, max(len(rows), 1), _ROWS)]
+    return sparse.csr_matrix(sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]
+
+
+def _block(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
+    entries: list[tuple[Any, Any, Any]] = []  # (rows, columns, values)
+    n = len(rows)
+    if isinstance(code_map, Categories):
+        for b, size in enumerate(code_map.sizes):
+            here = np.flatnonzero(rows[:, b] < size)
+            entries.append(
+                (here, code_map.offsets[b] + rows[here, b].astype(np.int64), np.full(len(here), code_map.factors[b]))
+            )
+    elif isinstance(code_map, Strings):
+        for i in range(code_map.length):
+            degree = min(code_map.degree, code_map.length - i)
+            for here, number, k in _kmers(rows[:, i : i + degree], len(code_map.letters)):
+                values = np.full(len(here), code_map.degree_values[k - 1])
+                entries.append((here, code_map.starts[i] + number, values))
+        for spectrum, start, share in zip(code_map.spectra, code_map.spectrum_starts, code_map.shares[1:], strict=True):
+            found = [
+                (here, number, np.full(len(here), np.sqrt(betas(spectrum.degree)[k - 1])))
+                for i in range(spectrum.first - 1, spectrum.last)
+                for here, number, k in _kmers(
+                    rows[:, i : min(i + spectrum.degree, spectrum.last)], len(code_map.letters)
+                )
+            ]
+            X = _assemble(found, (n, code_map.block_size(spectrum.degree)))
+            lengths = np.sqrt(np.asarray(X.power(2).sum(axis=1)).ravel())
+            X.data *= np.repeat(share / np.where(lengths > 0, lengths, 1.0), np.diff(X.indptr))
+            entries.append((np.repeat(np.arange(n), np.diff(X.indptr)), start + X.indices.astype(np.int64), X.data))
+    else:
+        raise TypeError(f"{type(code_map).__name__} has no explicit form")
+    return _assemble(entries, (n, code_map.p))
+
+
+def _assemble(entries: list[tuple[Any, Any, Any]], shape: tuple[int, int]) -> sparse.csr_matrix:
+    if not entries:
+        return sparse.csr_matrix(shape)
+    rows, columns, values = (np.concatenate(arrays) for arrays in zip(*entries, strict=True))
+    X = sparse.coo_matrix((values, (rows, columns)), shape).tocsr()
+    X.sum_duplicates()
+    return X
+
+
+def _kmers(letters: NDArray[Any], size: int) -> list[tuple[Any, Any, int]]:
+    """Return for k = 1, 2, ... the rows whose first k letters are known, and the column of this k-mer in its block."""
+    found, known, number, before = [], np.ones(len(letters), bool), np.zeros(len(letters), np.int64), 0
+    for k in range(1, letters.shape[1] + 1):
+        known &= letters[:, k - 1] < size
+        number = size * number + letters[:, k - 1]
+        here = np.flatnonzero(known)
+        found.append((here, before + number[here], k))
+        before += size**k
+    return found

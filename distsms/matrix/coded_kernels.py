@@ -1,0 +1,185 @@
+"""The compiled loops of coded rows: categories, whose codes are the stored ones.
+
+A part of the rows is worked on strip by strip, and a strip block by block, so that the scores of the strip and the
+table of a block stay in the caches. A *table* has a number for each code of a block: a piece of w for X w, or of X'c.
+
+A code that is not below its limit counts as missing, so no code leads out of a table. The kernels check nothing else.
+In all of them a part is given with first = 0, and vectors with a number for each row are those of the part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.matrix.blocks import Part
+from distsms.utils.jit import njit
+
+Array = NDArray[Any]
+
+STRIP = 2**14
+"""Rows of a strip: their scores take an eighth of a usual second-level cache."""
+_WORTH = 16
+"""Tables of so many places for each row pay."""
+_TOGETHER = 2**13
+"""Four blocks of at most so many codes each are looked up at a time, so that scores are read and written only once."""
+
+
+@njit()
+def term(value: Any, absolute: bool) -> Any:
+    return abs(value) if absolute else value
+
+
+@njit()
+def complete(codes: Array, size: Any) -> bool:
+    """Return whether all codes are below `size`."""
+    return len(codes) == 0 or codes.max() < size
+
+
+@njit()
+def _four(b: int, offsets: Array) -> bool:
+    """Return whether the blocks b..b + 3 exist and are small."""
+    return b + 4 < len(offsets) and np.max(offsets[b + 1 : b + 5] - offsets[b : b + 4]) <= _TOGETHER
+
+
+@njit()
+def _tables(codes: Array, rows: int) -> Array:
+    """Return zeros for four blocks, with a place for each code of the type: (4, places).
+
+    (4, 0) where tables do not pay: with codes of 4 bytes, or with codes of 2 bytes and few rows.
+    """
+    places = 1 << 8 * min(codes.itemsize, 2)
+    return np.zeros((4, 0 if codes.itemsize > 2 or places > _WORTH * rows else places))
+
+
+@njit()
+def _entry(code: Any, w: Array, factor: float, absolute: bool) -> Any:
+    if code < len(w):
+        return term(factor * w[code], absolute)
+    return 0.0
+
+
+@njit()
+def _look_up_few(codes: Array, run: int, w: Array, offsets: Array, factors: Array, absolute: bool, out: Array) -> None:
+    """Do without tables what `_look_up_four` does, with the same result to the last digit."""
+    w0, w1 = w[offsets[0] : offsets[1]], w[offsets[1] : offsets[2]]
+    w2, w3 = w[offsets[2] : offsets[3]], w[offsets[3] : offsets[4]]
+    for r in range(len(out)):
+        left = _entry(codes[r], w0, factors[0], absolute) + _entry(codes[r + run], w1, factors[1], absolute)
+        k = r + 2 * run
+        out[r] += left + (_entry(codes[k], w2, factors[2], absolute) + _entry(codes[k + run], w3, factors[3], absolute))
+
+
+@njit()
+def _look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
+    n = len(out)
+    c0, c1, c2, c3 = codes[:n], codes[run : run + n], codes[2 * run : 2 * run + n], codes[3 * run : 3 * run + n]
+    t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
+    for r in range(n):
+        out[r] += (t0[c0[r]] + t1[c1[r]]) + (t2[c2[r]] + t3[c3[r]])
+
+
+@njit()
+def _add_up_four(codes: Array, run: int, c: Array, tables: Array) -> None:
+    n = len(c)
+    c0, c1, c2, c3 = codes[:n], codes[run : run + n], codes[2 * run : 2 * run + n], codes[3 * run : 3 * run + n]
+    t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
+    for r in range(n):
+        x = c[r]  # not read again after each sum, which could be in the same array for all that the compiler knows
+        t0[c0[r]] += x
+        t1[c1[r]] += x
+        t2[c2[r]] += x
+        t3[c3[r]] += x
+
+
+@njit()
+def _look_up(codes: Array, w: Array, factor: float, absolute: bool, out: Array) -> None:
+    for r in range(len(out)):
+        out[r] += _entry(codes[r], w, factor, absolute)
+
+
+@njit()
+def _add_up(codes: Array, c: Array, factor: float, out: Array) -> None:
+    size = len(out)
+    for r in range(len(c)):
+        if codes[r] < size:
+            out[codes[r]] += factor * c[r]
+
+
+@njit()
+def dot_categories(
+    codes: Array, part: Part, offsets: Array, factors: Array, absolute: bool, w: Array, out: Array
+) -> None:
+    """Set out[i] to the sum of factors[b] w[offsets[b] + code] over the blocks b, for the rows of a part.
+
+    offsets : (B + 1,); factors : (B,); w : (p,); out : (rows,). With `absolute`, the absolute values are summed.
+    """
+    tables, filled = _tables(codes, part.last), np.zeros(4, np.int64)
+    for first in range(0, part.last, STRIP):
+        n, b, at = min(STRIP, part.last - first), 0, part.start + first
+        s = out[first : first + n]
+        s[:] = 0.0
+        while b < len(factors):
+            block = codes[at + b * part.run :]
+            if not _four(b, offsets):
+                _look_up(block, w[offsets[b] : offsets[b + 1]], factors[b], absolute, s)
+                b += 1
+                continue
+            if tables.shape[1] == 0:
+                _look_up_few(block, part.run, w, offsets[b:], factors[b:], absolute, s)
+            else:
+                for k in range(4):
+                    table, piece = tables[k], w[offsets[b + k] : offsets[b + k + 1]]
+                    for j in range(len(piece)):
+                        table[j] = term(factors[b + k] * piece[j], absolute)
+                    table[len(piece) : filled[k]] = 0.0
+                    filled[k] = len(piece)
+                _look_up_four(block, part.run, tables, s)
+            b += 4
+
+
+@njit()
+def add_categories(codes: Array, part: Part, offsets: Array, factors: Array, coefficients: Array, out: Array) -> None:
+    """Add factors[b] c[i] to out[offsets[b] + code] for all rows i of a part and all blocks b. c : (rows,)."""
+    tables = _tables(codes, part.last)
+    for first in range(0, part.last, STRIP):
+        n, b, at = min(STRIP, part.last - first), 0, part.start + first
+        c = coefficients[first : first + n]
+        while b < len(factors):
+            block = codes[at + b * part.run :]
+            if tables.shape[1] and _four(b, offsets):
+                for k in range(4):
+                    tables[k, : offsets[b + k + 1] - offsets[b + k]] = 0.0
+                _add_up_four(block, part.run, c, tables)
+                for k in range(4):
+                    table, piece = tables[k], out[offsets[b + k] : offsets[b + k + 1]]
+                    for j in range(len(piece)):
+                        piece[j] += factors[b + k] * table[j]
+                b += 4
+            else:
+                _add_up(block, c, factors[b], out[offsets[b] : offsets[b + 1]])
+                b += 1
+
+
+@njit()
+def squares_of_categories(codes: Array, part: Part, offsets: Array, factors: Array, out: Array) -> None:
+    """Set out[i] to the sum of factors[b]^2 over the blocks whose code is not missing, for the rows of a part."""
+    for first in range(0, part.last, STRIP):
+        n = min(STRIP, part.last - first)
+        s = out[first : first + n]
+        s[:] = 0.0
+        for b in range(len(factors)):
+            start, size = part.start + first + b * part.run, offsets[b + 1] - offsets[b]
+            c, square = codes[start : start + n], factors[b] ** 2
+            for r in range(n):
+                s[r] += square if c[r] < size else 0.0
+
+
+@njit()
+def raise_largest(counts: Array, first: int, last: int, value: float, largest: Array) -> None:
+    """Raise largest[j] to a value for the columns first..last - 1 that have entries."""
+    there, here = counts[first:last], largest[first:last]
+    for j in range(len(here)):
+        here[j] = max(here[j], value) if there[j] > 0 else here[j]

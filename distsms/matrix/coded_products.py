@@ -1,0 +1,207 @@
+"""What `CodedRows` computes for a part of its rows, for each kind of code map.
+
+Everything is local. A part is given with first = 0, and vectors with a number for each row are those of the part.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.matrix import coded_kernels as kernel
+from distsms.matrix import kmer_kernels, spectrum_kernels
+from distsms.matrix.base import ColumnStatistics
+from distsms.matrix.blocks import Part
+from distsms.matrix.code_maps import Categories, CodeMap, Strings, betas
+from distsms.matrix.kmer_kernels import Region
+from distsms.matrix.normalization import inverse
+from distsms.utils.typing import Floats
+
+Codes = NDArray[Any]
+
+
+class Products(ABC):
+    """The products of a part's rows with vectors, and what else is asked of the rows.
+
+    scales : (n_scales, rows of the part), what `scale` returned for these rows.
+    """
+
+    n_scales = 0
+    """Numbers that are computed once for each row, and given to all other methods."""
+
+    @property
+    @abstractmethod
+    def roundings(self) -> int:
+        """The largest number of roundings on the way from a term of a score to the score."""
+
+    def scale(self, part: Part, codes: Codes, out: Floats) -> None:
+        """Compute the numbers of each row: out is (n_scales, rows)."""
+        raise NotImplementedError  # called only if there are such numbers
+
+    @abstractmethod
+    def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
+        """Set out[i] = <x_i, w>, or sum_j |x_ij w_j| with `absolute`."""
+
+    @abstractmethod
+    def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
+        """Add sum_i c_i x_i to out (p,)."""
+
+    @abstractmethod
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, found: ColumnStatistics) -> None:
+        """Update what is found about the columns, with the rows multiplied by their factors; see `Features.columns`."""
+
+    @abstractmethod
+    def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
+        """Set out[i] = ||x_i||."""
+
+
+class CategoryProducts(Products):
+    """The products of `Categories`."""
+
+    def __init__(self, code_map: Categories) -> None:
+        self._offsets, self._factors = code_map.offsets, code_map.factors
+
+    @property
+    def roundings(self) -> int:
+        """Each term is multiplied by the value of its block, and added."""
+        return len(self._factors) + 1
+
+    def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
+        kernel.dot_categories(codes, part, self._offsets, self._factors, absolute, w, out)
+
+    def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
+        kernel.add_categories(codes, part, self._offsets, self._factors, c, out)
+
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, found: ColumnStatistics) -> None:
+        largest, counts, squares = found
+        kernel.add_categories(codes, part, self._offsets, self._factors**2, factors**2, squares)
+        kernel.add_categories(codes, part, self._offsets, np.ones(len(self._factors)), np.ones(len(factors)), counts)
+        most = factors.max(initial=0.0)
+        for b, value in enumerate(np.abs(self._factors)):
+            kernel.raise_largest(counts, self._offsets[b], self._offsets[b + 1], value * most, largest)
+
+    def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
+        most = np.abs(self._factors).max()  # no square overflows
+        kernel.squares_of_categories(codes, part, self._offsets, self._factors / most, out)
+        np.sqrt(out, out=out)
+        out *= most
+
+
+class _KmerPart(NamedTuple):
+    """A part of the columns of `Strings`: the weighted degree, or a spectrum.
+
+    Attributes
+    ----------
+    region : Region
+        Where the k-mers are.
+    starts : (letters of the region,) int64
+        The first column of each position.
+    values : (degree,)
+        The value of an entry for each k; in a spectrum, before the row is made as long as `share`.
+    share : float
+        The length of a row.
+    numbers : (0,)
+        Of the type that holds the numbers of k-mers.
+    strip : int
+        Rows of a strip; more if tables are large, so that building them does not count.
+    """
+
+    region: Region
+    starts: NDArray[np.int64]
+    values: Floats
+    share: float
+    numbers: NDArray[Any]
+    strip: int
+
+
+class KmerProducts(Products):
+    """The products of `Strings`. The numbers of each row are the factors of the spectra, 0 for a row without k-mers."""
+
+    def __init__(self, code_map: Strings) -> None:
+        size, self.n_scales = len(code_map.letters), len(code_map.spectra)
+        self._parts = []
+        if code_map.degree:
+            region = Region(0, code_map.length, code_map.degree, size)
+            self._parts.append(_kmer_part(region, code_map.starts[:-1], code_map.degree_values, code_map.shares[0]))
+        self._plain = len(self._parts)
+        for spectrum, start, share in zip(code_map.spectra, code_map.spectrum_starts, code_map.shares[1:], strict=True):
+            region = Region(spectrum.first - 1, spectrum.last, spectrum.degree, size)
+            starts = np.full(region.last - region.first, start)
+            self._parts.append(_kmer_part(region, starts, np.sqrt(betas(spectrum.degree)), share))
+
+    @property
+    def roundings(self) -> int:
+        """Terms are multiplied by a value, summed over prefixes and positions, multiplied by a factor, added."""
+        return sum((part.region.last - part.region.first) * part.region.degree + 3 for part in self._parts)
+
+    def _each(self, scales: Floats) -> list[tuple[_KmerPart, Floats]]:
+        """Return the parts with the factor of each row, an empty array for the weighted degree."""
+        return list(zip(self._parts, [np.empty(0)] * self._plain + list(scales), strict=True))
+
+    def scale(self, part: Part, codes: Codes, out: Floats) -> None:
+        for (region, _, values, share, _, _), sizes in zip(self._parts[self._plain :], out, strict=True):
+            spectrum_kernels.lengths_of_spectra(codes, part, region, values, _counts(region), sizes)
+            sizes[:] = np.where(sizes > 0, share * inverse(sizes), 0.0)
+
+    def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
+        out[:] = 0
+        for (region, starts, values, _, numbers, strip), factors in self._each(scales):
+            kmer_kernels.dot_kmers(codes, part, strip, numbers, region, starts, values, factors, absolute, w, out)
+
+    def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
+        for (region, starts, values, _, numbers, strip), factors in self._each(scales):
+            kmer_kernels.add_kmers(codes, part, strip, numbers, region, starts, values, factors, c, out)
+
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, found: ColumnStatistics) -> None:
+        """In a spectrum, k-mers that a row has several times are counted as often: as many terms have to be added."""
+        largest, counts, squares = found
+        most, ones, nothing = factors.max(initial=0.0), np.ones(len(factors)), np.empty(0)
+        for which, ((region, starts, values, share, numbers, strip), own) in enumerate(self._each(scales)):
+            place, every = (codes, part, strip, numbers, region, starts), np.ones(len(values))
+            kmer_kernels.add_kmers(*place, every, nothing, ones, counts)
+            if which >= self._plain:
+                columns = slice(starts[0], starts[0] + len(_counts(region)))
+                spectrum_kernels.add_squares_of_spectra(
+                    codes, part, region, values, own * factors, _counts(region), squares[columns]
+                )
+                kernel.raise_largest(counts, columns.start, columns.stop, share * most, largest)  # its row is as long
+                continue
+            kmer_kernels.add_kmers(*place, values**2, nothing, factors**2, squares)
+            for i, start in enumerate(starts.tolist()):
+                for k in range(min(region.degree, region.last - i)):
+                    stop = start + region.size ** (k + 1)
+                    kernel.raise_largest(counts, start, stop, values[k] * most, largest)
+                    start = stop
+
+    def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
+        out[:] = 0
+        for region, _, values, _, _, _ in self._parts[: self._plain]:
+            totals = np.append(0.0, np.cumsum(values**2))
+            spectrum_kernels.squares_of_positions(codes, part, region, totals, out)
+        for (_, _, _, share, _, _), factors in zip(self._parts[self._plain :], scales, strict=True):
+            out += share**2 * (factors > 0)
+        np.sqrt(out, out=out)
+
+
+def _kmer_part(region: Region, starts: NDArray[np.int64], values: Floats, share: float) -> _KmerPart:
+    kmers = region.size**region.degree
+    numbers = np.empty(0, np.uint16 if kmers <= 2**16 else np.uint32)
+    return _KmerPart(region, starts, values, share, numbers, max(kernel.STRIP, 4 * kmers))
+
+
+def _counts(region: Region) -> NDArray[Any]:
+    """Return a count of 0 for each k-mer of a region, of the smallest type that holds its length."""
+    n_kmers = sum(region.size**k for k in range(1, region.degree + 1))
+    return np.zeros(n_kmers, np.uint16 if region.last - region.first < 2**16 else np.uint32)
+
+
+def products_of(code_map: CodeMap) -> Products:
+    """Return the products of a code map."""
+    if isinstance(code_map, Categories):
+        return CategoryProducts(code_map)
+    if isinstance(code_map, Strings):
+        return KmerProducts(code_map)
+    raise TypeError(f"{type(code_map).__name__} has no products")

@@ -1,0 +1,361 @@
+"""The compiled loops of coded rows: k-mers, whose codes are made from letters.
+
+A part of the rows is worked on strip by strip, and a strip position by position. `_advance` makes the number of the
+k-mer that begins at the position, for all rows of the strip, from that of the position before; then `_look_up` or
+`_add_up` is the only loop over rows.
+
+All k-mers that begin at a position are prefixes of the longest, so one look-up does for all degrees. `_expand` builds
+the table whose entry is the sum of w over the prefixes, level by level, and `_collapse` does the opposite for X'c. The
+table of level k also serves positions at the end of a region, where only k letters are left, and k-mers that an unknown
+letter ends. `distsms.matrix.coded_kernels` says how parts and vectors are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.matrix.blocks import Part
+from distsms.matrix.coded_kernels import complete, term
+from distsms.utils.jit import njit
+
+Array = NDArray[Any]
+
+_WORTH = 8
+"""A table of so many k-mers for each row of the strip costs about as much as looking them up in w."""
+
+
+class Region(NamedTuple):
+    """A region of sequences: the letters first..last - 1, and the k-mers in it with k = 1, ..., degree.
+
+    Attributes
+    ----------
+    first, last : int
+        The letters, counted from 0.
+    degree : int
+        The largest k.
+    size : int
+        The number of letters of the alphabet.
+    """
+
+    first: int
+    last: int
+    degree: int
+    size: int
+
+
+@njit()
+def _look_up(index: Array, table: Array, out: Array) -> None:
+    for r in range(len(out)):
+        out[r] += table[index[r]]
+
+
+@njit()
+def _add_up(index: Array, c: Array, table: Array) -> None:
+    for r in range(len(c)):
+        table[index[r]] += c[r]
+
+
+@njit()
+def _look_up_prefixes(index: Array, divisor: int, table: Array, factor: float, absolute: bool, out: Array) -> None:
+    for r in range(len(out)):
+        out[r] += factor * term(table[index[r] // divisor], absolute)
+
+
+@njit()
+def _add_up_prefixes(index: Array, divisor: int, c: Array, factor: float, table: Array) -> None:
+    for r in range(len(c)):
+        table[index[r] // divisor] += factor * c[r]
+
+
+@njit()
+def _tabulated(region: Region, n: int, known: bool) -> int:
+    """Return for how many letters a strip of n rows has tables: fewer than the degree if the tables cost too much.
+
+    Longer k-mers are then looked up in w itself. That is not written for unknown letters.
+    """
+    count, degree = region.size, 1
+    while degree < region.degree and (not known or count * region.size <= _WORTH * n):
+        count *= region.size
+        degree += 1
+    return degree
+
+
+@njit()
+def _expand(w: Array, values: Array, degree: int, size: int, absolute: bool, levels: Array) -> None:
+    """Set the entry of each k-mer in `levels` to the sum of values[l] w over its prefixes of l + 1 letters.
+
+    w and levels list the k-mers by k, then by their numbers.
+    """
+    parent, here, count = 0, size, size
+    for c in range(size):
+        levels[c] = values[0] * term(w[c], absolute)
+    for k in range(1, degree):
+        v = values[k]
+        for c in range(parent, parent + count):
+            total = levels[c]
+            if size == 4:
+                levels[here] = total + v * term(w[here], absolute)
+                levels[here + 1] = total + v * term(w[here + 1], absolute)
+                levels[here + 2] = total + v * term(w[here + 2], absolute)
+                levels[here + 3] = total + v * term(w[here + 3], absolute)
+            else:
+                for j in range(here, here + size):
+                    levels[j] = total + v * term(w[j], absolute)
+            here += size
+        parent += count
+        count *= size
+
+
+@njit()
+def _collapse(levels: Array, values: Array, degree: int, size: int, out: Array) -> None:
+    """Add to `out` values[k - 1] times the sum of `levels` over all k-mers that begin with each k-mer.
+
+    levels is used up.
+    """
+    count = size
+    here = 0
+    for _ in range(1, degree):
+        here += count
+        count *= size
+    for k in range(degree - 1, 0, -1):
+        v, j, above = values[k], here, here - count // size
+        for c in range(above, here):
+            total = 0.0
+            if size == 4:
+                a0, a1, a2, a3 = levels[j], levels[j + 1], levels[j + 2], levels[j + 3]
+                out[j] += v * a0
+                out[j + 1] += v * a1
+                out[j + 2] += v * a2
+                out[j + 3] += v * a3
+                total = (a0 + a1) + (a2 + a3)
+            else:
+                for child in range(j, j + size):
+                    out[child] += v * levels[child]
+                    total += levels[child]
+            levels[c] += total
+            j += size
+        count //= size
+        here = above
+    for c in range(size):
+        out[c] += values[0] * levels[c]
+
+
+@njit()
+def first_levels(region: Region) -> Array:
+    """Return where each level begins in a table of all levels, and its size at the end: (degree + 1,)."""
+    before, count = np.zeros(region.degree + 1, np.int64), 1
+    for k in range(region.degree):
+        count *= region.size
+        before[k + 1] = before[k] + count
+    return before
+
+
+@njit()
+def _known(letter: Any, size: Any) -> Any:
+    """Return a letter, or 0 if it is unknown. Both have 8 bits: with more, the loops of `_roll` are half as fast."""
+    return letter if letter < size else np.uint8(0)
+
+
+@njit()
+def _roll(codes: Array, old: int, new: int, size: int, weight: int, numbers: Array) -> None:
+    """Remove the first letter of each number, of the given weight, and append one; either may be absent (-1).
+
+    Unknown letters count as letter 0.
+    """
+    n, letters = len(numbers), np.uint8(size)
+    if old >= 0 and new >= 0:
+        gone, come = codes[old : old + n], codes[new : new + n]
+        for r in range(n):
+            numbers[r] = (numbers[r] - _known(gone[r], letters) * weight) * size + _known(come[r], letters)
+    elif new >= 0:
+        come = codes[new : new + n]
+        for r in range(n):
+            numbers[r] = numbers[r] * size + _known(come[r], letters)
+    else:
+        gone = codes[old : old + n]
+        for r in range(n):
+            numbers[r] -= _known(gone[r], letters) * weight
+
+
+@njit()
+def _mark(codes: Array, new: int, size: int, count: int, unknown: Array) -> None:
+    """Append to the bits of each row whether the letter is unknown (new = -1: append none), and keep `count` bits."""
+    keep, letters = (1 << count) - 1, np.uint8(size)
+    if new >= 0:
+        come = codes[new : new + len(unknown)]
+        for r in range(len(unknown)):
+            unknown[r] = (unknown[r] << 1 | (come[r] >= letters)) & keep
+    else:
+        for r in range(len(unknown)):
+            unknown[r] &= keep
+
+
+@njit()
+def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array, index: Array) -> None:
+    """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter.
+
+    If the first letter is unknown, this is the place after the table. unknown : with zeros up to a multiple of 8 rows,
+    because eight rows at a time are looked at.
+    """
+    start = before[count - 1]
+    for r in range(len(numbers)):
+        index[r] = start + numbers[r]
+    eight = unknown.view(np.uint64)
+    for q in range(len(eight)):
+        if eight[q]:
+            for r in range(8 * q, min(8 * q + 8, len(numbers))):
+                bits, number, known = np.int64(unknown[r]), np.int64(numbers[r]), count
+                while bits:
+                    bits >>= 1
+                    number //= size
+                    known -= 1
+                index[r] = before[known - 1] + number if known else before[-1]
+
+
+@njit()
+def _unknown(n: int, known: bool) -> Array:
+    """Return the bits of unknown letters of n rows (see `_mark` and `_index`), or an empty array if all are known."""
+    return np.zeros(0 if known else -(-n // 8) * 8, np.uint8)
+
+
+@njit()
+def _advance(codes: Array, at: int, run: int, region: Region, i: int, numbers: Array, unknown: Array) -> int:
+    """Go on to position i of a strip, and return how many letters its k-mers have. See `_roll` and `_mark`.
+
+    at : the place of the first letter of the strip's first row. unknown : empty if the strip has no unknown letter.
+    """
+    size, count = region.size, min(region.degree, region.last - i)
+    marks = unknown[: len(numbers)]
+    if i == region.first:
+        numbers[:] = 0
+        for k in range(count):
+            _roll(codes, -1, at + (i + k) * run, size, 0, numbers)
+            _mark(codes, at + (i + k) * run, size, count, marks)
+        return count
+    left = min(region.degree, region.last - i + 1)  # letters at the position before
+    new = at + (i + count - 1) * run if left == count else -1
+    _roll(codes, at + (i - 1) * run, new, size, size ** (left - 1), numbers)
+    _mark(codes, new, size, count, marks)
+    return count
+
+
+@njit()
+def _all_known(codes: Array, at: int, run: int, n: int, region: Region) -> bool:
+    known = True
+    for i in range(region.first, region.last):
+        known = known and complete(codes[at + i * run : at + i * run + n], region.size)
+    return known
+
+
+@njit()
+def dot_kmers(
+    codes: Array,
+    part: Part,
+    strip: int,
+    numbers: Array,
+    region: Region,
+    starts: Array,
+    values: Array,
+    factors: Array,
+    absolute: bool,
+    w: Array,
+    out: Array,
+) -> None:
+    """Add to out[i] the product of row i with w over the k-mers of a region, for the rows of a part.
+
+    Parameters
+    ----------
+    strip : int
+        Rows of a strip.
+    numbers : (0,)
+        Of the type that holds the numbers of k-mers.
+    starts : (last - first,) int64
+        The first column of each position. If it is the same as that of the position before, both have the same columns.
+    values : (degree,)
+        The value of an entry for each k.
+    factors : (rows,) or (0,)
+        A factor for each row; 1 if empty.
+    """
+    before = first_levels(region)
+    levels, sums = np.zeros(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)
+    for first in range(0, part.last, strip):
+        n, at = min(strip, part.last - first), part.start + first
+        s = out[first : first + n]
+        target = s
+        if len(factors):
+            target = sums[:n]
+            target[:] = 0.0
+        known = _all_known(codes, at, part.run, n, region)
+        number, unknown = np.empty(n, numbers.dtype), _unknown(n, known)
+        index = np.empty(0 if known else n, np.uint32)
+        most = _tabulated(region, n, known)
+        for i in range(region.first, region.last):
+            count = _advance(codes, at, part.run, region, i, number, unknown)
+            start = starts[i - region.first]
+            if i == region.first or start != starts[i - region.first - 1]:
+                _expand(w[start:], values, min(count, most), region.size, absolute, levels)
+            if count > most:
+                table = levels[before[most - 1] :]
+                _look_up_prefixes(number, region.size ** (count - most), table, 1.0, False, target)
+                for k in range(most, count):
+                    table, divisor = w[start + before[k] :], region.size ** (count - k - 1)
+                    _look_up_prefixes(number, divisor, table, values[k], absolute, target)
+            elif known:
+                _look_up(number, levels[before[count - 1] :], target)
+            else:
+                _index(number, unknown, count, region.size, before, index)
+                _look_up(index, levels, target)
+        if len(factors):
+            for r in range(n):
+                s[r] += factors[first + r] * target[r]
+
+
+@njit()
+def add_kmers(
+    codes: Array,
+    part: Part,
+    strip: int,
+    numbers: Array,
+    region: Region,
+    starts: Array,
+    values: Array,
+    factors: Array,
+    coefficients: Array,
+    out: Array,
+) -> None:
+    """Add the sum of c_i x_i over the rows of a part to the columns of a region's k-mers; see `dot_kmers`."""
+    before = first_levels(region)
+    levels, weighted = np.empty(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)
+    for first in range(0, part.last, strip):
+        n, at = min(strip, part.last - first), part.start + first
+        c = coefficients[first : first + n]
+        if len(factors):
+            for r in range(n):
+                weighted[r] = factors[first + r] * c[r]
+            c = weighted[:n]
+        known = _all_known(codes, at, part.run, n, region)
+        number, unknown = np.empty(n, numbers.dtype), _unknown(n, known)
+        index = np.empty(0 if known else n, np.uint32)
+        most, begun = _tabulated(region, n, known), 0  # begun : the letters of the k-mers for which `levels` was begun
+        for i in range(region.first, region.last):
+            count = _advance(codes, at, part.run, region, i, number, unknown)
+            start = starts[i - region.first]
+            if not begun:
+                begun = min(count, most)
+                levels[: before[begun]] = 0.0
+            if count > most:
+                _add_up_prefixes(number, region.size ** (count - most), c, 1.0, levels[before[most - 1] :])
+                for k in range(most, count):
+                    table, divisor = out[start + before[k] :], region.size ** (count - k - 1)
+                    _add_up_prefixes(number, divisor, c, values[k], table)
+            elif known:
+                _add_up(number, c, levels[before[count - 1] :])
+            else:
+                _index(number, unknown, count, region.size, before, index)
+                _add_up(index, c, levels)
+            if i + 1 == region.last or start != starts[i - region.first + 1]:
+                _collapse(levels, values, begun, region.size, out[start:])
+                begun = 0

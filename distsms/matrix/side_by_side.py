@@ -1,0 +1,111 @@
+"""Several groups of columns of the same rows, side by side: sparse or dense rows, and any number of coded ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.matrix.base import ColumnStatistics
+from distsms.matrix.blocks import LocalRows, Vectors, prepared
+from distsms.matrix.normalization import Normalization, inverse
+from distsms.utils.typing import Floats
+
+
+class SideBySide:
+    """The rows [x_i of the first group, x_i of the second, ...].
+
+    Parameters
+    ----------
+    groups : sequence of LocalRows
+        At least one; all have the same number of rows.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of rows differ.
+
+    Notes
+    -----
+    `distsms.matrix.base.Features` describes the products. Beyond what the groups hold, a product
+    holds for each vector 8 bytes for each row, or for each column of the widest group.
+    """
+
+    def __init__(self, groups: Sequence[LocalRows]) -> None:
+        self.groups = list(groups)
+        if len({group.shape[0] for group in self.groups}) != 1:
+            raise ValueError(f"the groups have different numbers of rows: {[group.shape[0] for group in self.groups]}")
+        ends = [0, *accumulate(group.shape[1] for group in self.groups)]
+        self._columns = [slice(start, stop) for start, stop in pairwise(ends)]
+        self.shape = self.groups[0].shape[0], ends[-1]
+
+    @property
+    def nnz(self) -> int:
+        """The number of stored entries and codes."""
+        return sum(group.nnz for group in self.groups)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that these rows occupy."""
+        return sum(group.nbytes for group in self.groups)
+
+    @property
+    def bytes_per_pass(self) -> int:
+        """Bytes that a pass over the rows reads from files: 0 if they are in memory."""
+        return sum(group.bytes_per_pass for group in self.groups)
+
+    def normalize(self, normalization: Normalization) -> None:
+        """Use normalized rows from now on; see `LocalRows.normalize`. The length of a row is that of all its groups."""
+        scale = normalization.scale
+        for group, columns in zip(self.groups, self._columns, strict=True):
+            if scale is not None:
+                group.normalize(Normalization(normalization.kind, scale[columns]))
+        if normalization.kind == "l2":
+            factors = inverse(self.lengths())
+            for group in self.groups:
+                group.row_factors = factors
+
+    def lengths(self) -> Floats:
+        """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
+        found = np.zeros(self.shape[0])
+        for group in self.groups:
+            np.hypot(found, group.lengths(), out=found)
+        return found
+
+    def take(self, rows: NDArray[np.bool_]) -> SideBySide:
+        """Return a copy of the rows that `rows` marks, normalized in the same way."""
+        return SideBySide([group.take(rows) for group in self.groups])
+
+    def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
+        """Compute X W; see `Features.margins`."""
+        vectors, out, rows = prepared(W, out, self.shape[1], self.shape[0])
+        out[...] = 0
+        for group, columns in zip(self.groups, self._columns, strict=True):
+            for total, part in zip(rows, group.margins([w[columns] for w in vectors]), strict=True):
+                total += part
+        return out
+
+    def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
+        """Compute this rank's contribution to X' C; see `Features.transposed_times`."""
+        vectors, out, rows = prepared(C, out, self.shape[0], self.shape[1])
+        for group, columns in zip(self.groups, self._columns, strict=True):
+            for total, part in zip(rows, group.transposed_times(vectors), strict=True):
+                total[columns] = part
+        return out
+
+    def largest_terms(self, w: Floats) -> float:
+        """Return an upper bound as described in `Features.largest_terms`.
+
+        Notes
+        -----
+        Adding the g-th group rounds the sums of g groups, and each group's bound is at least twice its sum.
+        """
+        bounds = [group.largest_terms(w[columns]) for group, columns in zip(self.groups, self._columns, strict=True)]
+        return (1 + len(self.groups) / 2) * sum(bounds)
+
+    def columns(self, weights: Floats | None = None) -> ColumnStatistics:
+        """Describe each column; see `Features.columns`."""
+        found = [group.columns(weights) for group in self.groups]
+        return ColumnStatistics(*map(np.concatenate, zip(*found, strict=True)))

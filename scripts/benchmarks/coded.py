@@ -1,0 +1,94 @@
+"""Compare X w and X'c of coded rows with SciPy's on the same matrix, with the bytes they touch, and on two threads.
+
+The codes of categories are drawn. Strings are real: a set whose name begins with `dna` is a text of LABEL SEQUENCE
+lines. The letters 139 to 279 of its sequences are used; in splice sites of 398 letters with AG at 198 and 199, AG is
+then at 60 and 61.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distsms.data.formats.text_files import open_text
+from distsms.matrix.code_maps import Categories, CodeMap, Strings
+from distsms.matrix.coded import CodedRows, code_rows, to_csr
+from scripts.benchmarks.measuring import Row, Set, Triad, row, timed, two_cores
+
+WINDOW = slice(138, 279)
+DEGREES = (3, 5, 6, 8)
+ROWS, MOST = 100_000, 3e7
+"""Rows, and the nonzeros to which their number is cut for the comparison with SciPy, whose matrix takes 12 bytes
+each.
+"""
+
+
+def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Yield the table rows: for strings if the name of the set begins with dna, else for categories."""
+    n, rng = 2_000 if quick else ROWS, np.random.default_rng(0)
+    maps: dict[str, tuple[CodeMap, Any, str]] = {}
+    if given.strings:
+        letters = read_letters(given.train, n)
+        for K in DEGREES:
+            maps[f"{given.name}, K = {K}"] = Strings("dna", letters.shape[1], K), letters, ""
+    else:
+        for size, target in ((32, ">= 1.5"), (250, ""), (1000, ">= 3")):
+            blocks = Categories((size,) * 100)
+            codes = rng.integers(0, size, (n, 100)).astype(blocks.dtype)
+            maps[f"100 blocks of {size} codes"] = blocks, codes, target
+    for name, (code_map, codes, target) in maps.items():
+        yield from _compared(name, code_map, codes[: int(MOST / code_map.entries)], target, quick)
+        yield from _measured(name, code_map, codes, quick)
+
+
+def read_letters(path: Path, n: int) -> np.ndarray:
+    """Return the codes of the windows of the first n sequences, (n, letters)."""
+    code = np.full(256, 255, np.uint8)
+    code[list(b"ACGT")] = range(4)
+    with open_text(str(path)) as file:
+        lines = [line.split()[1][WINDOW] for line, _ in zip(file, range(n), strict=False)]
+    return code[np.frombuffer(b"".join(lines), np.uint8)].reshape(len(lines), -1)
+
+
+def _compared(name: str, code_map: CodeMap, codes: Any, target: str, quick: bool) -> Iterator[Row]:
+    """Yield how many times as fast as SciPy the products are."""
+    rows, X = CodedRows(code_map, code_rows(codes, code_map), [0, len(codes)]), to_csr(code_map, codes)
+    functions, (w, c) = _products(rows), _vectors(rows)
+    transposed = X.T
+    functions |= {"SciPy X w": lambda: X @ w, "SciPy X'c": lambda: transposed @ c}
+    times = timed(functions, 0.2 if quick else 3.0)
+    for product in ("X w", "X'c"):
+        ratio = times[f"SciPy {product}"] / times[product]
+        yield row("coded", name, f"{product}: time ratio SciPy / distsms, {len(codes)} rows", ratio, "x", target)
+    yield row("coded", name, "bytes of memory per row: SciPy's", (12 * X.nnz + 4 * len(codes)) / len(codes))
+
+
+def _measured(name: str, code_map: CodeMap, codes: Any, quick: bool) -> Iterator[Row]:
+    """Yield the rates on all rows, and what two threads gain."""
+    flat, seconds = code_rows(codes, code_map), 0.2 if quick else 2.0
+    rows, pair = (CodedRows(code_map, flat, [0, len(codes)], threads) for threads in (1, 2))
+    functions = _products(rows) | {f"{name} on two": work for name, work in _products(pair).items()}
+    times, triads = timed(functions, seconds), [Triad(), Triad()]
+    nonzeros = len(codes) * code_map.entries
+    for product in ("X w", "X'c"):
+        yield row("coded", name, f"{product}: nonzeros per second", 1e-9 * nonzeros / times[product], "1e9/s")
+        rate = (rows.nbytes + 8 * len(codes) + 8 * code_map.p * (1 + (product == "X'c"))) / times[product]
+        yield row("coded", name, f"{product}: bytes to touch / those of a triad", 100 * rate / triads[0].rate(), "%")
+        gain = times[product] / times[f"{product} on two"]
+        yield row("coded", name, f"{product}: speedup of two threads over one", gain, "x", ">= 1.8")
+    gain = two_cores(triads) / triads[0].rate()
+    yield row("coded", name, "speedup of two triads at once over one after the other", gain, "x")
+    yield row("coded", name, "bytes of memory per row", rows.nbytes / len(codes))
+
+
+def _vectors(rows: CodedRows) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=size) for size in reversed(rows.shape)]
+
+
+def _products(rows: CodedRows) -> dict[str, Callable[[], object]]:
+    (w, c), (s, r) = _vectors(rows), map(np.empty, rows.shape)
+    return {"X w": lambda: rows.margins(w, s), "X'c": lambda: rows.transposed_times(c, r)}

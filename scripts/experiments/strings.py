@@ -1,0 +1,162 @@
+"""Train on the sequences of the paper's largest experiment, with k-mers that are made from the letters in every pass.
+
+    . scripts/environment
+    python -m scripts.experiments.strings accuracy TRAIN TEST [--window 139:279] [--degrees 3 5 6 8] [--json FILE]
+    python -m scripts.experiments.strings repeat TRAIN OUTPUT --rows 2e7 [--mutate 0.1] [--seed 0]
+
+accuracy   Weighted degree features of several degrees, and those of the paper: degree 8 with spectra of both sides of
+           the splice site. Models for ROCArea and PRBEP by the default solver, and by AGM and BMRM at the second degree
+           of the list. Features of degree 7 or more have millions of columns; their runs keep fewer vectors (--history
+           10 --planes 30). J, the proved gap, evaluations, seconds of training (without loading), peak memory, and both
+           measures of the test rows.
+repeat     Write a larger file of sequences: rows of TRAIN in turn, of which only the window is kept, with each letter
+           replaced by a random one with the probability --mutate. These rows are no new observations: they serve to
+           measure time and memory, and say nothing about accuracy.
+
+TRAIN and TEST have lines LABEL SEQUENCE, plain or compressed. The paper's sequences have 141 letters, with the splice
+site (AG) at 60 and 61; --window says which letters of longer sequences these are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from distsms.cli.sequences import span
+from distsms.cli.types import count, positive
+from distsms.measures import SHOWN
+from distsms.study.tables import markdown
+from distsms.utils.formatting import format_bytes
+from scripts import records
+from scripts.experiments.common import add_train_and_test, existing_file, open_bytes, output_of
+from scripts.records import Record
+
+LEFT, RIGHT = (1, 59), (62, 141)
+"""The regions of the paper's two spectra, in the window."""
+PAPER_DEGREE = 8
+MANY = 2_000_000
+"""Above this number of columns, runs keep fewer vectors."""
+BLOCK = 2**17
+"""Rows that `repeat` makes at a time."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = commands.add_parser("accuracy", help="see above")
+    add_train_and_test(command)
+    add_window(command)
+    command.add_argument("--degrees", nargs="+", type=count, default=[3, 5, 6, 8], help="(3 5 6 8)")
+    command.add_argument("--lambda", dest="lam", type=positive, default=1e-5, help="weight of the regularizer (1e-5)")
+    command.add_argument("--epsilon", type=positive, default=1e-3, help="gap to prove (%(default)g)")
+    records.add_json(command)
+    command = commands.add_parser("repeat", help="see above")
+    command.add_argument("train", type=existing_file, metavar="TRAIN", help="lines LABEL SEQUENCE")
+    command.add_argument("output", type=Path, metavar="OUTPUT", help="the file to write")
+    add_window(command)
+    command.add_argument("--rows", type=count, required=True, metavar="N", help="the number of rows to write")
+    command.add_argument("--mutate", type=float, default=0.1, metavar="SHARE", help="(%(default)g)")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
+    args = parser.parse_args()
+    if args.command == "repeat":
+        repeat(args)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        found = accuracy(args, Path(folder))
+    print(table(found))
+    records.write(args.json, "scripts.experiments.strings", found)
+
+
+def add_window(parser: argparse.ArgumentParser) -> None:
+    """Add the option --window."""
+    parser.add_argument("--window", type=span, default=(139, 279), metavar="FROM:TO", help="(139:279)")
+
+
+def accuracy(args: argparse.Namespace, work: Path) -> list[Record]:
+    """Train on each map of features, and evaluate on the test rows."""
+    first, last = args.window
+    spectra = [word for low, high in (LEFT, RIGHT) for word in ("--spectrum", f"{first + low - 1}:{first + high - 1}")]
+    maps = {f"degree {degree}": ["--degree", degree] for degree in args.degrees}
+    maps[f"the paper's: degree {PAPER_DEGREE}, two spectra"] = ["--degree", PAPER_DEGREE, *spectra]
+    found = []
+    for number, (name, options) in enumerate(maps.items()):
+        for part in ("train", "test"):
+            how = ("--window", f"{first}:{last}", *options) if part == "train" else ("--like", work / "train")
+            output_of("shard", getattr(args, part), work / part, "--strings", *how, "--quiet", "--overwrite")
+        for solver in ("lmvm", "agm", "bmrm") if number == 1 else ("lmvm",):
+            for measure in ("rocarea", "prbep"):
+                found.append({"map": name, "solver": solver, "measure": measure, **_train(args, work, solver, measure)})
+                print(f"{name}, {solver}, {measure}: {found[-1]['evaluations']} evaluations", flush=True)
+    return found
+
+
+def _train(args: argparse.Namespace, work: Path, solver: str, measure: str) -> Record:
+    """Train and evaluate a model; return what the table shows."""
+    model = work / "model.h5"
+    goal: tuple[object, ...] = (
+        "--lambda",
+        args.lam,
+        "--epsilon",
+        args.epsilon,
+        "--solver",
+        solver,
+        "--max-evaluations",
+        2000,
+    )
+    if json.loads(output_of("info", work / "train", "--json"))["p"] > MANY:
+        goal += ("--history", 10, "--planes", 30)
+    output_of("train", work / "train", "--measure", measure, *goal, "--output", model, "--quiet", codes=(0, 3, 4, 5))
+    info = json.loads(output_of("info", model, "--json"))
+    test = json.loads(output_of("evaluate", model, work / "test", "--json"))
+    kept = {key: info[key] for key in ("lambda", "J", "gap", "status", "evaluations", "seconds")}
+    memory = info["usage"]["peak_memory"]
+    return {**kept, "p": info["p"], "peak_memory": memory, **{key: test[key] for key in ("rocarea", "prbep")}}
+
+
+def table(found: list[Record]) -> str:
+    """Make a table of the records of `accuracy`."""
+    header = ["features", "p", "solver", "trained for", "J", "proved gap", "evaluations", "seconds", "peak memory"]
+    lines = [
+        [
+            record["map"],
+            f"{record['p']:,}",
+            record["solver"],
+            SHOWN[record["measure"]],
+            f"{record['J']:.6f}",
+            f"{record['gap']:.1e}" + ("" if record["status"] == "proved" else f" ({record['status']})"),
+            str(record["evaluations"]),
+            f"{record['seconds']:.2f}",
+            format_bytes(record["peak_memory"]),
+            f"{100 * record['rocarea']:.2f}",
+            f"{100 * record['prbep']:.2f}",
+        ]
+        for record in found
+    ]
+    return markdown([*header, "test ROCArea [%]", "test PRBEP [%]"], lines)
+
+
+def repeat(args: argparse.Namespace) -> None:
+    """Write rows of a file in turn, with random letters here and there."""
+    with open_bytes(args.train) as file:
+        words = [line.split() for line in file if line.strip()]
+    first, last = args.window
+    letters = np.frombuffer(b"".join(word[1][first - 1 : last] for word in words), np.uint8)
+    letters = letters.reshape(len(words), last - first + 1)
+    labels = np.array([word[0].rjust(2) + b" " for word in words]).view(np.uint8).reshape(len(words), 3)
+    rng = np.random.default_rng(args.seed)
+    with open(args.output, "wb") as output:
+        for start in range(0, args.rows, BLOCK):
+            rows = np.arange(start, min(start + BLOCK, args.rows)) % len(words)
+            kept = letters[rows]
+            changed = np.flatnonzero(rng.random(kept.shape, np.float32) < args.mutate)
+            kept.reshape(-1)[changed] = np.frombuffer(b"ACGT", np.uint8)[rng.integers(0, 4, len(changed))]
+            line = np.full((len(rows), 1), ord("\n"), np.uint8)
+            output.write(np.hstack((labels[rows], kept, line)).tobytes())
+
+
+if __name__ == "__main__":
+    main()

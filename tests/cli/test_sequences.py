@@ -1,0 +1,150 @@
+"""Sequences from files to scores: the same on several ranks, with every solver, streamed or in memory, in folds."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import numpy as np
+import pytest
+
+from distsms import api
+from distsms.data.convert import convert
+from distsms.data.formats.sequence_rules import SequenceOptions
+from distsms.data.shards import codes as stored_codes
+from distsms.data.shards.dataset import load, load_matrix
+from distsms.data.shards.row_memory import MemoryBudget
+from distsms.errors import InputError
+from distsms.inference import inputs, model
+from distsms.measures import Measure
+from distsms.selection import path
+from distsms.training.fit import fit
+from distsms.training.solver_choice import settings_for
+from distsms.training.task import TrainingTask
+from tests.support.files import on_root
+from tests.support.problems import block
+from tests.support.program import run
+
+SEQUENCES = SequenceOptions(window=(3, 26), degree=3, spectra=((3, 14),))
+
+
+def sites(n=300, seed=0, length=30):
+    """Return sequences, of which the positive ones mostly have TTCAG at the positions 11 to 15, and their labels."""
+    rng = np.random.default_rng(seed)
+    words = rng.choice(list("ACGT"), (n, length))
+    y = rng.random(n) < 0.2
+    words[y, 10:15] = list("TTCAG")
+    words[rng.random(words.shape) < 0.15] = "G"
+    words[rng.random(words.shape) < 0.01] = "N"
+    return ["".join(word) for word in words], np.where(y, "site", "none")
+
+
+def write_sites(folder, name, seed=0, n=300):
+    words, labels = sites(n, seed)
+    lines = "".join(f"{label} {word}\n" for word, label in zip(words, labels, strict=True))
+    records = "".join(
+        f">s{k} label={label}\n{word}\n" for k, (word, label) in enumerate(zip(words, labels, strict=True))
+    )
+    (folder / f"{name}.strings").write_text(lines)
+    with gzip.open(folder / f"{name}.fa.gz", "wt") as file:
+        file.write(records)
+
+
+@pytest.fixture
+def data(comm, shared_dir, monkeypatch):
+    monkeypatch.setattr(stored_codes, "PART_ROWS", 16)
+    on_root(comm, lambda: write_sites(shared_dir, "a"))
+    return convert([shared_dir / "a.strings"], shared_dir / "d", comm, 3, positive="site", sequences=SEQUENCES)
+
+
+@pytest.mark.parametrize(
+    ("how", "streamed"),
+    [
+        ({"solver": "lbfgs"}, False),
+        ({"solver": "agm", "bias": 2.0}, False),
+        ({"solver": "bmrm"}, False),
+        ({"solver": "lbfgs", "measure": "prbep", "step": "spread"}, False),
+        ({"solver": "lbfgs", "bias": 1.0}, True),
+    ],
+)
+def test_training_is_that_on_the_matrix(comm, data, how, streamed):
+    """The codes give the optimum that the same rows give as a matrix, within both gaps, on any number of ranks."""
+    how, measure = dict(how), Measure.parse(how.get("measure", "rocarea"))
+    rows = load(data, comm, budget=room() if streamed else None)
+    assert any(comm.allgather(rows.features.bytes_per_pass)) == streamed
+    settings = settings_for(measure, how["solver"], lam=1e-2)
+    task = TrainingTask(rows, measure, settings, how.get("bias"), step=how.get("step", "auto"))
+    found = fit(task, comm).result
+    X, y, _ = load_matrix(data)
+    bias = {"bias": how["bias"]} if "bias" in how else {}
+    matrix = api.train((X, y), lam=1e-2, measure=measure.name, solver="lbfgs", **bias).info
+    assert found.gap <= 1e-3 and abs(found.J - matrix["J"]) <= max(found.gap, matrix["gap"])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_folds_are_those_of_the_matrix(comm, data, streamed):
+    """A path over folds gives the values of the matrix on one rank, up to the gaps."""
+    problem = path.Problem("rocarea", [0.1, 0.01], 2, 0, settings_for("rocarea", "lbfgs", 1e-5, lam=1.0))
+    X, y, _ = load_matrix(data)
+    found = []
+    for rows in (load(data, comm, budget=room() if streamed else None), block(comm, X, y)):
+        made = path.run(rows, problem, comm, lambda point, result: None)
+        found.append([point.result["J"] for point in made.points])
+    np.testing.assert_allclose(*found, atol=2e-5)
+
+
+def room():
+    """Return the memory for the buffers of 16 rows, and for hardly more rows."""
+    return MemoryBudget(2 * 16 * 24 + 30)
+
+
+@pytest.mark.e2e
+@pytest.mark.serial
+def test_from_sequences_to_scores(tmp_path):
+    for seed, name in enumerate(("train", "new")):
+        write_sites(tmp_path, name, seed)
+    asked = ["--positive", "site", "--window", "3:26", "--degree", 3, "--spectrum", "3:14"]
+    out = run("shard", tmp_path / "train.fa.gz", tmp_path / "d", *asked, ranks=2)
+    assert "300 rows, " in out and "7200 codes" in out
+    assert "window 3:26, weighted degree 3, spectrum 3:14 of degree 3" in re.sub(r"\s+", " ", out)
+    new, made = tmp_path / "new.strings", tmp_path / "m.h5"
+    run("train", tmp_path / "d", "--lambda", "1e-2", "--output", made, "--test", new)
+    assert "window 3:26" in run("info", tmp_path / "m.h5")
+    scores = {}
+    for kind, ranks in (("strings", None), ("fa.gz", 2)):
+        run("predict", made, tmp_path / f"new.{kind}", "--output", tmp_path / "s.csv", "--quiet", ranks=ranks)
+        scores[kind] = [float(line.split(",")[-1]) for line in (tmp_path / "s.csv").read_text().split("\n")[1:-1]]
+    assert len(scores["fa.gz"]) == 300
+    np.testing.assert_allclose(scores["strings"], scores["fa.gz"], rtol=1e-12)  # the order of sums may differ
+    run("report", tmp_path / "m.h5", "--test", tmp_path / "new.fa.gz", "--output", tmp_path / "r.html")
+    found = model.load(tmp_path / "m.h5")
+    largest = found.feature_names[int(np.argmax(np.abs(found.w)))]
+    assert f">{largest}</th>" in (tmp_path / "r.html").read_text() and largest in ("11:T", "12:T", "13:C", "14:A")
+    out = run("export", tmp_path / "m.h5", "--to", "onnx", "--output", tmp_path / "m.onnx", code=1)
+    assert "which onnx cannot turn into columns" in out
+
+
+@pytest.mark.e2e
+@pytest.mark.serial
+def test_a_file_in_one_command(tmp_path):
+    write_sites(tmp_path, "a")
+    out = run(
+        "train",
+        tmp_path / "a.strings",
+        "--positive",
+        "site",
+        "--degree",
+        3,
+        "--output",
+        tmp_path / "m.h5",
+        "--lambda",
+        "1e-2",
+    )
+    assert "proved" in out
+    found = model.load(tmp_path / "m.h5")
+    assert found.coded.sequences.window == (1, 30) and found.info["test"]["rocarea"] > 0.8
+    again = api.train(tmp_path / "a.strings", positive="site", degree=3, window=[3, 26], lam=1e-2, solver="lbfgs")
+    assert again.coded.sequences.window == (3, 26) and again.info["status"] == "proved"
+    (tmp_path / "b.strings").write_text("none ACGT\n")
+    with pytest.raises(InputError, match=r"b.strings:1: the sequence has 4 letters, but the training data have 30"):
+        inputs.check(tmp_path / "b.strings", found)

@@ -1,0 +1,56 @@
+"""Evaluations of several models have the same measures, differences and thresholds on any number of ranks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import distsms
+from distsms.inference.evaluation import EvaluationOptions, evaluate
+from distsms.measures import HEAD, Condition
+from distsms.parallel.communicator import Communicator
+from tests.support.files import on_root
+from tests.support.program import write_svmlight
+
+AT = tuple(Condition.parse(text) for text in ("precision>=0.5", "recall>=0.8", "fpr<=5%", "top=20", "top=10%"))
+
+
+@pytest.fixture
+def files(shared_dir, comm):
+    """Return two models and a file of rows."""
+    rows, models = shared_dir / "rows.svm", [str(shared_dir / f"{lam}.h5") for lam in (1.0, 1e-3)]
+
+    def make():
+        write_svmlight(rows, n=400, seed=3)
+        for path, lam in zip(models, (1.0, 1e-3), strict=True):
+            distsms.save_model(path, distsms.train(rows, lam=lam, solver="lbfgs", measure="rocarea"))
+
+    on_root(comm, make)
+    return models, str(rows)
+
+
+def as_json(paths, on, comm):
+    _, evaluations, pairs = evaluate(paths, on, EvaluationOptions(replicates=100, at=AT), comm)
+    found = [evaluation.as_json(on, 0.95) for evaluation in evaluations], [pair.as_json() for pair in pairs]
+    return json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.9g}"))
+
+
+def test_the_head_of_several_models(files, comm):
+    models, (pair,) = as_json(*files, comm)
+    assert (models, [pair]) == tuple(as_json(*files, Communicator()))
+    names = [*HEAD, "precision@recall=0.8", "recall@precision=0.5", "tpr@fpr=0.05", "precision@20", "precision@10%"]
+    for name in names:
+        first, other = (model["intervals"][name] for model in models)
+        assert pair[name]["value"] == pytest.approx(first["value"] - other["value"], abs=1e-7), name
+        assert "why" in first or first["low"] <= first["value"] <= first["high"]
+    for model in models:
+        assert set(model["at"]) == {str(condition) for condition in AT}
+        for point in model["at"].values():
+            alone = distsms.evaluate(model["model"], model["data"], threshold=point["threshold"] * (1 - 1e-8))
+            assert [alone[name] for name in ("tp", "fp", "fn", "tn")] == [
+                point[name] for name in ("tp", "fp", "fn", "tn")
+            ]
+        assert model["at"]["precision>=0.5"]["precision"] >= 0.5 and model["at"]["recall>=0.8"]["recall"] >= 0.8
+        assert model["at"]["fpr<=0.05"]["fpr"] <= 0.05
+        assert model["at"]["top=20"]["tp"] + model["at"]["top=20"]["fp"] <= 20
