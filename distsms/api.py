@@ -44,6 +44,7 @@ from distsms.data.file_names import are_files
 from distsms.data.shards import dataset
 from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import model, scoring
+from distsms.inference.inputs import InputOptions
 from distsms.inference.model import Model
 from distsms.measures import Measure
 from distsms.metrics.headline import headline_measures
@@ -83,6 +84,8 @@ def train(
     trace: Path | None = None,
     label: str | None = None,
     weight: str | ArrayLike | None = None,
+    group: str | ArrayLike | None = None,
+    within_groups: str | None = None,
     split: Sequence[float] | None = None,
     split_by: str | None = None,
     seed: int = 0,
@@ -139,6 +142,12 @@ def train(
         ``(X, y)``, on every rank or on none. A row of weight 3 counts as three rows, and one of weight 0 is left out.
         Data sets have the weights with which they were made. F-beta and the measures at K count rows, and refuse
         different weights.
+    group : str or array-like, optional
+        The group of each row, such as its query or user: the name of a column for tables, and an array of shape
+        (n_local,) for ``(X, y)``, on every rank or on none. Data sets have the groups with which they were made.
+    within_groups : {"pairs", "each"}, optional
+        Compare only rows of the same group, for the measure ``"rocarea"``: each group counts as much as it has pairs,
+        or all groups alike. The measure is then called ``"gauc@pairs"`` or ``"gauc@each"``.
     split : sequence of float, optional
         The shares of training and test rows of a table, such as ``(0.8, 0.2)``: `info["test"]` has the measures on the
         test rows. None: all rows train.
@@ -153,7 +162,7 @@ def train(
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
         the rows, in at most a tenth of the run's time or two seconds.
     **settings
-        For tables, the options of ``distsms shard`` with these names: positive, id, drop, group, time, keep, normalize,
+        For tables, the options of ``distsms shard`` with these names: positive, id, drop, time, keep, normalize,
         decimal, thousands; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric,
         dates, hashed, min_count. For files of sequences, the fields of
         `distsms.data.formats.sequence_rules.SequenceOptions`: fasta, alphabet, window, degree, spectra,
@@ -192,24 +201,27 @@ def train(
     how: dict[str, Any] = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted}
     how |= {"memory": memory, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
     how |= {"trace": trace, "measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
-    weights = None if isinstance(weight, str) else weight
+    how["measure"] = measure = Measure.parse(measure).within(within_groups)
+    weights, groups = (None if isinstance(given, str) else given for given in (weight, group))
     if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
         how["lam"] = "auto" if lam is None and not resume else lam
-        if weights is not None:
-            raise InputError("weight is the name of a column for tables; put the weights into the table", True)
-        made = _train_table(
-            data, comm, shards, (split, split_by, seed), {"label": label, "weight": weight} | settings, how
-        )
+        if weights is not None or groups is not None:
+            raise InputError("weight and group are names of columns for tables; put these into the table", True)
+        columns = {"label": label, "weight": weight, "group": group}
+        made = _train_table(data, comm, shards, (split, split_by, seed), columns | settings, how)
     elif label is not None or split is not None or shards is not None:
         raise InputError("label, split and shards are for tables: DataFrames, CSV or Parquet", everywhere=True)
-    elif weight is not None and (isinstance(weight, str) or isinstance(data, str | os.PathLike)):
+    elif any(
+        given is not None and (isinstance(given, str) or isinstance(data, str | os.PathLike))
+        for given in (weight, group)
+    ):
         raise InputError(
-            "weight is the name of a column for tables, and an array for rows in memory; data sets have the weights "
-            "with which distsms shard --weight made them",
+            "weight and group are names of columns for tables, and arrays for rows in memory; data sets have the "
+            "weights and groups with which distsms shard --weight and --group made them",
             everywhere=True,
         )
     else:
-        _, made = _train_rows(data, comm, settings, weights=weights, **how)
+        _, made = _train_rows(data, comm, settings, weights=weights, groups=groups, **how)
     if comm.is_root:
         for warning in made.info["warnings"]:
             warnings.warn(warning, ModelWarning, stacklevel=2)
@@ -223,6 +235,7 @@ def _train_rows(
     *,
     lam: float | str | None,
     weights: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     **how: Any,
 ) -> tuple[TrainedModel, Model]:
     """Train on a data set or on rows in memory; `lam` and `how` are arguments of `train`. **Collective.**"""
@@ -243,9 +256,9 @@ def _train_rows(
         with comm.fail_together():
             rows = dataset.read_manifest(data)
     else:
-        rows = in_memory.block(*data, comm, weights=weights)
+        rows = in_memory.block(*data, comm, weights=weights, groups=groups)
         if checkpoint is not None:
-            fingerprint = in_memory.fingerprint(data[0], rows.labels, rows.first_row, comm, rows.weights)
+            fingerprint = in_memory.fingerprint(data[0], rows.labels, rows.first_row, comm, rows.weights, rows.groups)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     layout = how["ordering"], how["step"]
     automatic = None
@@ -290,9 +303,11 @@ def _train_table(
         if odd and comm.is_root:
             warnings.warn(odd, ColumnWarning, stacklevel=3)
         if len(sets) == 2:
-            scores, labels, weights = scoring.score([found], sets[1].directory, comm).counted_scores()
-            measures = headline_measures(trained.task.measure, scores, labels, found.threshold, comm, weights)
-            area = trained.judge_test(scores, labels, comm, weights)
+            reading_groups = InputOptions(groups=trained.task.measure.within_groups is not None)
+            test = scoring.score([found], sets[1].directory, comm, reading_groups)
+            (scores, labels, weights), groups = test.counted_scores(), test.counted_groups
+            measures = headline_measures(trained.task.measure, scores, labels, found.threshold, comm, weights, groups)
+            area = trained.judge_test(scores, labels, comm, weights, groups)
             found.info.update(trained.findings(), test=measures, test_rows=area.as_json())
     return found
 

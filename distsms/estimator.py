@@ -31,17 +31,19 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
+from distsms.data.in_memory import group_keys
 from distsms.errors import InputError, ModelWarning
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
 from distsms.matrix.local import as_features
+from distsms.measures import Measure
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""
@@ -54,7 +56,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     ----------
     measure : str
         What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate", "f1" (or
-        "f0.5", ...), "precision@K" or "recall@K".
+        "f0.5", ...), "precision@K" or "recall@K". For ROCArea within groups, "gauc@pairs" or "gauc@each".
     lam : float
         Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so a good lam does not grow with the number of
         rows. To choose it, use GridSearchCV, or the command `distsms train --lambda auto`.
@@ -123,7 +125,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_class = False
         return tags
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SMSClassifier:
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> SMSClassifier:
         """Train.
 
         Parameters
@@ -137,6 +141,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             Finite numbers of at least 0: a row of weight 3 counts as three rows, and a row of weight 0 is ignored. A
             common factor of all weights changes nothing. F-beta and the measures at K count rows, and refuse rows of
             different weights.
+        groups : array-like of shape (n,), optional
+            The group of each row, such as its query or user, for the measures "gauc@pairs" and "gauc@each", which need
+            it. Other measures take no groups.
 
         Returns
         -------
@@ -146,7 +153,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If a weight is below 0 or not finite, if settings contradict each other, or if a class has no rows.
+            If a weight is below 0 or not finite, if groups are missing or not wanted, if settings contradict each
+            other, or if a class has no rows.
+            other, or if a class has no rows.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
@@ -160,7 +169,10 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         try:
-            found = self._fit(X, labels, weights)
+            if groups is not None and Measure.parse(self.measure).within_groups is None:
+                raise InputError(f"groups are for the measures gauc@pairs and gauc@each, and not for {self.measure}")
+            keys = None if groups is None else group_keys(groups, X.shape[0])
+            found = self._fit(X, labels, weights, keys)
         except InputError as error:
             raise ValueError(str(error)) from error
         result = found.result
@@ -174,7 +186,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
                 warnings.warn(warning, ModelWarning, stacklevel=2)
         return self
 
-    def _fit(self, X: Any, labels: NDArray[np.int8], weights: Floats | None) -> TrainedModel:
+    def _fit(self, X: Any, labels: NDArray[np.int8], weights: Floats | None, groups: Hashes | None) -> TrainedModel:
         if isinstance(self.lam, bool) or not isinstance(self.lam, Real):
             raise InputError(f"lam is {self.lam!r}; a positive number is wanted. GridSearchCV chooses among several")
         self.solver_: str | None
@@ -189,7 +201,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):
-            task = TrainingTask.of_rows(as_features(X), labels, self.measure, settings, self.bias, weights)
+            task = TrainingTask.of_rows(as_features(X), labels, self.measure, settings, self.bias, weights, groups)
             return fit(task, Communicator(), RunOptions(measure_rows=False))
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:

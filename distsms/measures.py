@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 from distsms.errors import InputError
 
-NAMES = "rocarea, pauc@BETA, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recall@K"
+NAMES = "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recall@K"
+
+WEIGHTINGS = ("pairs", "each")
+"""What groups count in ROCArea within groups, which is called gauc@pairs or gauc@each: as much as they have pairs, or
+each group alike.
+"""
 
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
@@ -32,6 +37,9 @@ CHOOSERS = (
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 """How these two are written in reports."""
 
+GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTINGS}
+"""The names of ROCArea within groups, and how they are written in reports."""
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -42,13 +50,16 @@ class Measure:
     name : str
         The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
     family : str
-        ``"rocarea"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
+        ``"rocarea"``, ``"gauc"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"f-beta"``, ``"precision@k"`` or
+        ``"recall@k"``.
     beta : float, optional
         The weight of recall in F-beta; None for the other families.
     k : int, optional
         The number of rows called positive in precision@K and recall@K; None for the other families.
     max_fpr : float, optional
         The largest false positive rate that counts in pauc@BETA, above 0 and at most 1; None for the other families.
+    within_groups : {"pairs", "each"}, optional
+        What groups count in gauc, ROCArea within groups; None for the other families.
     """
 
     name: str = field(compare=False)
@@ -56,6 +67,7 @@ class Measure:
     beta: float | None = None
     k: int | None = None
     max_fpr: float | None = None
+    within_groups: str | None = None
 
     @classmethod
     def parse(cls, measure: str | Measure) -> Measure:
@@ -79,11 +91,29 @@ class Measure:
         match = re.fullmatch(r"pauc@((\d+\.?\d*|\.\d+)(e-?\d+)?)", measure, re.ASCII)
         if match and 0 < (max_fpr := float(match[1])) <= 1:
             return cls(measure, "pauc", max_fpr=max_fpr)
+        if measure in GROUPED:
+            return cls(measure, "gauc", within_groups=measure.removeprefix("gauc@"))
         raise InputError(
             f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, f followed by "
             f"a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate above 0 and at most "
             "1, such as pauc@0.05"
         )
+
+    def within(self, weighting: str | None) -> Measure:
+        """Return this measure within groups; the measure itself if `weighting` is None.
+
+        Raises
+        ------
+        InputError
+            If this is not ROCArea, or `weighting` is not one of `WEIGHTINGS`.
+        """
+        if weighting is None:
+            return self
+        if weighting not in WEIGHTINGS:
+            raise InputError(f"within groups, {' or '.join(WEIGHTINGS)} is wanted, and not {weighting!r}")
+        if self.family not in ("rocarea", "gauc"):
+            raise InputError(f"{self.name} cannot be optimized within groups; only rocarea can")
+        return Measure.parse(f"gauc@{weighting}")
 
     @property
     def parameters(self) -> tuple[float, ...]:
@@ -93,7 +123,7 @@ class Measure:
     @property
     def smooth(self) -> bool:
         """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
-        return self.family in (*RANKING, "pauc", "error-rate")
+        return self.family in (*RANKING, "gauc", "pauc", "error-rate")
 
     @property
     def display_name(self) -> str:
@@ -216,7 +246,7 @@ COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05"
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""
     head = HeadMeasure.parse(name)
-    return head.display_name if head else SHOWN.get(name, name)
+    return head.display_name if head else (SHOWN | GROUPED).get(name, name)
 
 
 def check_chooser(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_old_names, add_threads, condition, count, finite, share, whole
 from distsms.errors import EXIT_OK
-from distsms.measures import CONDITIONS, HEAD, SHOWN, display_name
+from distsms.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
@@ -42,6 +42,11 @@ taken at each end. For the threshold of --at, intervals say what its rates are o
 intervals are computed as if there were one more row of each class, so that they exist for few rows, too, and for
 measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their difference. With
 fewer than 10 rows of a class there is no verdict.
+
+With --within-groups, only rows of the same group (query, user, day) are compared: GAUC is the mean ROCArea of the
+groups that have rows of both classes. pairs weights each group by its number of pairs, each counts each group alike.
+Groups are then what is drawn, so the interval says how the model would do on new groups, however similar the rows of a
+group are.
 
 If rows have weights, a row of weight 3 counts as three rows in every measure, and the numbers of rows that are called
 positive become sums of weights. Intervals are still those of drawing rows: they depend on how unequal the weights are,
@@ -88,6 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=f"Find the threshold for a condition: {CONDITIONS}. May be repeated.".replace("%", "%%"),
     )
+    parser.add_argument(
+        "--within-groups",
+        choices=WEIGHTINGS,
+        help="Also give GAUC, ROCArea within the groups of the rows (default: as the model was trained, if at all, and"
+        " if the rows have groups).",
+    )
     add_intervals(parser)
     add_reading(parser)
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
@@ -124,6 +135,12 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         help="The column of weights in a table or array file; a data set has its own (default: none).",
     )
     parser.add_argument(
+        "--group",
+        metavar="COLUMN",
+        help="The column of groups in a table or array file, or qid for svmlight text, for GAUC; a data set has its own"
+        " (default: none).",
+    )
+    parser.add_argument(
         "--ignore-new-features",
         action="store_true",
         help="Leave out columns that the model lacks, instead of refusing them.",
@@ -139,7 +156,7 @@ def reading(args: argparse.Namespace) -> inputs.InputOptions:
     from distsms.inference import inputs
 
     return inputs.InputOptions(
-        args.ignore_new_features, zero_based=args.zero_based, label=args.label, weight=args.weight
+        args.ignore_new_features, zero_based=args.zero_based, label=args.label, weight=args.weight, group=args.group
     )
 
 
@@ -160,7 +177,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     say = Speaker(True)
     options = evaluation.EvaluationOptions(
-        args.level, args.bootstrap, args.seed, args.threshold, args.k, tuple(args.at)
+        args.level, args.bootstrap, args.seed, args.threshold, args.k, tuple(args.at), args.within_groups
     )
     _, evaluations, pairs = evaluation.evaluate(args.paths, args.test, options, comm, reading(args))
     if not comm.is_root:
@@ -193,6 +210,7 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         say.warn(line)
     of_head = _head_names(evaluated)
     of_ranking = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
+    of_ranking |= {display_name(name): found[name] for name in GROUPED if name in found}
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
     for name in evaluated.extra_measures:
         (of_ranking if "@" in name else at_threshold)[name] = found[name]
@@ -232,7 +250,8 @@ def _print_several(
     for line in _warnings(first):
         say.warn(line)
     header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]
-    for name, label in SHOWN.items():
+    for name in [*SHOWN, *(name for name in GROUPED if name in first.intervals)]:
+        label = display_name(name)
         header += [label, first.intervals[name].method]
         for cells, interval in zip(lines, (evaluated.intervals[name] for evaluated in evaluations), strict=True):
             limits = "none" if interval.why else f"{interval.low:.6f} to {interval.high:.6f}"

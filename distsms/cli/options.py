@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads, count, duration, memory, positive
+from distsms.errors import InputError
+from distsms.measures import WEIGHTINGS, Measure
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
     from distsms.data.shards.dataset import DataBlock
-    from distsms.measures import Measure
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
@@ -76,6 +77,28 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
         ),
     )
     parser.set_defaults(stops_in_order=True)
+
+
+def add_within_groups(parser: argparse.ArgumentParser) -> None:
+    """Add the option that turns ROCArea into ROCArea within groups; `put_within_groups` carries it out."""
+    parser.add_argument(
+        "--within-groups",
+        choices=WEIGHTINGS,
+        help="Compare only rows of the same group (query, user, day; `distsms shard --group`), for the measure rocarea."
+        " The measure is then GAUC, the mean ROCArea of the groups that have rows of both classes: pairs weights each"
+        " group by its number of pairs, each counts each group alike. The measure is called gauc@pairs or gauc@each"
+        " in files and messages. Without this option, groups only keep folds together.",
+    )
+
+
+def put_within_groups(args: argparse.Namespace) -> str | None:
+    """Put the option of `add_within_groups` into `args.measure`; return what is wrong with it, or None."""
+    try:
+        measure = Measure.parse(args.measure).within(args.within_groups)
+    except InputError as error:
+        return str(error)
+    args.measure = measure if isinstance(args.measure, Measure) else measure.name
+    return None
 
 
 def add_vectors(how: argparse._ArgumentGroup) -> None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
+from distsms.cli.options import (
+    SOLVERS_HELP,
+    USUAL_SOLVER,
+    add_memory,
+    add_stopping,
+    add_vectors,
+    add_within_groups,
+    long_run,
+    put_within_groups,
+)
 from distsms.cli.types import BY, add_old_names, chooser, count, positive, ranking_measure, whole
-from distsms.measures import CHOOSERS, RANKING, Measure
+from distsms.measures import CHOOSERS, GROUPED, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -150,6 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser, type=ranking_measure, metavar=f"{{{','.join(RANKING)},pauc@BETA}}")
+    add_within_groups(parser)
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),
@@ -189,6 +199,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--usage", action="store_true", help="Show the reasons of the plan, and what each rank holds.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
+    parser.set_defaults(check=put_within_groups)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -248,7 +259,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     share_folds = args.memory is None and path.shares_folds(manifest.n, manifest.nnz, comm)
     if share_folds and args.usage:
         say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
-    block = dataset.load(manifest, comm, budget=plan.room(comm.is_root), share=(0, 1) if share_folds else None)
+    alone = (0, 1) if share_folds else None
+    budget, grouped = plan.room(comm.is_root), problem.needs_groups
+    block = dataset.load(manifest, comm, budget=budget, share=alone, with_groups=grouped)
     for line in rows_held(block, comm, args.memory, args.usage):
         say(line)
     with comm.fail_together():
@@ -290,7 +303,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     )
     progress.close()
     seconds, compared = time.monotonic() - begun, None
-    if args.folds and not (found.stopped or args.no_check or args.measure == by == "rocarea"):
+    comparable = args.measure not in GROUPED and not args.measure == by == "rocarea"
+    if args.folds and comparable and not (found.stopped or args.no_check):
         until = time.monotonic() + max(LEAST_CHECK, seconds / 10)
         how = fold_keys, share_folds, lambda: signals.wanted() or time.monotonic() > until, args.rule
         compared = compare_on_folds(block, problem, [*done, *found.points], comm, *how)

@@ -16,7 +16,9 @@ from distsms.cli.options import (
     add_memory,
     add_stopping,
     add_vectors,
+    add_within_groups,
     long_run,
+    put_within_groups,
     settings_from,
     solver_for,
     speaker,
@@ -92,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"What to optimize: {NAMES} (default: %(default)s).",
     )
+    add_within_groups(parser)
     parser.add_argument(
         "--lambda",
         metavar="LAMBDA",
@@ -192,7 +195,7 @@ def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, beyond what argparse finds itself, or None."""
     if args.resume and not args.checkpoint:
         return "--resume needs --checkpoint FOLDER, where the checkpoints are"
-    return None
+    return put_within_groups(args)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -277,8 +280,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
                 judged = [saved, *([quick] if quick else [])]
                 test = scoring.score(judged, args.test, comm, _test_options(args))
             scores, labels, weights = test.counted_scores()
-            on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm, weights)
-            area = trained.judge_test(scores, labels, comm, weights)
+            groups = test.counted_groups
+            on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm, weights, groups)
+            area = trained.judge_test(scores, labels, comm, weights, groups)
             if quick:
                 trained.compare(test, test_name, comm)
             saved.info.update(trained.findings())
@@ -325,11 +329,14 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
 
 
 def _test_options(args: argparse.Namespace) -> inputs.InputOptions:
-    """Return how test rows are read: those in a file have their weights in the same column as the training rows."""
+    """Return how test rows are read: files have weights and groups in the same columns as the training rows."""
+    from distsms.data.shards import dataset
     from distsms.inference import inputs
 
-    weight = None if Path(args.test).is_dir() else args.weight
-    return inputs.InputOptions(args.ignore_new_features, weight=weight)
+    if Path(args.test).is_dir():
+        return inputs.InputOptions(args.ignore_new_features, groups=args.measure.within_groups is not None)
+    known = dataset.read_manifest(args.data).group if args.measure.within_groups else None
+    return inputs.InputOptions(args.ignore_new_features, weight=args.weight, group=known["column"] if known else None)
 
 
 def _lambda_of_checkpoint(folder: Path) -> float | None:

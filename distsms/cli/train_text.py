@@ -15,7 +15,7 @@ from distsms.data.labels import format_labels, original_labels
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
-from distsms.measures import SHOWN
+from distsms.measures import display_name
 from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
@@ -141,15 +141,17 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
 
 def describe_measures(measures: dict[str, float]) -> str:
     """Return what `headline_measures` computed, in one line."""
-    return "   ".join(f"{SHOWN.get(name, name)} {value:.6f}" for name, value in measures.items())
+    return "   ".join(f"{display_name(name)} {value:.6f}" for name, value in measures.items())
 
 
 def describe_area(area: AreaOnTest) -> str:
     """Return how sure the ROCArea on the test rows is, and on how many rows of each class it was measured."""
     rows = f"{area.n_pos} positive and {area.n_neg} negative rows"
-    if area.rocarea.why:
+    if area.measure.within_groups:
+        rows += f", in groups that say as much as {area.effective:.4g} of equal weight"
+    if area.area.why:
         return rows
-    return f"{rows}; ROCArea {area.rocarea.low:.3f} to {area.rocarea.high:.3f} (95 %)"
+    return f"{rows}; {area.name} {area.area.low:.3f} to {area.area.high:.3f} (95 %)"
 
 
 def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, whole: bool) -> str:

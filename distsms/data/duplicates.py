@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data.row_metadata import Hashes
 from distsms.utils.hashing import GOLDEN, _mix
 from distsms.utils.jit import njit
+from distsms.utils.typing import Hashes
 
 MANY, ONE_ROW = 0.05, 0.01
 """Thresholds of `warning`.

@@ -1,8 +1,6 @@
-"""Find the rows of all ranks that have the same key, wherever they are. No rank needs memory for all n rows.
+"""Count the rows of all ranks that have the same key, wherever they are. No rank needs memory for all n rows.
 
-Each rank owns a range of the keys, which a hash has spread evenly. Every rank sends each of its different keys once to
-the owner, with the number of its rows of each class. So the owner knows the sizes of its groups, and its answers go
-back the same way.
+`distsms.parallel.groups` brings the counts of each key together.
 """
 
 from __future__ import annotations
@@ -14,58 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data import duplicates
-from distsms.data.row_metadata import Hashes, RowMetadata, format_time
+from distsms.data.row_metadata import RowMetadata, format_time
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.groups import Groups
 from distsms.utils import hashing
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
 AT_ONCE = 2**21
 """The number of rows of a rank that are counted in one round. Each takes some 100 bytes during the round."""
-
-Counts = NDArray[np.int64]
-_BITS = np.uint64(32)
-
-
-class Groups:
-    """The rows of all ranks, grouped by key. Building it is collective.
-
-    Attributes
-    ----------
-    keys : (groups,) uint64
-        The hashed keys of the groups that this rank owns; they ascend over all ranks.
-    positive, negative : (groups,) int64
-        The numbers of rows of each class in these groups, over all ranks.
-
-    Notes
-    -----
-    O(n_local log n_local) time; 24 bytes are sent for each different key of a rank.
-    """
-
-    def __init__(self, keys: Hashes, labels: NDArray[np.int8], seed: int, comm: Communicator) -> None:
-        """Group the rows by `keys` (n_local,) with `labels` (n_local,). Another `seed` gives another order."""
-        self._comm = comm
-        own, self._of_row = np.unique(hashing.row_keys(keys, seed), return_inverse=True)
-        owner = ((own >> _BITS) * np.uint64(comm.size)) >> _BITS
-        sent = np.bincount(owner.astype(np.intp), minlength=comm.size)
-        received, self._origin = comm.alltoall_rows(own, sent)
-        self.keys, self._of_received = np.unique(received, return_inverse=True)
-        positive = np.bincount(self._of_row[labels > 0], minlength=len(own))
-        negative = np.bincount(self._of_row[labels < 0], minlength=len(own))
-        self.positive, self.negative = (self._summed(comm.alltoall_rows(n, sent)[0]) for n in (positive, negative))
-
-    def _summed(self, received: Counts) -> Counts:
-        total = np.zeros(len(self.keys), np.int64)
-        np.add.at(total, self._of_received, received)
-        return total
-
-    def to_rows(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the value of each row's group, (n_local,), from the `values` (groups,) of the groups that a rank owns.
-
-        **Collective.**
-        """
-        return self._comm.alltoall_rows(values[self._of_received], self._origin)[0][self._of_row]
 
 
 class GroupCounts(NamedTuple):

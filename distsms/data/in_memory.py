@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from distsms.data import row_metadata
 from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
 from distsms.data.row_metadata import NO_WEIGHT
 from distsms.data.shards.dataset import DataBlock, other_weights
@@ -17,7 +18,7 @@ from distsms.errors import InputError
 from distsms.matrix.local import as_features
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 
 
 def block(
@@ -27,6 +28,7 @@ def block(
     p: int | None = None,
     known: Mapping[str, Any] | None = None,
     weights: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> DataBlock:
     """Return the rows of all ranks as a block. **Collective.**
 
@@ -44,11 +46,14 @@ def block(
         The labels of a model, as in its `label_map`.
     weights : array-like of shape (n_local,), optional
         The weights of these rows, finite and at least 0. Give them on every rank or on none.
+    groups : array-like of shape (n_local,), optional
+        The groups of these rows: numbers, strings or dates. Give them on every rank or on none.
 
     Raises
     ------
     InputError
-        If X, y and weights have other shapes, the labels cannot be understood, or a weight is no weight.
+        If X, y, weights and groups have other shapes, the labels cannot be understood, a weight is no weight, or a
+        group is missing.
     """
     with comm.fail_together():
         if np.ndim(X) != 2:
@@ -58,12 +63,15 @@ def block(
         if given.shape != (n_local,):
             raise InputError(f"y has shape {given.shape}, but X has {n_local} rows; one label for each row is wanted")
         own = None if weights is None else _weights(weights, n_local)
+        keys = None if groups is None else group_keys(groups, n_local)
         if p is not None and width != p:
             raise InputError(f"X has {width} columns, but the model has {p}; give the columns of the training data")
     sizes = comm.allgather((n_local, width))
     given_weights, weighted = zip(*comm.allgather((own is not None, other_weights(own))), strict=True)
     if len(set(given_weights)) > 1:
         raise InputError("some ranks have weights and others have none; give weights on every rank or on none", True)
+    if len(set(comm.allgather(keys is not None))) > 1:
+        raise InputError("some ranks have groups and others have none; give groups on every rank or on none", True)
     widths = [columns for _, columns in sizes]
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
@@ -71,7 +79,25 @@ def block(
     features = comm.root_first(lambda: as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return DataBlock(features, signs, own, first, n, width, 0, label_map, any(weighted))
+    return DataBlock(features, signs, own, first, n, width, 0, label_map, any(weighted), keys)
+
+
+def group_keys(given: ArrayLike, n_local: int) -> Hashes:
+    """Return the hash of each row's group, (n_local,), the same as in shards. Local.
+
+    Raises InputError if there is not one group for each row, or one is missing.
+    """
+    groups = np.asarray(given)
+    if groups.shape != (n_local,):
+        raise InputError(f"groups has shape {groups.shape}, but X has {n_local} rows; one group for each row is wanted")
+    if groups.dtype.kind in "iu":  # each different number is hashed once
+        different, which = np.unique(groups, return_inverse=True)
+        return row_metadata.groups(row_metadata.as_strings(different), _refuse_group)[which]
+    return row_metadata.groups(row_metadata.as_strings(groups), _refuse_group)
+
+
+def _refuse_group(row: int, problem: str) -> NoReturn:
+    raise InputError(f"groups, row {row} (counted from 0): {problem}")
 
 
 def _weights(given: ArrayLike, n_local: int) -> Floats:
@@ -124,7 +150,14 @@ def _signs(
         return label_map, to_signs(values, label_map, "y")
 
 
-def fingerprint(X: Any, labels: Labels, first_row: int, comm: Communicator, weights: Floats | None = None) -> str:
+def fingerprint(
+    X: Any,
+    labels: Labels,
+    first_row: int,
+    comm: Communicator,
+    weights: Floats | None = None,
+    groups: Hashes | None = None,
+) -> str:
     """Return a hash of the rows of all ranks that does not depend on which rank holds which rows. **Collective.**
 
     The computation needs some 40 bytes for each stored entry of this rank.
@@ -135,8 +168,9 @@ def fingerprint(X: Any, labels: Labels, first_row: int, comm: Communicator, weig
     row_keys = hashing.row_keys(first_row + X.row, 0)
     hashes = (row_keys | np.uint64(1)) * (hashing.row_keys(X.col, 1) ^ values.view(np.uint64))
     parts = [hashes, hashing.row_keys(positive, 2)]
-    if weights is not None:
-        rows = first_row + np.arange(len(weights))
-        parts.append((hashing.row_keys(rows, 3) | np.uint64(1)) * weights.view(np.uint64))
+    for seed, further in ((3, None if weights is None else weights.view(np.uint64)), (4, groups)):
+        if further is not None:
+            rows = first_row + np.arange(len(further))
+            parts.append((hashing.row_keys(rows, seed) | np.uint64(1)) * further)
     total = np.concatenate(parts).sum(dtype=np.uint64, keepdims=True)  # modulo 2^64
     return f"{int(comm.sum(total)[0]):016x}"

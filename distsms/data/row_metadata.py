@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
-Hashes = NDArray[np.uint64]
 Times = NDArray[np.float64]
 RaiseForRow = Callable[[int, str], NoReturn]
 """A function that raises InputError for a row, counted from 0 in the rows that were given, with what is wrong."""

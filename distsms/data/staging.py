@@ -16,11 +16,12 @@ from distsms.data.coded_columns import CodedColumns
 from distsms.data.formats.base import Meter
 from distsms.data.formats.rows import RowBlock, RowRange
 from distsms.data.groupby import group_statistics
-from distsms.data.row_metadata import Hashes, RowMetadata
+from distsms.data.row_metadata import RowMetadata
 from distsms.data.shards import dataset
 from distsms.data.splits import Splitter
 from distsms.matrix.normalization import Entries
 from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Hashes
 
 
 class Staged(NamedTuple):

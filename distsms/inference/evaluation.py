@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
-from distsms.measures import HEAD, Condition, HeadMeasure, Measure
+from distsms.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
 from distsms.metrics import bootstrap, confidence, head_intervals, operating_points, ranking
 from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
@@ -28,8 +28,9 @@ from distsms.metrics.row_weights import (
     require_equal,
 )
 from distsms.metrics.tied_scores import TiedScores, tied_scores
+from distsms.metrics.within_groups import gauc_difference_interval, gauc_interval, group_areas
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class EvaluationOptions:
     threshold: float | None = None
     k: int | None = None
     at: tuple[Condition, ...] = ()  # conditions for which thresholds are found
+    within_groups: str | None = None  # what groups count in GAUC; None: as in training, if the rows have groups
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class EvaluatedRows:
     labels: NDArray[np.int8]  # (n_local,)
     row_numbers: NDArray[np.int64]  # (n_local,), global
     weights: Floats | None = None  # (n_local,); None on every rank if no rank has others than 0 and 1
+    groups: Hashes | None = None  # (n_local,); None on every rank if they are not wanted, or not there
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class ModelEvaluation:
     scores: Floats  # (n_local,)
     measures: dict[str, Any]  # measures and counts, by the names of `distsms evaluate --json`
     extra_measures: list[str]  # the names of those measures that not every model has
-    intervals: dict[str, Interval]  # of "rocarea", "prbep", and the measures at K and of the head of the ranking
+    intervals: dict[str, Interval]  # of "rocarea", "prbep", GAUC, and the measures at K and of the head of the ranking
 
     def as_json(self, on: str, level: float) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a model."""
@@ -133,7 +136,15 @@ def evaluate(
     """
     with comm.fail_together():
         models = [load(path) for path in paths]
-    rows, scores = _scored(paths, models, on, comm, input_options)
+    grouped = _grouped_measures([model.info for model in models], options.within_groups)
+    rows, scores = _scored(paths, models, on, comm, replace(input_options, groups=bool(grouped)))
+    if options.within_groups and rows.groups is None:
+        raise InputError(
+            f"{on}: --within-groups needs the groups of the rows; give --group COLUMN for a file, and make data sets "
+            "with distsms shard --group COLUMN",
+            True,
+        )
+    grouped = [] if rows.groups is None else grouped
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
     labels, weights = rows.labels, rows.weights
@@ -148,7 +159,12 @@ def evaluate(
     of_head = _head_measures([model.info for model in models], options.at, n)
     heads, head_draws = [], []
     judged = []
-    for path, model, own, places, share, draws in zip(paths, models, scores, placed, shares, drawn, strict=True):
+    within = [
+        None if rows.groups is None else group_areas(of_model, labels, rows.groups, comm, weights)
+        for of_model in scores
+    ]
+    of_models = zip(paths, models, scores, placed, shares, drawn, within, strict=True)
+    for path, model, own, places, share, draws, areas in of_models:
         area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm, weights), options.level)
         of_share = confidence.prbep_estimate(share, labels, comm, weights)
         prbep = confidence.prbep_interval(of_share, draws, options.level)
@@ -161,6 +177,11 @@ def evaluate(
         )
         more = [name for name in extra_measures(model.info, options.k) if name in found]
         intervals = {"rocarea": area, "prbep": prbep}
+        for each_of in grouped:
+            assert areas is not None and each_of.within_groups
+            of_groups = areas.estimate(each_of.within_groups, comm)
+            intervals[each_of.name] = gauc_interval(of_groups, options.level)
+            found |= {each_of.name: of_groups.value, "groups": int(comm.sum(np.array([len(areas.areas)]))[0])}
         intervals |= {
             each.name: head_intervals.head_interval(
                 each,
@@ -182,6 +203,11 @@ def evaluate(
         less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         differences = {"rocarea": area, "prbep": prbep}
+        for each_of in grouped:
+            first, other = within[a], within[b]
+            assert first is not None and other is not None and each_of.within_groups
+            less = first._replace(areas=first.areas - other.areas).estimate(each_of.within_groups, comm)
+            differences[each_of.name] = gauc_difference_interval(less, options.level)
         for each in of_head:
             less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], *sizes)
             replicates = head_draws[a][each.name] - head_draws[b][each.name]
@@ -224,7 +250,8 @@ def _scored(
                 raise InputError(
                     f"{on}: {names[0]} and {paths[0]} do not agree on which label is positive; evaluate them one by one"
                 )
-        rows = rows or EvaluatedRows(on, labels, found.first_row + np.flatnonzero(found.counted), weights)
+        numbers = found.first_row + np.flatnonzero(found.counted)
+        rows = rows or EvaluatedRows(on, labels, numbers, weights, found.counted_groups)
         scores += [of_model for of_model, _, _ in judged]
     assert rows is not None
     return rows, scores
@@ -234,6 +261,14 @@ def _wanted(model: Model) -> tuple[Any, ...]:
     """Return what models must have in common to share one reading of the rows."""
     info = model.info
     return model.p, info["zero_based"], info["label_map"], model.table, model.normalization.by_row, model.coded
+
+
+def _grouped_measures(infos: Sequence[dict[str, Any]], asked: str | None) -> list[Measure]:
+    """Return the measures within groups: that which is asked for, or else those trained for."""
+    if asked:
+        return [Measure.parse("rocarea").within(asked)]
+    named = [str(info.get("measure")) for info in infos]
+    return [Measure.parse(name) for name in GROUPED if name in named]
 
 
 def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: float) -> list[HeadMeasure]:

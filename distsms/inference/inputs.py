@@ -42,6 +42,10 @@ class InputOptions:
         The names of these columns in tables, if they differ from those in the training data.
     weight : str or None
         The column of weights in tables and array files, if the rows have weights.
+    group : str or None
+        The column of groups in tables, array files and svmlight text ("qid"), if the groups of the rows are wanted.
+    groups : bool
+        Whether the groups of the rows of a data set are wanted, if it has groups.
     quiet : bool
         Whether to print no warnings about what readers left out.
     """
@@ -53,6 +57,8 @@ class InputOptions:
     id: str | None = None
     quiet: bool = False
     weight: str | None = None
+    group: str | None = None
+    groups: bool = False
 
 
 AS_TRAINED = InputOptions()
@@ -120,6 +126,7 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
         label=options.label,
         id=options.id,
         weight=options.weight,
+        group=options.group,
         table=model.table,
         encoding=model.coded.sequences,
         label_map=info["label_map"],
@@ -161,10 +168,10 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
 def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
     dataset.check_readable(manifest)
-    if options.label or options.id or options.weight:
+    if options.label or options.id or options.weight or options.group:
         raise InputError(
-            f"{manifest.directory}: is a data set, whose labels, ids and weights were chosen when it was made; leave "
-            "out --label, --id and --weight"
+            f"{manifest.directory}: is a data set, whose labels, ids, weights and groups were chosen when it was made; "
+            "leave out --label, --id, --weight and --group"
         )
     _check_coded(manifest, model)
     if options.labelled:

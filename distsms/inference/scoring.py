@@ -21,7 +21,7 @@ from distsms.inference.model import Model
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 
 PART_BYTES = 2**25
 """Bytes of text, or of rows in memory, that a rank scores at a time.
@@ -41,6 +41,12 @@ class ScoredRows(NamedTuple):
     ids: list[str] | None = None  # (n_local,)
     first_row: int = 0  # global number of the first row
     weighted: bool = False  # whether a weight of any rank is neither 0 nor 1, once `checked`
+    groups: Hashes | None = None  # (n_local,), if they were asked for
+
+    @property
+    def counted_groups(self) -> Hashes | None:
+        """The groups of the rows that count; None without groups."""
+        return None if self.groups is None else self.groups[self.counted]
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -134,7 +140,10 @@ def checked(found: ScoredRows, path: str | os.PathLike[str], comm: Communicator,
             _require_finite(scores, first, path)
     there, other = zip(*comm.allgather((found.weights is not None, dataset.other_weights(found.weights))), strict=True)
     weights = np.ones(len(found.labels)) if any(there) and found.weights is None else found.weights
-    return found._replace(first_row=first, weights=weights, weighted=any(other))
+    groups = found.groups
+    if any(comm.allgather(groups is not None)) and groups is None:  # a rank without rows
+        groups = np.empty(0, np.uint64)
+    return found._replace(first_row=first, weights=weights, weighted=any(other), groups=groups)
 
 
 def score_rows(models: Sequence[Model], rows: LocalRows | SideBySide) -> list[Floats]:
@@ -177,7 +186,10 @@ class _Pass(NamedTuple):
             with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
-            scored = ScoredRows(score_rows(self.models, block.features), block.labels, block.weights, ids)
+                known = options.groups and manifest.group is not None
+                groups = dataset.read_groups(manifest, block.first_row, last) if known else None
+            of_models = score_rows(self.models, block.features)
+            scored = ScoredRows(of_models, block.labels, block.weights, ids, groups=groups)
             del block  # before the next one is loaded
             yield scored, len(numbers)
 
@@ -194,7 +206,11 @@ class _Pass(NamedTuple):
                 for rows in reader.read(shares[k]):
                     X = inputs.to_features(rows, self.models[0], self.path, self.options)
                     signs = rows.labels.astype(np.int8)
-                    found.append(ScoredRows(score_rows(self.models, X), signs, rows.metadata.weights))
+                    found.append(
+                        ScoredRows(
+                            score_rows(self.models, X), signs, rows.metadata.weights, groups=rows.metadata.groups
+                        )
+                    )
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
             ids = names if self.in_turns and reader.has_ids else None
@@ -217,10 +233,12 @@ def _joined(parts: list[ScoredRows], models: int) -> ScoredRows:
     if len(parts) == 1:
         return parts[0]
     weights = [part.weights for part in parts if part.weights is not None]
+    groups = [part.groups for part in parts if part.groups is not None]
     return ScoredRows(
         [np.concatenate([np.empty(0), *(part.scores[k] for part in parts)]) for k in range(models)],
         np.concatenate([np.empty(0, np.int8), *(part.labels for part in parts)]),
         np.concatenate(weights) if weights else None,
+        groups=np.concatenate(groups) if groups else None,
     )
 
 

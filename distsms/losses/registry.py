@@ -21,6 +21,7 @@ from distsms.losses.prbep import Prbep
 from distsms.losses.prbep_exchange import PrbepExchange
 from distsms.losses.rocarea import RocArea
 from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.losses.within_groups import RocAreaWithinGroups
 from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
@@ -31,6 +32,7 @@ __all__ = ["MEASURES", "Loss", "LossValue", "choose_ordering", "loss_class", "ma
 MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("rocarea", "gather"): RocArea,
     ("rocarea", "exchange"): RocAreaExchange,
+    ("gauc", "exchange"): RocAreaWithinGroups,
     ("pauc", "gather"): Pauc,
     ("pauc", "exchange"): PaucExchange,
     ("prbep", "gather"): Prbep,
@@ -40,6 +42,8 @@ MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("precision@k", "gather"): PrecisionAtK,
     ("recall@k", "gather"): RecallAtK,
 }
+
+NO_GROUPS = "ROCArea within groups needs the group of each row: make the data set with distsms shard --group COLUMN"
 
 
 def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
@@ -58,7 +62,12 @@ def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
 
 
 def make_loss(
-    measure: str | Measure, ordering: str, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator
+    measure: str | Measure,
+    ordering: str,
+    labels: NDArray[np.int8],
+    weights: Floats | None,
+    comm: Communicator,
+    groups: NDArray[np.uint64] | None = None,
 ) -> Loss:
     """Build the loss of this rank's rows. **Collective.**
 
@@ -70,13 +79,20 @@ def make_loss(
         "gather" or "exchange". The value "auto" is not allowed here; `choose_ordering` replaces it.
     labels, weights, comm
         See `Loss`.
+    groups : (n_local,) uint64, optional
+        The key of each row's group, for measures within groups.
 
     Raises
     ------
     InputError
-        If a class has no rows, or there are fewer than k rows.
+        If a class has no rows, there are fewer than k rows, or a measure within groups gets no groups.
     """
-    return loss_class(measure, ordering)(labels, weights, comm, *Measure.parse(measure).parameters)
+    measure = Measure.parse(measure)
+    if not measure.within_groups:
+        return loss_class(measure, ordering)(labels, weights, comm, *measure.parameters)
+    if groups is None:
+        raise InputError(NO_GROUPS, everywhere=True)
+    return RocAreaWithinGroups(labels, weights, comm, measure.within_groups, groups)
 
 
 def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:

@@ -12,8 +12,9 @@ from distsms.metrics.contingency import contingency
 from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import mass_of_classes
 from distsms.metrics.tied_scores import tied_scores
+from distsms.metrics.within_groups import gauc_estimate
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 
 
 def decision_threshold(
@@ -49,6 +50,7 @@ def headline_measures(
     threshold: float,
     comm: Communicator,
     weights: Floats | None = None,
+    groups: Hashes | None = None,
 ) -> dict[str, float]:
     """Return ROCArea, PRBEP and the measure that was trained for, by name. **Collective.**
 
@@ -64,10 +66,16 @@ def headline_measures(
         The ranks.
     weights : (n_local,) float64, optional
         The weights of the rows, above 0.
+    groups : (n_local,) uint64, optional
+        The groups of the rows, on all ranks or on none. Without them, a measure within groups is left out.
     """
     ranked = ranking.ranking(scores, labels, comm, weights)
     values = {name: float(getattr(ranked, name)) for name in RANKING}
-    if measure.name not in values:
+    if measure.within_groups:
+        if groups is not None:
+            of_groups = scores, labels, groups, comm, weights
+            values[measure.name] = gauc_estimate(measure.within_groups, *of_groups).value
+    elif measure.name not in values:
         values[measure.name] = ranking.measure_value(measure, scores, labels, threshold, comm, weights)
     return values
 
@@ -79,6 +87,7 @@ def chooser_value(
     threshold: float,
     comm: Communicator,
     weights: Floats | None = None,
+    groups: Hashes | None = None,
 ) -> float:
     """Return a measure of `distsms.measures.CHOOSERS`; larger is better, and NaN counts as 0. **Collective.**
 
@@ -93,6 +102,8 @@ def chooser_value(
         The score from which on a row is called positive.
     weights : ndarray of shape (n_local,), optional
         The weights of the rows, above 0.
+    groups : ndarray of shape (n_local,), optional
+        The groups of the rows, for measures within groups.
     """
     if of_head := HeadMeasure.parse(name):
         value = head_value(of_head, tied_scores(scores, labels, weights, comm), comm)
@@ -103,6 +114,9 @@ def chooser_value(
         value = 1 - table.error_rate if name == "accuracy" else getattr(table, name)
     else:
         measure = Measure.parse(name)
+        if measure.within_groups and groups is not None:
+            value = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights).value
+            return float(np.nan_to_num(value, nan=0.0))
         if measure.k:
             n = int(comm.sum(np.array([len(scores)]))[0])
             measure = replace(measure, k=min(measure.k, n))

@@ -16,7 +16,7 @@ import numpy as np
 
 from distsms._version import __version__
 from distsms.inference.evaluation import ModelEvaluation
-from distsms.measures import HEAD, SHOWN, display_name
+from distsms.measures import GROUPED, HEAD, SHOWN, display_name
 from distsms.metrics.confidence import Interval
 from distsms.metrics.curves import Curve, Histogram
 from distsms.metrics.ranking import TopK
@@ -92,6 +92,11 @@ def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
     tiles = [
         ("ROCArea", _measure(measured["rocarea"]), _describe_interval(intervals["rocarea"], data.level)),
         ("PRBEP", _measure(measured["prbep"]), _describe_interval(intervals["prbep"], data.level)),
+        *(
+            (display_name(name), _measure(measured[name]), _describe_interval(intervals[name], data.level))
+            for name in GROUPED
+            if name in intervals
+        ),
         ("Average precision", _measure(measured["average_precision"]), f"chance: {_measure(chance)}"),
     ]
     if not info.get("vacuous"):  # if the optimum itself is useless, a small gap would mislead

@@ -200,7 +200,8 @@ def _sample(
     """Return the sample, how its folds are made, and the keys of the folds. Collective."""
     if isinstance(data, Manifest):
         shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
-        sample, by = load_sample(data, comm, shares, seed, budget), folds.choose_folds_by(None, data)
+        grouped = measure.within_groups is not None
+        sample, by = load_sample(data, comm, shares, seed, budget, grouped), folds.choose_folds_by(None, data)
         if by == "rows":
             return sample, by, None
         with comm.fail_together():
@@ -211,9 +212,11 @@ def _sample(
     n_pos, n_neg = _class_counts(data, comm)
     rows = data.first_row + np.arange(len(data.labels))
     shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([_nnz(data)]))[0]), measure)
-    taken = in_sample(rows, data.labels, shares, seed)
+    groups = data.groups if measure.within_groups else None
+    taken = in_sample(rows if groups is None else groups, data.labels, shares, seed)
     weights = np.where(taken, 1.0 if data.weights is None else data.weights, 0.0)
-    return Sample(data if min(shares) >= 1 else replace(data, weights=weights), rows), "rows", None
+    block = data if min(shares) >= 1 else replace(data, weights=weights)
+    return Sample(block, rows), "rows" if groups is None else "groups", groups
 
 
 def _class_counts(block: DataBlock, comm: Communicator) -> tuple[int, int]:

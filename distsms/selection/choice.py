@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.measures import GROUPED, display_name
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval, MeanEstimate
+from distsms.metrics.within_groups import gauc_interval
 from distsms.selection.folds import best_on_other_folds
 from distsms.selection.path import Point
 from distsms.training.verdict import ERRORS
@@ -109,6 +111,8 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
     pooled = confidence.pool_folds(
         [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in chosen]
     )
+    if measure in GROUPED:
+        return gauc_interval(pooled, confidence.LEVEL)
     if measure == "rocarea":
         return confidence.rocarea_interval(pooled, confidence.LEVEL)
     return confidence.prbep_interval(pooled, np.empty(0), confidence.LEVEL)
@@ -123,6 +127,12 @@ def chooser(trained: str, select: str | None) -> str:
     return select or ("accuracy" if trained == "error-rate" else trained)
 
 
+def area_of(points: Sequence[Point]) -> str:
+    """Return the measure that says whether models rank better than chance: GAUC if they were trained for it."""
+    held = next((point.held_out for point in points if point.held_out), {})
+    return next((name for name in held if name in GROUPED), "rocarea")
+
+
 def is_chance(area: Mean, errors: float = 1.0) -> bool:
     """Return whether a mean ROCArea of held-out folds is at most so many standard errors above 0.5, which is chance."""
     return area.mean - errors * area.error <= 0.5
@@ -131,17 +141,20 @@ def is_chance(area: Mean, errors: float = 1.0) -> bool:
 def why_chance(points: Sequence[Point]) -> str:
     """Return why no lambda gives a model that ranks rows better than chance, by the held-out folds; else "".
 
-    It is so if no mean ROCArea is more than two standard errors above 0.5, and if the interval of `expected` does not
-    show that the ROCArea is above 0.5 either: the spread of a few folds that differ, such as folds by groups, is large.
+    It is so if no mean ROCArea (or GAUC, see `area_of`) is more than two standard errors above 0.5, and if the interval
+    of `expected` does not show that the area is above 0.5 either: the spread of a few folds that differ, such as folds
+    by groups, is large.
     """
-    areas = means(points, "rocarea")
+    measure = area_of(points)
+    areas = means(points, measure)
     if not areas or not all(is_chance(area, ERRORS) for area in areas):
         return ""
-    if (interval := expected(points, "rocarea")) and interval.low > 0.5:
+    if (interval := expected(points, measure)) and interval.low > 0.5:
         return ""
     best = max(areas, key=lambda area: area.mean)
     useless = f"none of {describe_lambdas(areas)} gives a model that ranks held-out rows better than chance"
-    return f"{useless} (the best mean ROCArea is {best.mean:.3f}, with a standard error of {best.error:.2g})"
+    area = f"the best mean {display_name(measure)} is {best.mean:.3f}, with a standard error of {best.error:.2g}"
+    return f"{useless} ({area})"
 
 
 def describe_lambdas(curve: Sequence[Mean]) -> str:
@@ -171,9 +184,10 @@ def faults(points: Sequence[Point]) -> dict[float, str]:
             reasons[lam] = "no better than chance"
         elif not with_all and all(result["vacuous"] or result.get("idle") for result in of_models):
             reasons[lam] = "no better than w = 0"
-    for mean in means(points, "rocarea"):
+    measure = area_of(points)
+    for mean in means(points, measure):
         if is_chance(mean):
-            reasons.setdefault(mean.lam, "ROCArea of the folds not above chance")
+            reasons.setdefault(mean.lam, f"{display_name(measure)} of the folds not above chance")
     return reasons
 
 

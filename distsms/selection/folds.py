@@ -24,15 +24,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.groupby import Groups
-from distsms.data.row_metadata import Hashes
 from distsms.data.shards.dataset import open_shards
 from distsms.data.shards.manifest import Manifest
 from distsms.data.splits import periods
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.groups import Groups
 from distsms.utils.hashing import row_keys
+from distsms.utils.typing import Hashes
 
 CAVEATS = {
     "groups": "the intervals treat rows as independent; if the rows of a group are similar, they are too narrow",

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
-from distsms.measures import RANKING, Measure
+from distsms.measures import GROUPED, RANKING, Measure
 from distsms.metrics import confidence
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
+from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
@@ -31,7 +32,7 @@ from distsms.selection.folds import Folds, make_folds
 from distsms.training.objectives import make_losses
 from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 
 RULES = ("best", "one-se")
 ALONE = Communicator()
@@ -75,6 +76,11 @@ class Problem:
     folds_by: str = "rows"  # see `distsms.selection.folds`
     all_rows: bool = True  # whether there are models of all rows; if not, only what a search needs is measured
     select: str | None = None  # the measure of held-out rows that chooses, if not `measure`
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether the groups of the rows are needed, besides for the folds."""
+        return self.measure in GROUPED or self.select in GROUPED
 
 
 class Run(NamedTuple):
@@ -188,6 +194,8 @@ class FoldsObjective(Objective):
         The labels of this rank's rows.
     weights : ndarray of shape (n_local,) or None
         Their weights; None on every rank if no rank has others than 0 and 1.
+    groups : ndarray of shape (n_local,) or None
+        Their groups, for measures within groups.
     folds : Folds
         Which rows each fold trains on, and which it holds out.
     numbers : sequence of int
@@ -201,6 +209,7 @@ class FoldsObjective(Objective):
     select: str | None
     labels: Labels
     weights: Floats | None
+    groups: Hashes | None
     folds: Folds
     numbers: Sequence[int]
 
@@ -218,11 +227,15 @@ class FoldsObjective(Objective):
             return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm)
         training = self._measures(scores, own, threshold)
         own_scores, own_labels, _, weights = self._some(scores, own)
-        chance = why_chance(own_scores, own_labels, training["rocarea"], comm, weights)
+        within = self._within(self.measure, scores, own)
+        chance = why_chance(own_scores, own_labels, training["rocarea"], comm, weights, within)
         if out is None:
             return threshold, training, None, chance
-        spread_of = next((name for name in (self.select, self.measure.name) if name in RANKING), RANKING[0])
-        spread = confidence.measure_estimate(spread_of, *self._some(scores, out))
+        known = (name for name in (self.select, self.measure.name) if name in RANKING or name in GROUPED)
+        spread_of = next(known, RANKING[0])
+        spread = self._within(Measure.parse(spread_of), scores, out)
+        if spread is None:
+            spread = confidence.measure_estimate(spread_of, *self._some(scores, out))
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
         return threshold, training, self._measures(scores, out, threshold) | parts, chance
 
@@ -230,11 +243,19 @@ class FoldsObjective(Objective):
         """Return the scores and labels of some rows, the ranks, and the weights of these rows."""
         return scores[rows], self.labels[rows], self.comm, None if self.weights is None else self.weights[rows]
 
+    def _within(self, measure: Measure, scores: Floats, rows: Any) -> confidence.MeanEstimate | None:
+        """Return the estimate of a measure within groups; None for other measures. Collective."""
+        if not measure.within_groups or self.groups is None:
+            return None
+        some, labels, comm, weights = self._some(scores, rows)
+        return gauc_estimate(measure.within_groups, some, labels, self.groups[rows], comm, weights)
+
     def _measures(self, scores: Floats, rows: Any, threshold: float) -> dict[str, Any]:
         some, labels, comm, weights = self._some(scores, rows)
-        found = headline_measures(self.measure, some, labels, threshold, comm, weights)
+        groups = None if self.groups is None else self.groups[rows]
+        found = headline_measures(self.measure, some, labels, threshold, comm, weights, groups)
         if self.select and self.select not in found:
-            found[self.select] = chooser_value(self.select, some, labels, threshold, comm, weights)
+            found[self.select] = chooser_value(self.select, some, labels, threshold, comm, weights, groups)
         return found
 
 
@@ -268,6 +289,7 @@ class CrossValidation:
         self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.weights = block.weights if block.weighted else None
+        self.objective.groups = block.groups
         self.objective.folds, self.objective.numbers = self.folds, self.numbers
         self.objective.select, self.objective.brief = problem.select, not problem.all_rows
         first = replace(problem.settings, lam=problem.lambdas[0])

@@ -50,8 +50,8 @@ def in_sample(rows: NDArray[Any], labels: NDArray[np.int8], shares: Shares, seed
 
     Parameters
     ----------
-    rows : ndarray of int64, shape (n,)
-        The numbers of the rows in the whole data set.
+    rows : ndarray of int64 or uint64, shape (n,)
+        The numbers of the rows in the whole data set, or the keys of their groups.
     labels : ndarray of int8, shape (n,)
         +1 or -1.
     shares : Shares
@@ -62,7 +62,12 @@ def in_sample(rows: NDArray[Any], labels: NDArray[np.int8], shares: Shares, seed
 
 
 def load_sample(
-    manifest: Manifest, comm: Communicator, shares: Shares, seed: int = 0, budget: MemoryBudget | None = None
+    manifest: Manifest,
+    comm: Communicator,
+    shares: Shares,
+    seed: int = 0,
+    budget: MemoryBudget | None = None,
+    whole_groups: bool = False,
 ) -> Sample:
     """Read this rank's part of a sample of the rows. **Collective.**
 
@@ -78,6 +83,8 @@ def load_sample(
         Another seed draws another sample.
     budget : MemoryBudget, optional
         See `dataset.load`; it is used only if the sample has all rows.
+    whole_groups : bool
+        Whether to take whole groups, with the same share of both classes, and to read their keys.
 
     Raises
     ------
@@ -90,10 +97,11 @@ def load_sample(
     a shard.
     """
     if min(shares) >= 1:
-        block = dataset.load(manifest, comm, budget=budget)
+        block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
         return Sample(block, block.first_row + np.arange(len(block.labels)))
     first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
     X, labels, weights, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[Any]](), list[NDArray[np.int64]]()
+    groups = list[NDArray[np.uint64]]()
     codes: list[list[Any]] = [[] for _ in manifest.coded.maps]
     with comm.fail_together():
         for shard, piece in dataset.open_shards(manifest, first, last):
@@ -101,14 +109,16 @@ def load_sample(
                 own = np.empty(part.stop - part.start, np.int8)
                 shard.read_labels(part, own)
                 numbers = part.offset + np.arange(part.start, part.stop)
-                taken = in_sample(numbers, own, shares, seed)
+                keys = shard.read_groups(part) if whole_groups else None
+                taken = in_sample(numbers if keys is None else keys, own, shares, seed)
                 if not taken.any():
                     continue
                 X.append(shard.read_rows(part)[taken])
-                for group, found in zip(codes, shard.read_code_rows(part) if codes else (), strict=True):
-                    group.append(found[taken])
+                for code_group, found in zip(codes, shard.read_code_rows(part) if codes else (), strict=True):
+                    code_group.append(found[taken])
                 labels.append(own[taken])
                 rows.append(numbers[taken])
+                groups += [] if keys is None else [keys[taken]]
                 if manifest.weights:
                     weight = np.empty(len(own))
                     shard.read_weights(part, weight)
@@ -120,7 +130,8 @@ def load_sample(
     amounts = np.concatenate([np.empty(0), *weights]) if manifest.weights else None
     counts, weighted = zip(*comm.allgather((len(y), dataset.other_weights(amounts))), strict=True)
     size = sum(counts[: comm.rank]), sum(counts), manifest.p, 0
-    block = DataBlock(features, y, amounts, *size, weighted=any(weighted))
+    of_rows = np.concatenate([np.empty(0, np.uint64), *groups]) if whole_groups else None
+    block = DataBlock(features, y, amounts, *size, weighted=any(weighted), groups=of_rows)
     return Sample(block, np.concatenate([np.empty(0, np.int64), *rows]))
 
 

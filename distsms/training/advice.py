@@ -69,7 +69,7 @@ def describe_chance(
             f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
             "number to all scores, which changes nothing in their order."
         )
-    elif measure.family == "rocarea":
+    elif measure.family in ("rocarea", "gauc"):
         said.append(f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}.")
     elif result.idle:
         lam = f"{float(f'{below:.1g}'):g}"
@@ -122,7 +122,9 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
     """
     contest = None if check is None else check.contest
     if check is None or contest is None:
-        return f"Use the measure rocarea instead, {COMPARE}" if chance and asked.family != "rocarea" else ""
+        return (
+            f"Use the measure rocarea instead, {COMPARE}" if chance and asked.family not in ("rocarea", "gauc") else ""
+        )
     if chance and not contest.useful:
         return (
             f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "

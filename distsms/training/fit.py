@@ -12,11 +12,11 @@ import math
 
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
-from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.matrix.augmented import WithBias
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_weights import describe_weights
+from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.objective import Objective
 from distsms.optim.result import State, Status
 from distsms.parallel.communicator import Communicator
@@ -95,7 +95,7 @@ def fit(
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
             )
-    checked = options.check is not None and task.measure.family != "rocarea"
+    checked = options.check is not None and task.measure.family not in ("rocarea", "gauc")
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:
@@ -105,9 +105,7 @@ def fit(
             reserved = reserve(options.memory, plan.needs.least(comm.size, root=True))
             checked = reserved is not None
         block = (
-            task.data
-            if isinstance(task.data, DataBlock)
-            else _load(task.data, comm, plan, reserved or 0.0, clock, reading)
+            task.data if isinstance(task.data, DataBlock) else _load(task, comm, plan, reserved or 0.0, clock, reading)
         )
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
         features = WithBias(block.features, task.bias) if task.bias else block.features
@@ -125,9 +123,13 @@ def fit(
         gc.collect()  # a run and its solver refer to each other, so only the collector frees them
     with clock.phase("threshold"):
         scores, labels, weights = block.counted_scores(features.margins(result.w))
+        groups, weighting, within = block.counted_groups, task.measure.within_groups, None
         threshold, training, data = decision_threshold(calls_positive, scores, labels, comm, weights), None, None
         if options.measure_rows:
             training = headline_measures(task.measure, scores, labels, threshold, comm, weights)
+            if weighting and groups is not None:
+                within = gauc_estimate(weighting, scores, labels, groups, comm, weights)
+                training[task.measure.name] = within.value
             if manifest is not None:
                 data = describe_data_set(manifest, manifest.directory)
             else:
@@ -137,7 +139,7 @@ def fit(
         leaks = []
         if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
             leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
-        chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm, weights)
+        chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm, weights, within)
     del scores, labels, weights
     check = None
     if options.check is not None and checked and result.status not in UNFINISHED:
@@ -153,10 +155,11 @@ def fit(
 
 
 def _load(
-    data: Manifest, comm: Communicator, plan: Plan | None, reserved: float, clock: Clock, reading: ReadCounter
+    task: TrainingTask, comm: Communicator, plan: Plan | None, reserved: float, clock: Clock, reading: ReadCounter
 ) -> DataBlock:
     """Load this rank's rows within the memory of the plan, less `reserved` bytes for later use. Collective."""
-    assert plan is not None
-    room = plan.room(comm.is_root)
+    assert plan is not None and task.manifest is not None
+    room, grouped = plan.room(comm.is_root), task.measure.within_groups is not None
     with clock.phase("load"), reading:
-        return dataset.load(data, comm, budget=room and room._replace(bytes=room.bytes - int(reserved)))
+        budget = room and room._replace(bytes=room.bytes - int(reserved))
+        return dataset.load(task.manifest, comm, budget=budget, with_groups=grouped)

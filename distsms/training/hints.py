@@ -108,10 +108,10 @@ def describe_test(
     check_perfect : bool
         Whether a ROCArea of 1 is suspicious: in tables, unless a warning has named the reason.
     """
-    area, own = test.rocarea.value, training["rocarea"]
+    area, own, name = test.area.value, training[test.measure.name], test.name
     if area > PERFECT and check_perfect:
         return (
-            f"ROCArea on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
+            f"{name} on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
             "known before the outcome is, and that test rows are no copies of training rows."
         )
     weights = data.get("weights")
@@ -120,11 +120,11 @@ def describe_test(
         sizes = (weights[name] for name in ("effective_positive", "effective_negative"))
     error = math.sqrt(own * (1 - own) / max(min(sizes), 1))
     unclear = test.why_unknown()
-    half = (test.rocarea.high - test.rocarea.low) / 2
+    half = (test.area.high - test.area.low) / 2
     if not own - area > max(CLEAR, math.hypot(ERRORS * error, half)):
         return unclear
     clear = (
-        f"ROCArea is {own:.3f} on the training rows ({data['n_pos']} positive), but {area:.3f} on the test rows "
+        f"{name} is {own:.3f} on the training rows ({data['n_pos']} positive), but {area:.3f} on the test rows "
         f"({test.n_pos} positive), and chance does not explain the difference: the model has learned its training rows "
         f"by heart, or the test rows are of another kind. Fewer features help against learning by heart (--drop, "
         f"--min-count), and so does a lambda larger than {lam:g}."

@@ -41,9 +41,10 @@ def make_losses(
     counted, labels, weights = block.counted, block.labels, block.weights
     counts = np.array([np.count_nonzero(counted & (labels == sign)) for sign in (1, -1)])
     n_pos, n_neg = (max(int(count), 1) for count in comm.sum(counts))
+    groups = block.groups
     ordering, _ = choose_ordering(ordering, measure, n_pos, n_neg, comm.size)
 
     def weighting(rows: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
         return weights if rows is None else np.where(rows, 1.0 if weights is None else weights, 0.0)
 
-    return ordering, [make_loss(measure, ordering, labels, weighting(rows), comm) for rows in subsets]
+    return ordering, [make_loss(measure, ordering, labels, weighting(rows), comm, groups) for rows in subsets]

@@ -19,7 +19,7 @@ from distsms.matrix.normalization import Normalization
 from distsms.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.training.quick_check import QuickCheck
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,14 @@ class TrainingTask:
         settings: Settings,
         bias: float | None = None,
         weights: Floats | None = None,
+        groups: Hashes | None = None,
     ) -> TrainingTask:
         """Return the task of training on rows in memory, all of them on this process.
 
         `features` is what `distsms.matrix.local.as_features` made from them.
         """
         size = 0, len(labels), features.shape[1], 0
-        block = DataBlock(features, labels, weights, *size, weighted=other_weights(weights))
+        block = DataBlock(features, labels, weights, *size, weighted=other_weights(weights), groups=groups)
         return cls(block, Measure.parse(measure), settings, bias)
 
     @property

@@ -23,7 +23,7 @@ from distsms.training.quick_check import QuickCheck, judge
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.verdict import AreaOnTest, area_on_test
 from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
 
@@ -134,16 +134,21 @@ class TrainedModel:
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
 
     def judge_test(
-        self, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
+        self,
+        scores: Floats,
+        labels: Labels,
+        comm: Communicator,
+        weights: Floats | None = None,
+        groups: Hashes | None = None,
     ) -> AreaOnTest:
         """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**
 
-        `scores`, `labels` and `weights` are those of the test rows on this rank, (n_local,).
+        `scores`, `labels`, `weights` and `groups` are those of the test rows on this rank, (n_local,).
         """
         manifest = self.task.manifest
         check_perfect = manifest is not None and manifest.table is not None and not self.leaks
         assert self.training is not None and self.data is not None
-        area = area_on_test(scores, labels, comm, weights)
+        area = area_on_test(scores, labels, comm, weights, self.task.measure, groups)
         if area.enough:  # then the test rows say more than the folds of the training rows
             self.unseen = area.why_chance()
         self.on_test = describe_test(self.training, area, self.data, self.task.settings.lam, check_perfect)

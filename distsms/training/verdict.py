@@ -6,6 +6,8 @@ if its ROCArea on these rows is not more than two standard errors above 0.5.
 
 A model with many features can pass this on noise, because it learns its training rows by heart. So test rows decide as
 well, if there are any and they have enough rows of both classes (`AreaOnTest`).
+
+For a training within groups, GAUC takes the place of ROCArea, and groups take the place of rows.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distsms.metrics.confidence import LEVEL, Interval, rocarea_estimate, rocarea_interval
+from distsms.measures import Measure
+from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate, rocarea_estimate, rocarea_interval
 from distsms.metrics.ranking import placements
 from distsms.metrics.row_weights import effective_sizes, masses
+from distsms.metrics.within_groups import gauc_estimate, gauc_interval
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 
+ROCAREA = Measure.parse("rocarea")
 ERRORS = 2.0
 """The ROCArea of a useful model is more than this many standard errors above 0.5."""
 ALL_TIED = "all scores are equal"
@@ -32,12 +37,19 @@ class AreaOnTest(NamedTuple):
     """The ROCArea on test rows with its interval, and the numbers of positive and negative test rows.
 
     `effective` is the smaller of the effective numbers of positive and negative rows (`row_weights.effective_sizes`).
+    If `measure` is within groups, `area` is GAUC, and `effective` the effective number of groups.
     """
 
-    rocarea: Interval
+    area: Interval
     n_pos: int
     n_neg: int
     effective: float = math.inf
+    measure: Measure = ROCAREA
+
+    @property
+    def name(self) -> str:
+        """How the area is called in messages."""
+        return self.measure.display_name
 
     @property
     def _least(self) -> float:
@@ -50,12 +62,14 @@ class AreaOnTest(NamedTuple):
 
     @property
     def above_chance(self) -> bool:
-        """Whether the ROCArea is more than two standard errors above 0.5."""
-        return self.rocarea.value > 0.5 + ERRORS * self.rocarea.standard_error
+        """Whether the area is more than two standard errors above 0.5."""
+        return self.area.value > 0.5 + ERRORS * self.area.standard_error
 
     def as_json(self) -> dict[str, object]:
         """Return the numbers of rows and the limits of the interval; None in place of a limit that does not exist."""
-        limits = {"rocarea_low": self.rocarea.low, "rocarea_high": self.rocarea.high}
+        name = self.measure.family
+        limits = {f"{name}_low": self.area.low, f"{name}_high": self.area.high}
+        limits |= {"groups": self.effective} if self.measure.within_groups else {}
         known = {name: None if math.isnan(limit) else limit for name, limit in limits.items()}
         return {"n_pos": self.n_pos, "n_neg": self.n_neg, **known}
 
@@ -64,8 +78,8 @@ class AreaOnTest(NamedTuple):
         if self.above_chance or not self.enough:
             return ""
         return (
-            f"its ROCArea on the test rows ({self.n_pos} positive, {self.n_neg} negative) is {self.rocarea.value:.3f}, "
-            f"with a standard error of {self.rocarea.standard_error:.2g}; chance is 0.5"
+            f"its {self.name} on the test rows ({self.n_pos} positive, {self.n_neg} negative) is "
+            f"{self.area.value:.3f}, with a standard error of {self.area.standard_error:.2g}; chance is 0.5"
         )
 
     def why_unknown(self) -> str:
@@ -73,15 +87,30 @@ class AreaOnTest(NamedTuple):
         if self.above_chance or self.enough:
             return ""
         fewer = "positive" if self.n_pos <= self.n_neg else "negative"
+        few = "groups with both classes" if self.measure.within_groups else f"{fewer} rows"
         return (
-            f"The test rows have too few {fewer} rows ({self._least:.4g}) to tell whether this model ranks better "
-            f" than chance: their ROCArea is {self.rocarea.value:.3f}, and chance is 0.5. Test it on more rows "
-            "before you use it."
+            f"The test rows have too few {few} ({self._least:.4g}) to tell whether this model ranks better than "
+            f"chance: their {self.name} is {self.area.value:.3f}, and chance is 0.5. Test it on more rows before you "
+            "use it."
         )
 
 
-def area_on_test(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> AreaOnTest:
-    """Return the ROCArea of the scores of test rows, (n_local,) on this rank, with its interval. **Collective.**"""
+def area_on_test(
+    scores: Floats,
+    labels: Labels,
+    comm: Communicator,
+    weights: Floats | None = None,
+    measure: Measure = ROCAREA,
+    groups: Hashes | None = None,
+) -> AreaOnTest:
+    """Return the ROCArea of the scores of test rows, (n_local,) on this rank, with its interval. **Collective.**
+
+    If the measure that was trained for is within groups, and the rows have groups, this is GAUC.
+    """
+    if measure.within_groups and groups is not None:
+        of_groups = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
+        n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
+        return AreaOnTest(gauc_interval(of_groups, LEVEL), n_pos, n_neg, min(of_groups.counts), measure)
     found = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
     n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
     return AreaOnTest(rocarea_interval(found, LEVEL), n_pos, n_neg, min(found.counts))
@@ -95,7 +124,12 @@ def scores_tie(scores: Floats, comm: Communicator) -> bool:
 
 
 def why_chance(
-    scores: Floats, labels: Labels, rocarea: float, comm: Communicator, weights: Floats | None = None
+    scores: Floats,
+    labels: Labels,
+    rocarea: float,
+    comm: Communicator,
+    weights: Floats | None = None,
+    within: MeanEstimate | None = None,
 ) -> str:
     """Return why scores rank no better than chance, or an empty string if they rank better. **Collective.**
 
@@ -109,6 +143,8 @@ def why_chance(
         The ranks.
     weights : ndarray of shape (n_local,), optional
         The weights of these rows, above 0.
+    within : MeanEstimate, optional
+        The GAUC of these scores, from `gauc_estimate`. It then takes the place of ROCArea.
 
     Notes
     -----
@@ -118,6 +154,13 @@ def why_chance(
     """
     if scores_tie(scores, comm):
         return ALL_TIED
+    if within is not None:
+        if not within.value <= 0.5 + ERRORS * np.nan_to_num(within.error):
+            return ""
+        return (
+            f"its GAUC on the training rows is {within.value:.3f}, with a standard error of {within.error:.2g}; chance "
+            "is 0.5"
+        )
     n_min = min(effective_sizes(labels, weights, comm))
     if math.isnan(rocarea) or rocarea - 0.5 > ERRORS * math.sqrt(rocarea * (1 - rocarea) / n_min):
         return ""

@@ -102,7 +102,7 @@ def test_weights_are_refused_where_they_say_nothing(comm):
             distsms.train((X[own], y[own]), comm.mpi_comm, weight=wrong)
     with pytest.raises(InputError, match="counts rows"):
         distsms.train((X[own], y[own]), comm.mpi_comm, measure="f1", weight=weights[own])
-    with pytest.raises(InputError, match="name of a column"):
+    with pytest.raises(InputError, match="names of columns"):
         distsms.train((X[own], y[own]), comm.mpi_comm, weight="amount")
     with pytest.raises(InputError, match="class"):
         distsms.train((X[own], y[own]), comm.mpi_comm, weight=(y[own] > 0).astype(float))
@@ -193,7 +193,7 @@ def test_a_dataframe_names_its_column_of_weights():
     np.testing.assert_allclose(model.w, other.w, rtol=1e-6, atol=1e-9)
     found = distsms.evaluate(model, frame, weight="amount")
     assert found["rocarea"] == pytest.approx(model.info["training"]["rocarea"])
-    with pytest.raises(InputError, match="name of a column"):
+    with pytest.raises(InputError, match="names of columns"):
         distsms.train(frame, label="y", weight=weights)
 
 

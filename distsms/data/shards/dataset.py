@@ -45,7 +45,7 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.utils import memory
 from distsms.utils.formatting import format_bytes
-from distsms.utils.typing import Floats, Labels
+from distsms.utils.typing import Floats, Hashes, Labels
 
 _MATRIX_BYTES = 24
 """Bytes for each entry of a matrix that is made of codes, in its final form and before."""
@@ -61,6 +61,7 @@ __all__ = [
     "open_shards",
     "prepare",
     "publish",
+    "read_groups",
     "read_ids",
     "read_manifest",
     "stage_shard",
@@ -85,6 +86,7 @@ class DataBlock:
     bytes_read: int  # bytes of arrays that this rank read from files
     label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
     weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
+    groups: Hashes | None = None  # local, (n_local,); None on every rank or on none
 
     def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
         """Return the scores, labels and weights of this rank's rows that count, those of weight 0 left out.
@@ -96,6 +98,11 @@ class DataBlock:
             return scores, self.labels, None
         counted = self.counted
         return scores[counted], self.labels[counted], self.weights[counted] if self.weighted else None
+
+    @property
+    def counted_groups(self) -> Hashes | None:
+        """The groups of this rank's rows that count, as `counted_scores` returns their scores; None without groups."""
+        return self.groups if self.weights is None or self.groups is None else self.groups[self.counted]
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -111,6 +118,7 @@ def load(
     normalization: Normalization | None = None,
     share: tuple[int, int] | None = None,
     budget: MemoryBudget | None = None,
+    with_groups: bool = False,
 ) -> DataBlock:
     """Read this rank's share of the rows, and nothing else. **Collective.**
 
@@ -134,6 +142,8 @@ def load(
     budget : MemoryBudget, optional
         The memory that this rank may use for its rows. Rows that do not fit are streamed, with the same results. With a
         budget, no columns may be left out. With None, all rows are held in memory.
+    with_groups : bool
+        Whether to read the groups of the rows, too, which takes 8 bytes for each row.
 
     Returns
     -------
@@ -163,6 +173,7 @@ def load(
         k, m = share or (comm.rank, comm.size)
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
+        groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
     weighted = bool(comm.maximum(np.array([1.0 * other_weights(read.weights)]))[0])
     made: list[LocalRows] = []
     for group in read.groups:
@@ -178,7 +189,7 @@ def load(
         features.normalize(wanted)
         bytes_read += sum(stream.bytes_read for stream, _ in streams)
     sizes = read.first_row, manifest.n, width, bytes_read
-    return DataBlock(features, read.labels, read.weights, *sizes, weighted=weighted)
+    return DataBlock(features, read.labels, read.weights, *sizes, weighted=weighted, groups=groups)
 
 
 def other_weights(weights: Floats | None) -> bool:
@@ -251,6 +262,17 @@ class _Boundary(NamedTuple):
     row: int
     nnz: int
     bytes_read: int  # bytes that were read to find the boundary
+
+
+def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
+    """Return the groups of the global rows first..last - 1. Local.
+
+    Raises InputError if the rows have no groups.
+    """
+    if manifest.group is None:
+        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+    found = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
+    return np.concatenate([np.empty(0, np.uint64), *found])
 
 
 def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:

@@ -14,7 +14,7 @@ from scipy import sparse
 from distsms.data import duplicates, row_metadata
 from distsms.data.coded_columns import CodedColumns
 from distsms.data.groupby import group_statistics
-from distsms.data.row_metadata import Hashes, RowMetadata
+from distsms.data.row_metadata import RowMetadata
 from distsms.data.shards.codes import Codes
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.publish import prepare, publish
@@ -23,6 +23,7 @@ from distsms.errors import InputError
 from distsms.matrix.code_maps import CodeMap
 from distsms.parallel.communicator import Communicator
 from distsms.utils.files import exclusive
+from distsms.utils.typing import Hashes
 
 
 def write_data(

@@ -37,12 +37,12 @@ from scipy import sparse
 
 from distsms.data import duplicates
 from distsms.data.formats.rows import split_range
-from distsms.data.row_metadata import Hashes
 from distsms.data.shards import codes, storage
 from distsms.data.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
 from distsms.utils import hdf5
+from distsms.utils.typing import Hashes
 
 # A string of fixed length. Strings of variable length are stored in a heap of the file, where a single wrong byte can
 # put HDF5 into an endless loop.

@@ -1,0 +1,228 @@
+"""ROCArea within groups: only pairs of rows of the same group count, such as the rows of a query, a user or a day.
+
+    R(w) = sum_g omega_g R_g(w)   over the groups g with rows of both classes
+
+R_g is the ROCArea risk of the rows of group g (`distsms.losses.rocarea`), with m_g = A+_g A-_g. There are two kinds of
+omega_g: "pairs" gives each pair the same weight, omega_g = m_g / sum m, and "each" gives each group the same weight,
+omega_g = 1 / (number of groups). Groups without both classes count nothing. As for ROCArea,
+
+    coefficients  c_i = -a_i gamma_i omega_g / m_g on P,  c_j = a_j gamma_j omega_g / m_g on N,
+    d = sum_g omega_g / m_g sum_ij a_i a_j beta_ij,     0 <= R - R_mu <= nu / 2,     R(0) = 1.
+
+A small group lies whole on one rank (`distsms.parallel.whole_groups`), which needs no other rank for its sums. If rows
+of small groups are on several ranks, their scores and coefficients are sent: at most 32 n/P bytes for each rank. The
+sums of a large group are computed by all ranks together, as `RocAreaExchange` does it for all rows.
+
+Time: O(n_g log n_g) for a small group, and O(n_g) if one of its classes has few rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.errors import InputError
+from distsms.losses.base import Cost, LossValue
+from distsms.losses.gather import pair_sums
+from distsms.losses.rocarea import RocAreaRisk
+from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.whole_groups import WholeGroups
+from distsms.utils.jit import njit, weight_of
+from distsms.utils.typing import Floats
+
+FEW = 8
+"""Pairs are added one by one where there are at most this many for each row; otherwise, the group's rows are sorted."""
+
+
+class RocAreaWithinGroups(RocAreaRisk):
+    """The ROCArea risk within groups; see the module's docstring.
+
+    Parameters
+    ----------
+    labels, weights, comm
+        See `Loss`.
+    weighting : {"pairs", "each"}
+        What each group counts.
+    groups : (n_local,) uint64
+        The key of each row's group.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if no group has rows of both classes.
+    """
+
+    name = "gauc"
+
+    def __init__(
+        self,
+        labels: NDArray[np.int8],
+        weights: Floats | None,
+        comm: Communicator,
+        weighting: str,
+        groups: NDArray[np.uint64],
+    ) -> None:
+        super().__init__(labels, weights, comm)
+        self._groups = found = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
+        if not found.count:
+            raise InputError(
+                "no group has both positive and negative rows, so no two rows can be compared within a group. Is the "
+                "column of the groups the right one? Without --within-groups, all rows are compared",
+                everywhere=True,
+            )
+        alike = weighting == "each"
+        pairs = found.positive * found.negative
+        self._scale = 1.0 / (found.count * pairs) if alike else np.full(len(pairs), 1.0 / found.pairs)
+        self._large = [
+            (
+                group.rows,
+                1.0 / found.count if alike else group.positive * group.negative / found.pairs,
+                RocAreaExchange(labels[group.rows], None if self.weights is None else self.weights[group.rows], comm),
+            )
+            for group in found.large
+        ]
+        self._only: RocAreaExchange | None = None
+        if found.count == 1 and found.large:  # then no score has to be copied
+            kept = np.zeros(len(labels))
+            kept[found.large[0].rows] = 1.0 if self.weights is None else self.weights[found.large[0].rows]
+            self._only, self._large = RocAreaExchange(labels, kept, comm), []
+        one, ends = np.zeros(1), np.array([0, 0, 0])  # compile the kernel, or load it
+        own = None if self.weights is None else one
+        _add_groups(one, self._groups.rows[:0], ends, one, own, 1.0, np.empty(1))
+
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """Return the cost if all rows travel."""
+        n_local = (n_pos + n_neg) / size
+        return Cost(0.0 if size == 1 else 32.0 * n_local, 30.0 * n_local, held_by_each=100.0 * n_local)
+
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
+        """See `Loss.evaluate`. **Collective.**"""
+        if self._only is not None:
+            return self._only.evaluate(scores, nu)
+        groups, sums, large = self._groups, np.full(3, np.nan), np.zeros(3)
+        finite = bool(np.isfinite(scores).all())
+        extended = np.zeros(groups.extended)
+        held = groups.extend(scores)
+        if finite:
+            sums[:] = _add_groups(held, groups.rows, groups.edges, self._scale, groups.weights, nu, extended)
+        coefficients = groups.bring_back(extended)
+        for rows, omega, loss in self._large:
+            value = loss.evaluate(scores[rows], nu)
+            large += omega * np.array(value[:3])
+            coefficients[rows] = omega * value.coefficients
+        R, R_mu, d = (self.comm.sum(sums) + large).tolist()
+        return LossValue(R, R_mu, d, coefficients if np.isfinite(R) else np.zeros(len(scores)))
+
+
+@njit(error_model="numpy")
+def _add_groups(
+    scores: Floats,
+    rows: NDArray[np.intp],
+    edges: NDArray[np.intp],
+    scale: Floats,
+    weights: Floats | None,
+    nu: float,
+    out: Floats,
+) -> tuple[float, float, float]:
+    """Add up the risks of whole groups, and set out[row] to the coefficients of their rows.
+
+    Parameters
+    ----------
+    scores : (extended,) float64
+    rows, edges
+        See `WholeGroups`. The rows of each class of a group that is sorted are left in the order of their scores, so
+        that they are sorted faster in the next evaluation.
+    scale : (groups,) float64
+        omega_g / m_g.
+    weights : (extended,) float64 or None
+    nu : float
+        The width >= 0.
+    out : (extended,) float64
+        The output; 0 before.
+
+    Returns
+    -------
+    R, R_mu, d : float
+    """
+    longest = 0
+    for part in range(len(edges) - 1):
+        longest = max(longest, edges[part + 1] - edges[part])
+    buffers = np.empty((8, longest))
+    R = R_mu = d = 0.0
+    for g in range(len(scale)):
+        start, middle, end = edges[2 * g], edges[2 * g + 1], edges[2 * g + 2]
+        if (middle - start) * (end - middle) <= FEW * (end - start):
+            found = _add_pairs(scores, rows, start, middle, end, scale[g], weights, nu, out)
+        else:
+            found = _add_sorted(scores, rows, start, middle, end, scale[g], weights, nu, out, buffers)
+        R += scale[g] * found[0]
+        R_mu += scale[g] * found[1]
+        d += scale[g] * found[2]
+    return R, R_mu, d
+
+
+@njit(error_model="numpy", inline="always")
+def _add_pairs(scores, rows, start, middle, end, scale, weights, nu, out):  # type: ignore[no-untyped-def]
+    """Add up the pairs of a group one by one; return the sums of the hinge, the Huber hinge and beta."""
+    hinge = huber = total = 0.0
+    for i in range(start, middle):
+        a, q, gamma = weight_of(weights, rows[i]), scores[rows[i]] - 1.0, 0.0
+        for j in range(middle, end):
+            t, b = scores[rows[j]] - q, weight_of(weights, rows[j])
+            if t > 0.0:
+                beta = 1.0 if t >= nu else t / nu
+                gamma += b * beta
+                out[rows[j]] += scale * a * b * beta
+                hinge += a * b * t
+                huber += a * b * beta * (t - 0.5 * nu * beta)
+        out[rows[i]] = -scale * a * gamma
+        total += a * gamma
+    return hinge, huber, total
+
+
+@njit()
+def _add_sorted(scores, rows, start, middle, end, scale, weights, nu, out, buffers):  # type: ignore[no-untyped-def]
+    """Add up the pairs of a group by sorting, as `RocArea` does; return the same sums as `_add_pairs`."""
+    n_q, n_x = middle - start, end - middle
+    _sort(scores, rows[start:middle])
+    _sort(scores, rows[middle:end])
+    q, up_q, a_q, up_a_q = buffers[0, :n_q], buffers[1, :n_q], buffers[2, :n_q], buffers[3, :n_q]
+    x, up_x, a_x, up_a_x = buffers[4, :n_x], buffers[5, :n_x], buffers[6, :n_x], buffers[7, :n_x]
+    for i in range(n_q):  # decreasing q = s_i - 1 and x = s_j, and for exchanged classes decreasing -x and -q
+        row = rows[start + i]
+        up_q[i], up_a_q[i] = 1.0 - scores[row], weight_of(weights, row)
+        q[n_q - 1 - i], a_q[n_q - 1 - i] = scores[row] - 1.0, up_a_q[i]
+    for j in range(n_x):
+        row = rows[middle + j]
+        up_x[j], up_a_x[j] = -scores[row], weight_of(weights, row)
+        x[n_x - 1 - j], a_x[n_x - 1 - j] = scores[row], up_a_x[j]
+    gamma_q, gamma_x, total = np.empty(n_q), np.empty(n_x), 0.0
+    hinge, huber = pair_sums(q, x, nu, gamma_q, a_q, a_x)
+    pair_sums(up_x, up_q, nu, gamma_x, up_a_x, up_a_q)
+    for i in range(n_q):
+        out[rows[middle - 1 - i]] = -scale * a_q[i] * gamma_q[i]
+        total += a_q[i] * gamma_q[i]
+    for j in range(n_x):
+        out[rows[middle + j]] = scale * up_a_x[j] * gamma_x[j]
+    return hinge, huber, total
+
+
+@njit()
+def _sort(scores: Floats, rows: NDArray[np.intp]) -> None:
+    """Put rows in the increasing order of their scores. O(n) where they are in order already."""
+    n, moves = len(rows), 0
+    for i in range(1, n):
+        row, score, k = rows[i], scores[rows[i]], i
+        while k > 0 and scores[rows[k - 1]] > score:
+            rows[k] = rows[k - 1]
+            k -= 1
+        rows[k] = row
+        moves += i - k
+        if moves > FEW * n:  # too far from that order for sorting by insertion
+            keys = np.empty(n)
+            for j in range(n):
+                keys[j] = scores[rows[j]]
+            rows[:] = rows[np.argsort(keys, kind="mergesort")]
+            return

@@ -1,0 +1,148 @@
+"""GAUC, ROCArea within groups: the mean over groups of the share of correctly ordered pairs, with its interval.
+
+    GAUC = sum_g omega_g A_g   over the groups g with rows of both classes
+
+A_g is the ROCArea of the rows of group g, where a tie counts one half. omega_g is proportional to the number of pairs
+of the group ("pairs"; with weights, the product of both classes' sums of weights), or equal for all groups ("each").
+
+Groups are what is drawn: new rows come in new groups. So the variance is that of the influence function over groups,
+sum omega_g^2 (A_g - GAUC)^2. However similar the rows of a group are, and however the weights of the groups depend on
+their A_g, this takes account of it. The number of groups is the effective one, 1 / sum omega_g^2, since a few groups
+may have most of the pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from distsms.metrics.confidence import (
+    FEWEST,
+    Interval,
+    MeanEstimate,
+    limits,
+    rocarea_difference_interval,
+    too_few,
+)
+from distsms.metrics.ranking import rocarea
+from distsms.metrics.row_weights import weighted_mean
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.whole_groups import WholeGroups
+from distsms.utils.typing import Floats, Hashes, Labels
+
+
+class GroupAreas(NamedTuple):
+    """ROCArea of groups with rows of both classes, each on one rank.
+
+    Attributes
+    ----------
+    areas : (groups,) float64
+        ROCArea of each group that this rank handles.
+    pairs : (groups,) float64
+        The product of both classes' sums of weights.
+    """
+
+    areas: Floats
+    pairs: Floats
+
+    def estimate(self, weighting: str, comm: Communicator) -> MeanEstimate:
+        """Return GAUC and its spread over groups. **Collective.**
+
+        weighting : {"pairs", "each"}, what each group counts. Both `counts` are the effective number of groups. NaN if
+        there is no group.
+        """
+        omega = self.pairs if weighting == "pairs" else np.ones(len(self.pairs))
+        mean, squares, size = weighted_mean(self.areas, np.ones(len(omega), bool), omega, comm)
+        return MeanEstimate(mean, (squares,), (size, size))
+
+
+def group_areas(
+    scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
+) -> GroupAreas:
+    """Compute ROCArea of each group with rows of both classes. **Collective.**
+
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    groups : (n_local,) uint64
+        The key of each row's group.
+    comm : Communicator
+        The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
+
+    Notes
+    -----
+    The cost is that of `WholeGroups`, and of sorting the rows of each rank. The order of the groups depends only on
+    groups, labels and ranks, and not on the scores.
+    """
+    found = WholeGroups(groups, labels > 0, labels < 0, weights, comm)
+    areas, pairs = [_areas(found.extend(scores), found)], [found.positive * found.negative]
+    for large in found.large:
+        own = None if weights is None else weights[large.rows]
+        area = rocarea(scores[large.rows], labels[large.rows], comm, own)
+        if comm.is_root:  # each group is counted on one rank
+            areas.append(np.array([area]))
+            pairs.append(np.array([large.positive * large.negative]))
+    return GroupAreas(np.concatenate(areas), np.concatenate(pairs))
+
+
+def gauc_estimate(
+    weighting: str,
+    scores: Floats,
+    labels: Labels,
+    groups: Hashes,
+    comm: Communicator,
+    weights: Floats | None = None,
+) -> MeanEstimate:
+    """Estimate GAUC and its spread over groups; see `group_areas` and `GroupAreas.estimate`. **Collective.**"""
+    return group_areas(scores, labels, groups, comm, weights).estimate(weighting, comm)
+
+
+def gauc_interval(found: MeanEstimate, level: float) -> Interval:
+    """Return the interval of GAUC, from `gauc_estimate`. Local."""
+    value, method = found.value, "groups, beta"
+    why = ""
+    if not min(found.counts) >= 2:
+        why = "rows of both classes are in no group" if math.isnan(value) else "fewer than two groups say how they vary"
+        return Interval(value, math.nan, math.nan, math.nan, method, why, of=found.of)
+    return Interval(value, found.error, *limits(found, level), method, of=found.of)
+
+
+def gauc_difference_interval(found: MeanEstimate, level: float) -> Interval:
+    """Return the interval of the difference of two models' GAUC, by Student's t over the groups. Local.
+
+    found : the `estimate` of a `GroupAreas` whose areas are the differences of both models' areas.
+    """
+    made = replace(rocarea_difference_interval(found, level), method="groups, paired")
+    if not made.why:
+        return made
+    few = f"{min(found.counts):.4g} groups are too few; a difference needs at least {FEWEST}"
+    return replace(made, why=few if too_few(found.counts) else "the difference is the same in all groups")
+
+
+def _areas(scores: Floats, found: WholeGroups) -> Floats:
+    """Return ROCArea of each group that this rank handles, (groups,). Local."""
+    lengths = np.diff(found.edges)
+    part = np.repeat(np.arange(len(lengths)), lengths)
+    group, positive = part >> 1, part % 2 == 0
+    own = scores[found.rows]
+    a = np.ones(len(own)) if found.weights is None else found.weights[found.rows]
+    order = np.lexsort((own, group))
+    own, group, positive, a = own[order], group[order], positive[order], a[order]
+    # Runs of equal scores in a group. A positive row is above the negative rows of the runs before its own.
+    begins = np.ones(len(own), bool)
+    begins[1:] = (own[1:] != own[:-1]) | (group[1:] != group[:-1])
+    run = np.cumsum(begins) - 1
+    of_run = group[begins]
+    above, tied = (np.bincount(run, a * rows, len(of_run)).astype(float) for rows in (positive, ~positive))
+    below = np.cumsum(tied) - tied
+    first = np.searchsorted(of_run, np.arange(len(found.positive)))
+    below -= below[first][of_run] if len(of_run) else 0.0
+    total = np.bincount(of_run, above * (below + 0.5 * tied), len(found.positive)).astype(float)
+    areas: Floats = total / (found.positive * found.negative)
+    return areas
