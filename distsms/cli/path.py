@@ -281,7 +281,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         problem,
         comm,
         keep,
-        lambda lam, fold: (lam, fold) in known,
+        done,
         folder.start,
         lambda: signals.wanted() or time.monotonic() > end,
         fold_keys=fold_keys,
@@ -297,7 +297,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     code = 0
     with comm.fail_together():
         if comm.is_root:
-            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, say)
+            target = problem.settings.describe_target()
+            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, say, target)
     code = comm.bcast(code)
     say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0

@@ -24,6 +24,7 @@ def conclude(
     warnings: list[str],
     compared: Comparison | None,
     say: Speaker,
+    target: str,
 ) -> int:
     """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
     from collections import Counter
@@ -32,7 +33,7 @@ def conclude(
     from distsms.inference import model
     from distsms.optim.result import Status
     from distsms.selection import choice as choosing
-    from distsms.selection import folds, path_text
+    from distsms.selection import folds, left_out, path_text
     from distsms.selection.path_store import MODEL
     from distsms.utils import formatting
 
@@ -46,11 +47,14 @@ def conclude(
     faults = choosing.faults(points)
     chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
     say(formatting.format_table(*path_text.table(points, by, chosen)))
+    if not_trained := left_out.describe(found.left_out, target):
+        say(f"\n{not_trained}")
     if found.stopped:
         say("\nstopped; finished points are kept. To continue, give the same command line again")
         return EXIT_REQUEUE
     codes = [Status[point.result["status"].upper()].exit_code for point in points]
     results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}
+    results["left_out"] = [{"lam": lam, "gain": gain} for lam, gain in found.left_out.items()]
     if chosen:
         results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule, "select": by}
         results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}
