@@ -167,7 +167,7 @@ def load(
         k, m = share or (comm.rank, comm.size)
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
-    weighted = bool(comm.maximum(np.array([other_weights(read.weights)]))[0])
+    weighted = bool(comm.maximum(np.array([1.0 * other_weights(read.weights)]))[0])
     made: list[LocalRows] = []
     for group in read.groups:
         # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
