@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +86,7 @@ class Run(NamedTuple):
     stopped: bool
     passes: int  # how many passes over the data the evaluations took
     evaluations: int
-    left_out: Mapping[float, float] = MappingProxyType({})  # lambdas without points, and the most to gain there
+    left_out: Mapping[float, float]  # lambdas without points, and the most to gain there
 
 
 def run(
@@ -152,7 +151,7 @@ def run(
     own = folds[comm.rank :: comm.size] if share_folds else folds
     inner = ALONE if share_folds else comm
     models = CrossValidation(block, problem, inner, stop_wanted, clock, fold_keys, own)
-    found, known = Run([], False, 0, 0), comm.bcast(list(known))
+    found, known = Run([], False, 0, 0, {}), comm.bcast(list(known))
 
     def waiting() -> tuple[list[float], Mapping[float, float]]:
         """Return the lambdas to solve next, and those that are left out so far. On the root."""
@@ -326,11 +325,11 @@ class CrossValidation:
                     return
 
         if not self.numbers:
-            return Run([], False, 0, 0)
+            return Run([], False, 0, 0, {})
         solves = [lambda solve, k=k: solve_fold(solve, k) for k in range(len(self.numbers))]
         passes = solve_batched(self.objective, solves, self.problem.at_once)
         points, passes, was_stopped = comm.bcast((points, passes, bool(stopped)))
-        return Run(points, was_stopped, passes, self.objective.evaluations)
+        return Run(points, was_stopped, passes, self.objective.evaluations, {})
 
     def _scatter_start(self, whole: Floats | None) -> Floats:
         """Return this rank's slice of the root's start vector, or zeros if the root has none. **Collective.**"""
