@@ -26,7 +26,7 @@ from distsms.selection.baseline import BaselineStore
 from distsms.selection.competitors import ALONE, OURS
 from distsms.selection.folds import best_on_other_folds, make_folds
 from distsms.selection.method_results import complete
-from distsms.utils.formatting import format_table
+from distsms.study.tables import markdown
 from scripts import records
 from scripts.experiments.common import add_ranks, named_files, run_program
 
@@ -123,13 +123,13 @@ def table(rows: Sequence[records.Record]) -> str:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     lines = []
     for data, select in dict.fromkeys((row["data"], row["select"]) for row in rows):
-        here = {row["method"]: row for row in rows if (row["data"], row["select"]) == (data, select)}
+        here = {str(row["method"]): row for row in rows if (row["data"], row["select"]) == (data, select)}
         ours = here.get(PAUC, {})
         lead = [f"{100 * ours[key]:+.1f}" for key in ("ahead_by", "low", "high")] if "ahead_by" in ours else []
         ahead = f"{lead[0]} ({lead[1]} to {lead[2]})" if lead else ""
         means = [f"{100 * here[method]['mean']:.1f}" if method in here else "" for method in methods]
         lines.append([data, select, *means, ours.get("trained_for", ""), ahead])
-    return format_table(["data", "measure", *methods, "BETA that won", "pauc ahead by"], lines, width=10**6)
+    return markdown(["data", "measure", *methods, "best pauc", "pauc ahead by [points]"], lines)
 
 
 if __name__ == "__main__":
