@@ -77,9 +77,9 @@ class Comparison(NamedTuple):
             low, high = self.gain.low, self.gain.high
             clear = "clearly better" if low > 0 else "clearly worse" if high < 0 else "no clear difference"
             said.append(
-                f"worth     if BETA is chosen, too, {name} is {self.gain.value:+.6f} beside ROCArea ({low:+.6f} to"
-                f" {high:+.6f}, with {100 * LEVEL:g} % confidence): {clear}. Each fold is judged by what the other"
-                " folds choose"
+                f"worth     choosing BETA as well as lambda changes {name} by {self.gain.value:+.6f} ({low:+.6f} to"
+                f" {high:+.6f}, with {100 * LEVEL:g} % confidence) compared with ROCArea: {clear}. Each fold is judged"
+                " by what the other folds choose"
             )
         return said
 
