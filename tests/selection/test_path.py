@@ -22,6 +22,7 @@ from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
 from distsms.selection.folds import make_folds
+from distsms.selection.left_out import describe
 from distsms.selection.path import CrossValidation, Point, Problem, run
 from distsms.selection.path_store import PathStore, finished
 from tests.support.problems import asked, block, data, objective, share
@@ -210,6 +211,12 @@ def test_lambdas_that_are_left_out_gain_nothing(measure, comm):
     some = [point for point in found.points if point.fold != 2 or point.lam != lambdas[-1]]
     rest, _ = solved(comm, problem, X, y, known=some)
     assert [(point.lam, point.fold) for point in rest.points] == [(lambdas[-1], 2)]
+
+
+def test_what_is_left_out_is_named_with_the_most_that_could_be_gained():
+    line = describe({0.01: 2e-4, 0.1: 5e-5}, "0.001")
+    assert line.startswith("left out  lambda 0.1, 0.01: ") and "by more than 0.0002 there" in line
+    assert describe({}, "0.001") == ""
 
 
 def test_nothing_is_left_out_where_something_can_be_gained(comm):
